@@ -1,0 +1,131 @@
+"""A `Schema` as a `pyarrow.Schema` and back.
+
+One mapping for every path: scalars are scalars, variable dimensions are `large_list`, fixed dimensions are one flat
+`fixed_size_list` in row-major order with the shape in the field's metadata; strings and bytes have 64-bit offsets. The field's
+metadata keeps what Arrow's type can't say, so that a table written by `read` goes back through `build` to the same Examples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import Feature, Schema
+
+METADATA_KEY = b"recordmill"  # on a field: the Feature as JSON; on the schema: label and message
+
+_VALUE_TYPES: Mapping[str, pa.DataType] = {
+    "bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
+    "uint8": pa.uint8(), "uint16": pa.uint16(), "uint32": pa.uint32(), "uint64": pa.uint64(),
+    "float16": pa.float16(), "bfloat16": pa.float32(), "float32": pa.float32(), "float64": pa.float64(),
+    "string": pa.large_string(), "bytes": pa.large_binary(),
+}  # fmt: skip
+_DTYPES = {arrow_type: dtype for dtype, arrow_type in _VALUE_TYPES.items() if dtype != "bfloat16"}
+
+
+def value_type(feature: Feature) -> pa.DataType:
+    """The Arrow type of one value; bfloat16, which Arrow lacks, is held as float32."""
+    if feature.timestamp:
+        return pa.timestamp(*feature.timestamp)
+    return _VALUE_TYPES[feature.dtype]
+
+
+def arrow_type(feature: Feature) -> pa.DataType:
+    """The Arrow type of the feature's column."""
+    result = value_type(feature)
+    if feature.inner_shape:
+        result = pa.list_(result, feature.inner_size)
+    for _ in range(feature.ragged_rank):
+        result = pa.large_list(result)
+    return result
+
+
+def to_arrow_field(feature: Feature) -> pa.Field:
+    about: dict[str, object] = {"dtype": feature.dtype, "shape": list(feature.shape)}
+    if feature.classes is not None:
+        about["classes"] = list(feature.classes)
+    if feature.per_step:
+        about["per_step"] = True
+    return pa.field(feature.name, arrow_type(feature), nullable=not feature.required, metadata={METADATA_KEY: json.dumps(about).encode()})
+
+
+def to_arrow(schema: Schema) -> pa.Schema:
+    """The Arrow schema of a RecordBatch of these features."""
+    about = {"label": schema.label, "message": schema.message}
+    return pa.schema([to_arrow_field(f) for f in schema], metadata={METADATA_KEY: json.dumps(about).encode()})
+
+
+def from_arrow_field(field: pa.Field) -> Feature:
+    """The feature that an Arrow column is, by its metadata if that fits the type, else by the type.
+
+    Raises:
+        DataError: the type has no counterpart (struct, map, decimal, union, ...); it names the field and the type.
+    """
+    known = (field.metadata or {}).get(METADATA_KEY)
+    if known is not None:
+        about = json.loads(known)
+        classes = about.get("classes")
+        feature = Feature(
+            field.name, about["dtype"], tuple(about["shape"]), not field.nullable, None if classes is None else tuple(classes), about.get("per_step", False)
+        )
+        if _same_layout(arrow_type(feature), field.type):
+            return feature
+    shape: list[int | None] = []
+    inner = field.type
+    while True:
+        if pa.types.is_dictionary(inner):
+            inner = inner.value_type
+        elif pa.types.is_list(inner) or pa.types.is_large_list(inner):
+            shape.append(None)
+            inner = inner.value_type
+        elif pa.types.is_fixed_size_list(inner):
+            shape.append(inner.list_size)
+            inner = inner.value_type
+        else:
+            break
+    if isinstance(inner, pa.FixedShapeTensorType):
+        shape.extend(inner.shape)
+        inner = inner.value_type
+    if None in shape and shape != sorted(shape, key=lambda size: size is not None):
+        raise DataError(f"column {field.name!r} of type {field.type}: a variable list inside a fixed one can't be a feature")
+    return Feature(field.name, _dtype(field.name, inner), tuple(shape), not field.nullable)
+
+
+def from_arrow(schema: pa.Schema) -> Schema:
+    """The features of an Arrow schema, label and message by its metadata if present."""
+    about = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    features = tuple(from_arrow_field(field) for field in schema)
+    label = about.get("label")
+    return Schema(features, label if any(f.name == label for f in features) else None, about.get("message", "Example"))
+
+
+def _dtype(name: str, inner: pa.DataType) -> str:
+    if inner in _DTYPES:
+        return _DTYPES[inner]
+    if pa.types.is_string(inner) or pa.types.is_string_view(inner):
+        return "string"
+    if pa.types.is_binary(inner) or pa.types.is_binary_view(inner) or pa.types.is_fixed_size_binary(inner):
+        return "bytes"
+    if pa.types.is_timestamp(inner):
+        return f"timestamp[{inner.unit}, UTC]" if inner.tz else f"timestamp[{inner.unit}]"
+    if pa.types.is_date(inner):
+        return "timestamp[s]"
+    if pa.types.is_null(inner):
+        return "float32"
+    raise DataError(f"column {name!r} has type {inner}, which no feature can hold; cast or drop it first")
+
+
+def _same_layout(ours: pa.DataType, theirs: pa.DataType) -> bool:
+    """Equal but for 32- against 64-bit offsets and, for nullable tensors, variable lists in place of fixed ones."""
+    return _flatten(ours) == _flatten(theirs)
+
+
+def _flatten(arrow: pa.DataType) -> str:
+    text = str(arrow).replace("large_", "")
+    depth = 0
+    while pa.types.is_nested(arrow):
+        arrow, depth = arrow.value_type, depth + 1
+    return f"{depth} {str(arrow).replace('large_', '') if depth else text}"

@@ -1,0 +1,190 @@
+"""What a record is: a `Schema` of `Feature`s, each with its true dtype, its shape and the way `tf.train.Example` holds it.
+
+A Feature says what the user put in and gets back (`uint8 [28, 28]`); its `storage()` says which entries of the Example's
+map carry it (`int64_list`, `float_list` or `bytes_list`), since Example knows only three kinds. Nothing here opens a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+INT64, FLOAT, BYTES = "int64", "float", "bytes"  # the three kinds of tf.train.Feature: int64_list, float_list, bytes_list
+
+_INT_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_FLOAT_DTYPES = ("float16", "bfloat16", "float32")
+_BYTES_DTYPES = ("string", "bytes")
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, (UTC))?\]")
+DTYPES = (*_INT_DTYPES, *_FLOAT_DTYPES, "float64", *_BYTES_DTYPES)
+ITEM_BYTES = {
+    **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2},
+    **{"int32": 4, "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8},
+}
+
+EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = "Example", "SequenceExample", "bytes"  # what a record's bytes are
+
+
+@dataclass(frozen=True)
+class Storage:
+    """One entry of the Example's feature map.
+
+    name: the key in the map; kind: `int64`, `float` or `bytes`; length: how many values it holds, None where that varies.
+    raw: the one bytes value is the little-endian memory of the tensor (`tf.io.decode_raw`).
+    """
+
+    name: str
+    kind: str
+    length: int | None
+    raw: bool = False
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One named column of a data set.
+
+    name: any UTF-8 string; it is the key in the Example.
+    dtype: one of `DTYPES`, or `timestamp[UNIT]` or `timestamp[UNIT, UTC]` with UNIT s, ms, us or ns (int64 since 1970).
+    shape: `()` a scalar, `(28, 28)` a fixed tensor in row-major order, `(None,)` a variable-length list, `(None, None)`
+        lists of lists, `(None, 4)` a list of 4-vectors. Variable dimensions come first.
+    required: every record has it. A record without it has a null, which is neither empty nor a default.
+    classes: for an int64 scalar or list: the name of class 0, 1, ...
+    per_step: it stands in the feature_lists of a SequenceExample; shape[0] is then the step, and None.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    required: bool = False
+    classes: tuple[str, ...] | None = None
+    per_step: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES and not _TIMESTAMP.fullmatch(self.dtype):
+            raise ValueError(f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, timestamp[us], timestamp[us, UTC]")
+        if None in self.shape[self.ragged_rank :]:
+            raise ValueError(f"feature {self.name!r}: shape {self.shape}: variable dimensions (None) must come first")
+        if any(size is not None and size < 0 for size in self.shape):
+            raise ValueError(f"feature {self.name!r}: shape {self.shape} has a negative dimension")
+        if self.classes is not None and self.dtype != "int64":
+            raise ValueError(f"feature {self.name!r}: class names belong to int64, not {self.dtype}")
+        if self.per_step and not self.ragged_rank:
+            raise ValueError(f"feature {self.name!r}: shape {self.shape}: a feature list's first dimension is the step: None")
+
+    @property
+    def ragged_rank(self) -> int:
+        """How many leading dimensions vary from record to record."""
+        rank = 0
+        while rank < len(self.shape) and self.shape[rank] is None:
+            rank += 1
+        return rank
+
+    @property
+    def inner_shape(self) -> tuple[int, ...]:
+        """The fixed dimensions behind the variable ones."""
+        return tuple(size for size in self.shape[self.ragged_rank :] if size is not None)
+
+    @property
+    def inner_size(self) -> int:
+        """The number of values in one item of the innermost variable dimension (of the whole feature if none varies)."""
+        size = 1
+        for dimension in self.inner_shape:
+            size *= dimension
+        return size
+
+    @property
+    def timestamp(self) -> tuple[str, str | None] | None:
+        """(unit, timezone or None) of a timestamp; None for any other dtype."""
+        match = _TIMESTAMP.fullmatch(self.dtype)
+        return (match[1], match[2]) if match else None
+
+    @property
+    def kind(self) -> str:
+        """`int64`, `float` or `bytes`: which list of tf.train.Feature holds the values."""
+        if self.raw or self.dtype in _BYTES_DTYPES:
+            return BYTES
+        return FLOAT if self.dtype in _FLOAT_DTYPES else INT64
+
+    @property
+    def raw(self) -> bool:
+        """Stored as little-endian bytes: float64 always, uint8 and uint64 as fixed tensors (float_list would round them)."""
+        return self.dtype == "float64" or (self.dtype in ("uint8", "uint64") and bool(self.shape) and not self.ragged_rank)
+
+    def storage(self) -> tuple[Storage, ...]:
+        """The entries of the Example's map that carry this feature, in the order in which they are read.
+
+        Nested lists follow TensorFlow Datasets' names (example_serializer._add_ragged_fields).
+
+        >>> [s.name for s in Feature("x", "int64", (None, None)).storage()]
+        ['x/ragged_flat_values', 'x/ragged_row_lengths_0']
+        """
+        if self.per_step:
+            return (Storage(self.name, self.kind, None, self.raw),)
+        if self.ragged_rank < 2:
+            length = 1 if self.raw else None if self.ragged_rank else self.inner_size
+            return (Storage(self.name, self.kind, length, self.raw),)
+        values = Storage(f"{self.name}/ragged_flat_values", self.kind, 1 if self.raw else None, self.raw)
+        lengths = (Storage(f"{self.name}/ragged_row_lengths_{i}", INT64, None) for i in range(self.ragged_rank - 1))
+        return (values, *lengths)
+
+    def describe(self) -> str:
+        """`uint8 [28, 28]`, `string`, `int64 [?]`: for tables and messages."""
+        if not self.shape:
+            return self.dtype
+        return f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The features of a data set, by name, and which of them a reader takes as the label.
+
+    message: `Example`, `SequenceExample`, or `bytes` for records that are neither (one feature named `record`).
+    """
+
+    features: tuple[Feature, ...]
+    label: str | None = None
+    message: str = EXAMPLE
+    _by_name: Mapping[str, Feature] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_name = {feature.name: feature for feature in self.features}
+        if len(by_name) != len(self.features):
+            names = [feature.name for feature in self.features]
+            raise ValueError(f"feature named twice: {sorted({n for n in names if names.count(n) > 1})}")
+        if self.label is not None and self.label not in by_name:
+            raise ValueError(f"label {self.label!r} is no feature; there are {', '.join(by_name)}")
+        if self.message not in (EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD):
+            raise ValueError(f"message {self.message!r} is none of Example, SequenceExample, bytes")
+        object.__setattr__(self, "_by_name", by_name)
+        entries: dict[str, str] = {}
+        for feature in self.features:
+            for storage in feature.storage():
+                if (taken := entries.setdefault(storage.name, feature.name)) != feature.name:
+                    raise ValueError(f"features {taken!r} and {feature.name!r} both need the Example entry {storage.name!r}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Schema, (self.features, self.label, self.message)
+
+    def __iter__(self) -> Iterator[Feature]:
+        return iter(self.features)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __getitem__(self, name: str) -> Feature:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise KeyError(f"no feature {name!r}; there are {', '.join(self.names)}") from None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._by_name)
+
+    def select(self, names: Iterable[str]) -> Schema:
+        """The schema of only these features, in this order; KeyError names one that is not there."""
+        chosen = tuple(self[name] for name in names)
+        return replace(self, features=chosen, label=self.label if any(f.name == self.label for f in chosen) else None)

@@ -1,0 +1,36 @@
+"""One way to use threads: `thread_map` keeps every core busy on work that releases the GIL, with results in order and bounded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def thread_map(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """work(item) for each item, in the items' order, on that many threads, at most threads results ahead of the consumer.
+
+    The first error is raised where its result would stand; what has not begun is then not begun, what runs is waited for.
+    """
+    if threads <= 1:
+        yield from map(work, items)
+        return
+    pending: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="recordmill")
+    try:
+        for item in items:
+            pending.append(pool.submit(work, item))
+            if len(pending) >= 2 * threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
+        with contextlib.suppress(RuntimeError):
+            pool.shutdown(wait=True)

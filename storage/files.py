@@ -1,0 +1,171 @@
+"""Local files: ranges of bytes in, whole files out. Nothing else in recordmill opens a file by itself.
+
+Reads go straight into NumPy arrays (`pread`, no seek, safe from many threads). Remote URIs are refused here, in one place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.schemas.errors import DataError, UsageError
+
+Bytes = npt.NDArray[np.uint8]
+
+_URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
+_READ_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
+
+
+@dataclass(frozen=True)
+class Stat:
+    """size_bytes and mtime_ns of a file: equal before and after means that nobody wrote to it in between."""
+
+    size_bytes: int
+    mtime_ns: int
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """The path as text; UsageError for a URI, since only local files are served so far."""
+    text = os.fspath(path)
+    if (match := _URI.match(text)) is None:
+        return text
+    if match[1].lower() == "file":
+        return text[len("file://") :]
+    raise UsageError(f"{text}: {match[1]}:// is not served; copy the files to a local disk first")
+
+
+def stat(path: str) -> Stat:
+    about = os.stat(path)
+    return Stat(about.st_size, about.st_mtime_ns)
+
+
+def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
+    """Bytes [start, stop) of the file, up to its end if stop is None or beyond it.
+
+    Raises:
+        OSError: as the operating system says it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        stop = size if stop is None else min(stop, size)
+        return _fill(descriptor, np.empty(max(stop - start, 0), np.uint8), start)
+    finally:
+        os.close(descriptor)
+
+
+def _fill(descriptor: int, into: Bytes, start: int) -> Bytes:
+    done = 0
+    while done < len(into):
+        count = os.preadv(descriptor, [into[done : done + _READ_BYTES]], start + done)
+        if count == 0:
+            return into[:done]
+        done += count
+    return into
+
+
+def read_blocks(path: str, block_bytes: int, start: int = 0) -> Iterator[Bytes]:
+    """The file from start on, in arrays of block_bytes, the last one shorter; each is the caller's own."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while True:
+            block = _fill(descriptor, np.empty(block_bytes, np.uint8), start)
+            if len(block) == 0:
+                return
+            yield block
+            start += len(block)
+    finally:
+        os.close(descriptor)
+
+
+def map_file(path: str) -> Bytes:
+    """The whole file as a read-only array backed by the page cache; an empty file gives an empty array."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            return np.empty(0, np.uint8)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name whole and on disk (fsync, rename), or not at all."""
+    path = Path(path)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        os.fchmod(descriptor, 0o666 & ~_umask())
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            yield file  # type: ignore[misc]
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+
+
+def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
+    """Write every byte, also where the operating system takes fewer at once; gives the number written."""
+    view = memoryview(data).cast("B")
+    done = 0
+    while done < len(view):
+        done += file.write(view[done : done + _READ_BYTES])
+    return done
+
+
+def put_if_absent(path: str | Path, data: bytes) -> bool:
+    """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
+
+    `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always.
+    """
+    path = Path(path)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        os.fchmod(descriptor, 0o666 & ~_umask())
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+    finally:
+        os.unlink(temporary)
+    sync_folder(path.parent)
+    return True
+
+
+def sync_folder(path: str | Path) -> None:
+    """Make the names in the folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_unchanged(path: str, before: Stat, source: str) -> None:
+    """Raises DataError if the file is another one than when it was planned."""
+    if (now := stat(path)) != before:
+        raise DataError(f"changed while it was read ({before.size_bytes} bytes before, {now.size_bytes} now); build again", source=source)
+
+
+def _umask() -> int:
+    # Reading the mask needs setting it, which is not safe from threads; /proc tells it without.
+    try:
+        with open("/proc/self/status") as status:
+            return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
+    except (OSError, StopIteration):
+        return 0o022
