@@ -1,0 +1,17 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real files that the repository does not hold; tests that want it skip where it is absent."""
+    root = Path(os.environ.get("RECORDMILL_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+    if not root.is_dir():
+        pytest.skip(f"no folder {root}: these tests need the shared test data, which is not part of the repository")
+    return root
