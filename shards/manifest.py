@@ -1,0 +1,170 @@
+"""The manifest: what a data set consists of, as JSON; the one file that makes shards a data set.
+
+`OUT/_manifests/00000001.json` is created exclusively and never changed; the highest number wins. `OUT/manifest.json` is a
+copy for people. Nothing in it is absolute, so OUT can be moved and shared; what varies from run to run stands under `run` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recordmill.schemas.errors import DataError
+from recordmill.shards.names import ShardName
+
+FORMAT_VERSION = (1, 0)  # (major, minor): a reader refuses an unknown major and ignores fields that a minor added
+MANIFESTS = "_manifests"
+RUN_PREFIX = "_run-"
+DATA_PREFIX = "data-"
+INDEX_FOLDER = "index"
+INPUTS_NAME = "inputs.jsonl"
+
+_NUMBER = re.compile(r"(\d{8})\.json")
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One shard. bytes: the file's size; framed_bytes: uncompressed; sum: of mix64(key, payload CRC) mod 2^64, in hex."""
+
+    name: str
+    records: int
+    bytes: int
+    framed_bytes: int
+    sha256: str
+    sum: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """The shards that one build wrote into one folder: split name to shards, in order.
+
+    folder: `data-<id>`, relative to OUT. inputs: how many files and bytes it was built from; the list is `folder/inputs.jsonl`.
+    """
+
+    folder: str
+    kind: str
+    splits: Mapping[str, tuple[ShardInfo, ...]]
+    inputs: Mapping[str, Any]
+    records_read: int
+    records_rejected: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A committed data set.
+
+    name: what the user calls it. options: what decides the bytes (seed, splits, shards, ...). fingerprint: SHA-256 over everything that
+    must be equal for two builds to be equal. schema: the text of schema.pbtxt. run: facts of this run alone (times, versions, threads).
+    """
+
+    name: str
+    compression: str
+    options: Mapping[str, Any]
+    schema: str
+    parts: tuple[Part, ...]
+    rejects: Mapping[str, Any]
+    fingerprint: str = ""
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits, in order of first appearance."""
+        return tuple(dict.fromkeys(split for part in self.parts for split in part.splits))
+
+    def shards(self, split: str | None = None) -> list[tuple[str, Part, ShardInfo]]:
+        """(split, part, shard) of all shards, or of one split's, in reading order."""
+        return [
+            (name, part, shard)
+            for wanted in self.splits
+            for part in self.parts
+            for name, shards in part.splits.items()
+            if name == wanted in (split or wanted,)
+            for shard in shards
+        ]
+
+    @property
+    def records(self) -> dict[str, int]:
+        """Split to number of records."""
+        return {split: sum(shard.records for _, _, shard in self.shards(split)) for split in self.splits}
+
+    def to_json(self) -> str:
+        """The text of the file, keys sorted, one trailing newline."""
+        document = {"format": "recordmill", "version": list(FORMAT_VERSION), **asdict(self)}
+        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "manifest") -> Manifest:
+        """Raises DataError for text that is no manifest, or of a later format."""
+        try:
+            document = json.loads(text)
+            if document.pop("format") != "recordmill":
+                raise KeyError("format")
+            major, _ = document.pop("version")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"is no recordmill manifest ({error})", source=source) from None
+        if major != FORMAT_VERSION[0]:
+            raise DataError(f"has format version {major}; this recordmill reads {FORMAT_VERSION[0]}: install a newer one", source=source)
+        try:
+            parts = tuple(_part(part) for part in document.pop("parts"))
+            known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
+            return cls(parts=parts, **known)
+        except (KeyError, TypeError) as error:
+            raise DataError(f"is no complete recordmill manifest ({error})", source=source) from None
+
+
+def _part(document: Mapping[str, Any]) -> Part:
+    known = {name: document[name] for name in Part.__dataclass_fields__}
+    known["splits"] = {split: tuple(_shard(shard) for shard in shards) for split, shards in document["splits"].items()}
+    return Part(**known)
+
+
+def _shard(document: Mapping[str, Any]) -> ShardInfo:
+    return ShardInfo(**{name: document[name] for name in ShardInfo.__dataclass_fields__})
+
+
+def generations(out: str | os.PathLike[str]) -> list[int]:
+    """The numbers of the committed manifests of OUT, ascending; empty if it holds no data set."""
+    folder = Path(out, MANIFESTS)
+    if not folder.is_dir():
+        return []
+    return sorted(int(match[1]) for name in os.listdir(folder) if (match := _NUMBER.fullmatch(name)))
+
+
+def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:
+    return Path(out, MANIFESTS, f"{generation:08d}.json")
+
+
+def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest:
+    """The data set that OUT holds now, or that generation.
+
+    Raises:
+        DataError: there is none, or the file is broken.
+    """
+    numbers = generations(out)
+    if not numbers:
+        raise DataError("holds no data set (no _manifests/00000001.json)", source=str(out))
+    path = manifest_path(out, numbers[-1] if generation is None else generation)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError("is not UTF-8", source=str(path)) from None
+    return Manifest.from_json(text, str(path))
+
+
+def is_data_set(path: str | os.PathLike[str]) -> bool:
+    """Whether the folder holds a committed data set."""
+    return bool(generations(path))
+
+
+def shard_name(shard: ShardInfo) -> ShardName:
+    """The parsed name of a shard in a manifest; DataError if it isn't one of ours."""
+    name = ShardName.parse(shard.name)
+    if name is None:
+        raise DataError(f"shard name {shard.name!r} is none of ours", source="manifest")
+    return name
