@@ -79,14 +79,8 @@ class Manifest:
 
     def shards(self, split: str | None = None) -> list[tuple[str, Part, ShardInfo]]:
         """(split, part, shard) of all shards, or of one split's, in reading order."""
-        return [
-            (name, part, shard)
-            for wanted in self.splits
-            for part in self.parts
-            for name, shards in part.splits.items()
-            if name == wanted in (split or wanted,)
-            for shard in shards
-        ]
+        wanted = self.splits if split is None else (split,)
+        return [(name, part, shard) for name in wanted for part in self.parts for shard in part.splits.get(name, ())]
 
     @property
     def records(self) -> dict[str, int]:
