@@ -1,0 +1,154 @@
+"""A `Schema` and the shards' sizes as the files by which TensorFlow Datasets opens OUT: `tfds.builder_from_directory(OUT)`.
+
+Written after the protos of tensorflow_datasets 4.9 (feature.proto, dataset_info.proto, in protobuf's JSON form) without importing it.
+A feature that TFDS would read as something else than what went in is left out of `features.json`, and `tfds_refusals` says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recordmill.schemas.feature import EXAMPLE, Feature, Schema
+
+FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
+
+_CLASSES = "tensorflow_datasets.core.features"
+_LABELS_SUFFIX = ".labels.txt"
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split's shards. shard_lengths: records per shard, in the shards' order; num_bytes: of all its shards."""
+
+    shard_lengths: Sequence[int]
+    num_bytes: int
+
+
+def features_json(schema: Schema) -> dict[str, Any]:
+    """The content of `features.json`: every feature but those of `tfds_refusals`."""
+    return _python_class("features_dict.FeaturesDict", featuresDict={"features": {feature.name: _connector(feature) for feature in _taken(schema)}})
+
+
+def dataset_info_json(
+    name: str,
+    version: str,
+    splits: Mapping[str, Split],
+    filepath_template: str = FILEPATH_TEMPLATE,
+    *,
+    schema: Schema | None = None,
+    description: str = "",
+) -> dict[str, Any]:
+    """The content of `dataset_info.json`.
+
+    version: three numbers, `1.0.0`. filepath_template: relative to the file's folder, in TFDS's terms. schema: gives `as_supervised=True` its
+    (inputs, label), if it has a label.
+    """
+    info: dict[str, Any] = {"name": name, "version": version, "fileFormat": "tfrecord", "moduleName": "recordmill"}
+    if description:
+        info["description"] = description
+    info["splits"] = [
+        {
+            "name": split,
+            "shardLengths": [str(records) for records in about.shard_lengths],
+            "numBytes": str(about.num_bytes),
+            "filepathTemplate": filepath_template,
+        }
+        for split, about in splits.items()
+    ]
+    if schema is not None and (keys := _supervised_keys(schema)) is not None:
+        info["supervisedKeys"] = keys
+    return info
+
+
+def label_files(schema: Schema) -> dict[str, str]:
+    """File name to text: the class names, one a line, that TFDS expects beside `features.json`.
+
+    Names that such a file can't hold (empty, twice, with a line break or blanks around them) are left out: TFDS then shows numbers.
+    """
+    labelled = [feature for feature in _taken(schema) if feature.classes]
+    file_names = Counter(_label_file(feature) for feature in labelled)
+    return {
+        _label_file(feature): "\n".join(feature.classes or ()) + "\n"
+        for feature in labelled
+        if file_names[_label_file(feature)] == 1 and _names_fit(feature.classes or ())
+    }
+
+
+def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
+    """What TFDS can't take of these shards, one sentence each, for `inspect`; empty if it takes everything."""
+    if compression != "none":
+        return [f"TensorFlow Datasets reads no {compression} shards; build with --compression none"]
+    if schema.message != EXAMPLE:
+        return [f"TensorFlow Datasets reads Examples, and these records are {schema.message}"]
+    return [f"{feature.name}: {reason}" for feature in schema if (reason := _refusal(feature)) is not None]
+
+
+def _taken(schema: Schema) -> list[Feature]:
+    return [feature for feature in schema if _refusal(feature) is None] if schema.message == EXAMPLE else []
+
+
+def _refusal(feature: Feature) -> str | None:
+    """Why TFDS can't give the same values for the feature, or None."""
+    if not feature.required:
+        return "some records may lack it: TFDS has no nulls (it stops at a missing scalar or tensor, and reads a missing list as an empty one)"
+    if feature.dtype == "bfloat16":
+        return "TFDS reads no bfloat16 from Examples"
+    if feature.raw and feature.ragged_rank > 1:
+        return f"TFDS reads no nested lists of {feature.dtype}"
+    if feature.ragged_rank and 0 in feature.inner_shape:
+        return "TFDS can't tell how many items of size zero there are"
+    return None
+
+
+def _connector(feature: Feature) -> dict[str, Any]:
+    if feature.raw:
+        return _tensor(feature.shape, _dtype(feature), "bytes")
+    connector = _item(feature)
+    for _ in range(feature.ragged_rank):
+        connector = _python_class("sequence_feature.Sequence", sequence={"feature": connector, "length": "-1"})
+    return connector
+
+
+def _item(feature: Feature) -> dict[str, Any]:
+    """The connector of one item of the innermost variable dimension."""
+    if feature.inner_shape:
+        return _tensor(feature.inner_shape, _dtype(feature))
+    if feature.classes:
+        return _python_class("class_label_feature.ClassLabel", classLabel={"numClasses": str(len(feature.classes))})
+    if feature.dtype == "string":
+        return _python_class("text_feature.Text", text={})
+    return _python_class("scalar.Scalar", tensor={"shape": {}, "dtype": _dtype(feature), "encoding": "none"})
+
+
+def _tensor(shape: Sequence[int | None], dtype: str, encoding: str = "none") -> dict[str, Any]:
+    dimensions = ["-1" if size is None else str(size) for size in shape]
+    return _python_class("tensor_feature.Tensor", tensor={"shape": {"dimensions": dimensions}, "dtype": dtype, "encoding": encoding})
+
+
+def _python_class(name: str, **content: Any) -> dict[str, Any]:
+    return {"pythonClassName": f"{_CLASSES}.{name}", **content}
+
+
+def _dtype(feature: Feature) -> str:
+    if feature.timestamp:
+        return "int64"
+    return "string" if feature.dtype == "bytes" else feature.dtype
+
+
+def _supervised_keys(schema: Schema) -> dict[str, Any] | None:
+    inputs = [feature.name for feature in _taken(schema) if feature.name != schema.label]
+    if schema.label is None or _refusal(schema[schema.label]) is not None or not inputs or schema.message != EXAMPLE:
+        return None
+    nested = {"featureKey": inputs[0]} if len(inputs) == 1 else {"dict": {"dict": {name: {"featureKey": name} for name in inputs}}}
+    return {"tuple": {"items": [nested, {"featureKey": schema.label}]}}
+
+
+def _label_file(feature: Feature) -> str:
+    return feature.name.replace("/", ".") + _LABELS_SUFFIX
+
+
+def _names_fit(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names) and all(name and name == name.strip() and "\n" not in name and "\r" not in name for name in names)
