@@ -115,6 +115,12 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def create_file(path: str | Path) -> BinaryIO:
+    """A new file to write to, unbuffered; FileExistsError if the name is taken. Close it, and `sync_file` it before a rename that counts."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    return os.fdopen(descriptor, "w+b", buffering=0)  # type: ignore[return-value]
+
+
 def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
     """Write every byte, also where the operating system takes fewer at once; gives the number written."""
     view = memoryview(data).cast("B")
