@@ -1,0 +1,211 @@
+"""Frames: what a TFRecord file is made of. Payloads to frames, bytes to checked frames, frames in another order.
+
+A frame is `uint64 length, uint32 masked_crc32c(length), byte data[length], uint32 masked_crc32c(data)`, little-endian
+(TensorFlow, tsl/lib/io/record_writer.h); a file is frames and nothing else. Nothing here opens a file or parses a payload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.records.crc32c import extend, masked, of_word, unmasked
+from recordmill.records.memory import address, copy, load32, load64, prefetch, store32, store64
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.kernels import kernel
+
+HEADER_BYTES, FOOTER_BYTES = 12, 4
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES  # what a frame has beside its payload
+MAX_RECORD_BYTES = 1 << 30  # 1 GiB: above what any known writer makes, and protobuf refuses 2 GiB
+
+Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+
+_END, _HEADER_CRC, _TOO_LONG, _SHORT_HEADER, _SHORT_PAYLOAD, _PAYLOAD_CRC, _FULL = range(7)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Framed records: frame i is data[starts[i] : starts[i] + lengths[i] + 16].
+
+    data: uint8 [bytes]; what lies between and around the frames is nobody's.
+    starts: int64 [n], where each frame's first byte is. lengths: int64 [n], the payloads' bytes.
+    crcs: uint32 [n], the unmasked CRC32C of each payload (0 where a caller has asked not to check it).
+    """
+
+    data: Bytes
+    starts: Int64s
+    lengths: Int64s
+    crcs: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def payload(self, index: int) -> Bytes:
+        """The payload of one record, as a view."""
+        start = int(self.starts[index]) + HEADER_BYTES
+        return self.data[start : start + int(self.lengths[index])]
+
+
+@kernel
+def put_frame(at: int, length: int) -> int:
+    """Write header and footer around a payload that stands at `at + 12`; gives the payload's CRC."""
+    store64(at, length)
+    store32(at + 8, masked(of_word(length)))
+    crc = extend(0, at + 12, length)
+    store32(at + 12 + length, masked(crc))
+    return crc
+
+
+@kernel
+def _frame(payload: Bytes, offsets: Int64s, out: Bytes, starts: Int64s, lengths: Int64s, crcs: npt.NDArray[np.uint32]) -> None:
+    source, target = address(payload), address(out)
+    at = 0
+    for i in range(len(starts)):
+        length = offsets[i + 1] - offsets[i]
+        copy(target + at + 12, source + offsets[i], length)
+        starts[i], lengths[i] = at, length
+        crcs[i] = np.uint32(put_frame(target + at, length))
+        at += int(length) + 16
+
+
+def frame(data: Bytes, offsets: Int64s) -> Frames:
+    """Frame payloads contiguously, in order: record i is data[offsets[i] : offsets[i + 1]].
+
+    Args:
+        data: uint8 [bytes], C-contiguous.
+        offsets: int64 [n + 1], ascending, within data.
+
+    Raises:
+        ValueError: the offsets are not that.
+    """
+    offsets = np.ascontiguousarray(offsets, np.int64)
+    if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(data) or bool((offsets[1:] < offsets[:-1]).any()):
+        raise ValueError(f"payload offsets must ascend from 0 or more to at most {len(data)}")
+    rows = len(offsets) - 1
+    out = np.empty(int(offsets[-1] - offsets[0]) + rows * FRAME_BYTES, np.uint8)
+    frames = Frames(out, np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint32))
+    _frame(np.ascontiguousarray(data), offsets, out, frames.starts, frames.lengths, frames.crcs)
+    return frames
+
+
+@kernel
+def _header(at: int, left: int, max_record_bytes: int, final: bool) -> int:
+    """What is wrong with the header at an address, of which left bytes are there; _FULL if the frame's end isn't there yet."""
+    if left < 12:
+        return _SHORT_HEADER if final else _FULL
+    length = load64(at)
+    if unmasked(load32(at + 8)) != of_word(length):
+        return _HEADER_CRC
+    if length < 0 or length > max_record_bytes:  # below 0: 2^63 and more
+        return _TOO_LONG
+    if length > left - 16:
+        return _SHORT_PAYLOAD if final else _FULL
+    return _END
+
+
+@kernel
+def _scan(
+    data: Bytes, at: int, max_record_bytes: int, final: bool, check: bool, starts: Int64s, lengths: Int64s, crcs: npt.NDArray[np.uint32]
+) -> tuple[int, int, int]:
+    """(frames found, byte behind the last of them, code) of the frames from byte `at` on, until the arrays are full."""
+    base, count = address(data), 0
+    while at < len(data):
+        if count == len(starts):
+            return count, at, _FULL
+        code = _header(base + at, len(data) - at, max_record_bytes, final)
+        if code != _END:
+            return count, at, _END if code == _FULL else code
+        length = load64(base + at)
+        crc = 0
+        if check:
+            crc = extend(0, base + at + 12, length)
+            if unmasked(load32(base + at + 12 + length)) != crc:
+                return count, at, _PAYLOAD_CRC
+        starts[count], lengths[count], crcs[count] = at, length, np.uint32(crc)
+        count += 1
+        at += length + 16
+    return count, at, _END
+
+
+def try_scan(
+    data: Bytes, *, source: str, first_record: int = 0, first_offset: int = 0, max_record_bytes: int = MAX_RECORD_BYTES, final: bool, check: bool = True
+) -> tuple[Frames, int, DataError | None]:
+    """As `scan`, but with what is wrong behind the last good frame as a value, so that the good ones are not lost."""
+    data = np.ascontiguousarray(data)
+    parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
+    consumed, code, found, room = 0, _FULL, 0, 4096
+    while code == _FULL:
+        arrays = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
+        count, consumed, code = _scan(data, consumed, max_record_bytes, final, check, *arrays)
+        found += count
+        parts.append((arrays[0][:count], arrays[1][:count], arrays[2][:count]))
+        room = min(2 * room, (len(data) - consumed) // FRAME_BYTES + 1)
+    frames = Frames(data, *(np.concatenate(columns) if len(parts) > 1 else columns[0] for columns in zip(*parts, strict=True)))
+    if code == _END:
+        return frames, consumed, None
+    place = f"record {first_record + found}, byte {first_offset + consumed}"
+    return frames, consumed, DataError(_reason(code, data, consumed, max_record_bytes), source=source, place=place)
+
+
+def _reason(code: int, data: Bytes, at: int, max_record_bytes: int) -> str:
+    left = len(data) - at
+    if code == _SHORT_HEADER:
+        return f"truncated: {left} bytes are left, and a record's header has {HEADER_BYTES}"
+    length = int.from_bytes(data[at : at + 8].tobytes(), "little")
+    if code == _TOO_LONG:
+        return f"a length of {length} bytes is above the limit of {max_record_bytes} bytes for one record (max_record_bytes)"
+    if code == _SHORT_PAYLOAD:
+        return f"truncated: the record needs {length + FRAME_BYTES} bytes and {left} are left"
+    if code == _PAYLOAD_CRC:
+        return f"CRC of the data ({length} bytes) is wrong: the record is damaged"
+    return "CRC of the length is wrong: damaged, or no TFRecord file"
+
+
+def scan(
+    data: Bytes, *, source: str, first_record: int = 0, first_offset: int = 0, max_record_bytes: int = MAX_RECORD_BYTES, final: bool, check: bool = True
+) -> tuple[Frames, int]:
+    """The whole frames from the start of data on, each checked, and how many bytes they take.
+
+    The header's CRC is checked before its length is believed, the length against the limit and the bytes left before it is used,
+    and then (with check) the payload's CRC. The Frames refer to data and do not copy it.
+
+    Args:
+        data: uint8 [bytes]; a frame starts at its first byte.
+        source: the file's name for messages; first_record, first_offset: record number and byte offset of data's start in it.
+        final: the file ends with data; otherwise a frame cut off at the end is left for the next call (bytes not consumed).
+
+    Raises:
+        DataError: at the first frame that is damaged, too long or truncated; it names source, record number and byte offset.
+    """
+    frames, consumed, error = try_scan(
+        data, source=source, first_record=first_record, first_offset=first_offset, max_record_bytes=max_record_bytes, final=final, check=check
+    )
+    if error is not None:
+        raise error
+    return frames, consumed
+
+
+@kernel
+def gather(data: Bytes, starts: Int64s, sizes: Int64s, order: Int64s, out: Bytes) -> int:
+    """Copy items in another order into one contiguous buffer: item order[0] first; gives the bytes written, or -1 if out is too small.
+
+    Args:
+        data: uint8 [bytes]. starts, sizes: int64 [n], where each item begins and its bytes (for frames: payload + 16).
+        order: int64 [m], which items, in the order wanted. out: uint8, at least as long as they are together.
+    """
+    source, target, room = address(data), address(out), len(out)
+    at = 0
+    for i in range(len(order)):
+        if i + 8 < len(order):
+            ahead = source + starts[order[i + 8]]
+            for line in range(0, min(sizes[order[i + 8]], 1024), 64):
+                prefetch(ahead + line)
+        item = order[i]
+        if at + sizes[item] > room:
+            return -1
+        copy(target + at, source + starts[item], sizes[item])
+        at += int(sizes[item])
+    return at
