@@ -21,12 +21,14 @@ class Finish:
     """What turns the parsed values into the feature's own.
 
     decode_raw: the values are the little-endian bytes of tensors of this dtype. cast: else, the dtype to cast to, None if they have it already.
-    shape: of one decoded tensor, None for the dimension that varies; `()` where parsing gives the shape already.
+    shape: of one decoded tensor, None for the dimensions that vary; `()` where parsing gives the shape already.
+    row_lengths: int64 entries, outermost first, each to be parsed as a list of its own, that nest the decoded values.
     """
 
     decode_raw: str | None = None
     cast: str | None = None
     shape: tuple[int | None, ...] = ()
+    row_lengths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,19 +88,16 @@ def _parse(feature: Feature, default: Default | None) -> Parse:
     if feature.per_step:
         inner = () if feature.raw or feature.ragged_rank > 1 else feature.inner_shape
         return Ragged(dtype, values.name, inner, finish)
-    if lengths:
-        partitions: tuple[str | int, ...] = tuple(storage.name for storage in lengths)
-        return Ragged(dtype, values.name, partitions if feature.raw else partitions + feature.inner_shape, finish)
     shape = () if feature.raw else feature.inner_shape
     if feature.ragged_rank and not feature.raw:
-        return Ragged(dtype, values.name, shape, finish)
-    if feature.required or default is not None:
+        return Ragged(dtype, values.name, (*(storage.name for storage in lengths), *shape), finish)
+    if (feature.required or default is not None) and not lengths:
         return FixedLen(dtype, shape, finish, default)
-    return Ragged(dtype, values.name, shape, finish, optional=True)
+    return Ragged(dtype, values.name, shape, finish, optional=not feature.required)
 
 
 def _finish(feature: Feature) -> Finish:
     true_dtype = "int64" if feature.timestamp else {"bytes": "string"}.get(feature.dtype, feature.dtype)
     if feature.raw:
-        return Finish(decode_raw=true_dtype, shape=feature.shape)
+        return Finish(decode_raw=true_dtype, shape=feature.shape, row_lengths=tuple(storage.name for storage in feature.storage()[1:] if not feature.per_step))
     return Finish(cast=None if true_dtype == DTYPES[feature.kind] else true_dtype)

@@ -30,8 +30,7 @@ _TIME = {"s": "UNIX_SECONDS", "ms": "UNIX_MILLISECONDS", "us": "UNIX_MICROSECOND
 def to_pbtxt(schema: Schema) -> str:
     """The schema as a tensorflow_metadata `Schema` in protobuf's text form."""
     proto = schema_pb2.Schema(represent_variable_length_as_ragged=True)
-    if schema.message != EXAMPLE:
-        proto.annotation.tag.append(f"{_TAG}message={schema.message}")
+    proto.annotation.tag.append(f"{_TAG}message={schema.message}")
     if schema.label is not None:
         proto.annotation.tag.append(f"{_TAG}label={schema.label}")
     steps = [feature for feature in schema if feature.per_step]

@@ -1,0 +1,157 @@
+"""TensorFlow Datasets opens shards by our JSON and gives the values that went in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example_values import every_feature, example, flat, numpy_dtype, value
+
+from recordmill.schemas import tfds
+from recordmill.schemas.feature import Feature, Schema
+
+ROWS = 5
+
+
+def write_set(out: Path, schema: Schema, rows: list[dict[str, Any]]) -> None:
+    """Two shards of one split in a folder of their own, and the JSON beside it."""
+    import tensorflow as tf
+
+    (out / "data-1").mkdir()
+    lengths = [2, len(rows) - 2]
+    for shard, part in enumerate((rows[:2], rows[2:])):
+        with tf.io.TFRecordWriter(str(out / f"data-1/train-0000{shard}-of-00002.tfrecord")) as writer:
+            for row in part:
+                writer.write(example(schema.features, row))
+    info = tfds.dataset_info_json("mill", "1.2.3", {"train": tfds.Split(lengths, 99)}, "data-1/{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}", schema=schema)
+    (out / "dataset_info.json").write_text(json.dumps(info))
+    (out / "features.json").write_text(json.dumps(tfds.features_json(schema)))
+    for name, text in tfds.label_files(schema).items():
+        (out / name).write_text(text, encoding="utf-8")
+
+
+def plain(found: Any) -> Any:
+    """What TFDS gives, as nested lists."""
+    import tensorflow as tf
+
+    if isinstance(found, (tf.RaggedTensor, tf.compat.v1.ragged.RaggedTensorValue)):
+        return found.to_list()
+    return found if isinstance(found, bytes) else np.asarray(found).tolist()
+
+
+def nested(feature: Feature, given: Any) -> Any:
+    if isinstance(given, list):
+        return [nested(feature, item) for item in given]
+    return np.asarray(given, numpy_dtype(feature)).tolist()
+
+
+def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
+    import tensorflow_datasets
+
+    label = Feature("the/label", "int64", (), True, ("cat", "hund å"))
+    tags = Feature("tags", "int64", (None,), True, ("a", "b", "c"))
+    schema = Schema((*every_feature(), label, tags), "the/label")
+    rng = np.random.default_rng(0)
+    rows = [{f.name: value(f, rng) for f in schema} | {"the/label": np.int64(i % 2), "tags": [np.int64(i % 3)] * i} for i in range(ROWS)]
+    write_set(tmp_path, schema, rows)
+
+    builder = tensorflow_datasets.builder_from_directory(str(tmp_path))
+    assert builder.info.splits["train"].num_examples == ROWS
+    assert builder.info.features["the/label"].names == ["cat", "hund å"]
+    assert builder.info.features["tags"].feature.names == ["a", "b", "c"]
+    refused = {text.split(":")[0] for text in tfds.tfds_refusals(schema)}
+    taken = [feature for feature in schema if feature.name not in refused]
+    assert {feature.dtype for feature in schema if feature.name in refused} == {"bfloat16", "float64"}
+    assert len(taken) > 100
+    found = list(tensorflow_datasets.as_numpy(builder.as_dataset(split="train", shuffle_files=False)))
+    assert len(found) == ROWS
+    for row, there in zip(rows, found, strict=True):
+        assert set(there) == {feature.name for feature in taken}
+        for feature in taken:
+            assert plain(there[feature.name]) == nested(feature, row[feature.name]), feature
+            if isinstance(there[feature.name], np.ndarray | np.generic) and feature.kind != "bytes":
+                assert there[feature.name].dtype == numpy_dtype(feature), feature
+
+    inputs, output = next(iter(tensorflow_datasets.as_numpy(builder.as_dataset(split="train", as_supervised=True))))
+    assert output == rows[0]["the/label"]
+    assert set(inputs) == {feature.name for feature in taken} - {"the/label"}
+
+
+def test_raw_lists_keep_float64(tmp_path: Path) -> None:
+    import tensorflow_datasets
+
+    schema = Schema((Feature("x", "float64", (None, 2), True),))
+    rows: list[dict[str, Any]] = [{"x": []}, {"x": [np.array([1e300, 1 / 3])]}, {"x": [np.zeros(2), np.array([-0.0, 5e-324])]}]
+    write_set(tmp_path, schema, rows)
+    found = tensorflow_datasets.as_numpy(tensorflow_datasets.builder_from_directory(str(tmp_path)).as_dataset(split="train"))
+    assert [there["x"].tolist() for there in found] == [[list(item) for item in row["x"]] for row in rows]
+    assert flat(schema["x"], rows[2]["x"]).tolist() == [0.0, 0.0, -0.0, 5e-324]
+
+
+def test_json_is_what_tfds_writes_itself() -> None:
+    """The very JSON of TFDS for the same features, so that its own tools can't tell the difference."""
+    import tensorflow_datasets
+    from google.protobuf import json_format
+
+    features = tensorflow_datasets.features
+    theirs = features.FeaturesDict(
+        {
+            "text": features.Text(),
+            "label": features.ClassLabel(num_classes=2),
+            "raw": features.Tensor(shape=(None,), dtype=np.float64, encoding="bytes"),
+            "boxes": features.Sequence(features.Sequence(features.Tensor(shape=(4,), dtype=np.uint16))),
+            "image": features.Scalar(np.object_),
+            "flag": features.Scalar(np.bool_),
+        }
+    )
+    ours = Schema(
+        (
+            Feature("text", "string", (), True),
+            Feature("label", "int64", (), True, ("a", "b")),
+            Feature("raw", "float64", (None,), True),
+            Feature("boxes", "uint16", (None, None, 4), True),
+            Feature("image", "bytes", (), True),
+            Feature("flag", "bool", (), True),
+        )
+    )
+    assert tfds.features_json(ours) == json_format.MessageToDict(theirs.to_proto())
+
+
+@pytest.mark.parametrize(
+    ("feature", "reason"),
+    [
+        (Feature("x", "int64"), "nulls"),
+        (Feature("x", "bfloat16", (2,), True), "bfloat16"),
+        (Feature("x", "float64", (None, None), True), "nested lists of float64"),
+        (Feature("x", "int64", (None, 0), True), "size zero"),
+    ],
+)
+def test_what_tfds_would_bend_is_left_out_and_said(feature: Feature, reason: str) -> None:
+    schema = Schema((feature, Feature("y", "int64", (), True)), "x")
+    (refusal,) = tfds.tfds_refusals(schema)
+    assert refusal.startswith("x: ")
+    assert reason in refusal
+    assert list(tfds.features_json(schema)["featuresDict"]["features"]) == ["y"]
+    assert "supervisedKeys" not in tfds.dataset_info_json("n", "1.0.0", {}, schema=schema)
+
+
+def test_whole_sets_that_tfds_can_t_read_say_so() -> None:
+    schema = Schema((Feature("x", "int64", (), True),))
+    assert "gzip" in tfds.tfds_refusals(schema, "gzip")[0]
+    (refusal,) = tfds.tfds_refusals(Schema((Feature("record", "bytes", (), True),), message="bytes"))
+    assert "bytes" in refusal
+    assert tfds.tfds_refusals(schema) == []
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", ""), ("a", " b"), ("a", "b\nc"), ("a", "b\r")])
+def test_class_names_that_a_labels_file_would_bend_are_left_out(names: tuple[str, ...]) -> None:
+    schema = Schema((Feature("x", "int64", (), True, names), Feature("y", "int64", (), True, ("b", "c"))))
+    assert tfds.label_files(schema) == {"y.labels.txt": "b\nc\n"}
+
+
+def test_two_labels_never_share_a_file() -> None:
+    schema = Schema((Feature("a/b", "int64", (), True, ("p", "q")), Feature("a.b", "int64", (), True, ("r", "s"))))
+    assert tfds.label_files(schema) == {}
