@@ -1,0 +1,135 @@
+"""The features of several batches or files in, one schema that holds them all out, or the reason why there is none.
+
+Types widen only where every value survives: integers to the smallest type that holds both, numbers to a float, timestamps to the
+finer unit, tensors of different length to lists. A number and a text, or a scalar and a list, are not made one silently: the
+user is told both places and declares which it shall be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.schemas.arrow import from_arrow_field
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import Feature, Schema
+
+_UNITS = ("s", "ms", "us", "ns")
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Unifier:
+    """Collects the flattened Arrow schemas of the parts of one input; `schema()` is what they have in common.
+
+    declared: the names whose dtype the user gives: whatever they are, they don't conflict.
+    """
+
+    def __init__(self, declared: Mapping[str, str] | None = None) -> None:
+        self._declared = declared or {}
+        self._features: dict[str, Feature] = {}
+        self._where: dict[str, str] = {}
+        self._known: set[str] = set()  # names whose type some part has told, not only nulls
+        self._parts = 0
+        self._seen: dict[str, int] = {}
+        self._label: str | None = None
+
+    def add(self, schema: pa.Schema, where: str, nulls: Mapping[str, int] | None = None) -> None:
+        """Take in a part: its schema, its place for messages, and how many nulls each column has if that is known.
+
+        Raises:
+            DataError: a column has a type that no feature can hold, or one that does not go with the other parts.
+        """
+        self._parts += 1
+        for field in schema:
+            feature = self._feature(field, where)
+            required = feature.required if nulls is None else nulls[field.name] == 0
+            feature = replace(feature, required=required)
+            self._seen[field.name] = self._seen.get(field.name, 0) + 1
+            untold = _is_null(field.type)
+            if field.name not in self._features or field.name not in self._known:
+                before = self._features.get(field.name)
+                self._features[field.name] = feature if before is None else replace(feature, required=required and before.required)
+                self._where[field.name] = where
+            elif untold:
+                self._features[field.name] = replace(self._features[field.name], required=required and self._features[field.name].required)
+            else:
+                self._features[field.name] = self._join(self._features[field.name], feature, where)
+            if not untold:
+                self._known.add(field.name)
+
+    def schema(self) -> Schema:
+        """All features; what is missing in some part is not required. A column of nothing but nulls is float32."""
+        return Schema(tuple(replace(f, required=f.required and self._seen[f.name] == self._parts) for f in self._features.values()))
+
+    def untold(self) -> tuple[str, ...]:
+        """The columns in which there is no value at all."""
+        return tuple(name for name in self._features if name not in self._known)
+
+    def _feature(self, field: pa.Field, where: str) -> Feature:
+        try:
+            return from_arrow_field(field)
+        except DataError as error:
+            if field.name not in self._declared:
+                raise DataError(f"{error.reason}, or declare what it shall be: --dtype {field.name}=string", source=where) from None
+            return Feature(field.name, "string", _list_shape(field.type), not field.nullable)
+
+    def _join(self, one: Feature, other: Feature, where: str) -> Feature:
+        dtype, shape = join_dtypes(one.dtype, other.dtype), join_shapes(one.shape, other.shape)
+        classes = one.classes if one.classes == other.classes else None
+        if shape is not None and dtype is not None:
+            return Feature(one.name, dtype, shape, one.required and other.required, classes)
+        if one.name in self._declared and (shape is not None or "[" in self._declared[one.name]):
+            return replace(one, shape=one.shape if shape is None else shape, required=one.required and other.required)
+        raise DataError(
+            f"{one.name!r} is {other.describe()} here, but {one.describe()} in {self._where[one.name]}; declare what it shall be, such as --dtype {one.name}=string",
+            source=where,
+        )
+
+
+def join_dtypes(one: str, other: str) -> str | None:
+    """The narrowest dtype that holds every value of both (of numbers: that a float can hold), or None."""
+    if one == other:
+        return one
+    times = Feature("", one).timestamp, Feature("", other).timestamp
+    if times[0] and times[1]:
+        unit = max(times[0][0], times[1][0], key=_UNITS.index)
+        return None if times[0][1] != times[1][1] else f"timestamp[{unit}, UTC]" if times[0][1] else f"timestamp[{unit}]"
+    if not (_is_number(one) and _is_number(other)):
+        return None
+    if one in _FLOATS and other in _FLOATS:
+        return "float32" if {one, other} == {"float16", "bfloat16"} else max(one, other, key=_FLOATS.index)
+    if one in _FLOATS or other in _FLOATS:
+        number, whole = (one, other) if one in _FLOATS else (other, one)
+        return number if number == "float64" or np.dtype(whole).itemsize < np.dtype("float16" if number == "bfloat16" else number).itemsize else "float64"
+    joined = np.promote_types(one, other)
+    return None if joined.kind == "f" else joined.name
+
+
+def _is_number(dtype: str) -> bool:
+    return dtype in _FLOATS or dtype.lstrip("u").startswith("int")
+
+
+def join_shapes(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
+    """Dimensions that differ vary, and so do those before them; None if one has more dimensions than the other."""
+    if len(one) != len(other):
+        return None
+    joined = [a if a == b else None for a, b in zip(one, other, strict=True)]
+    varying = max((i + 1 for i, size in enumerate(joined) if size is None), default=0)
+    return (*[None] * varying, *joined[varying:])
+
+
+def _is_null(kind: pa.DataType) -> bool:
+    while hasattr(kind, "value_type") and not pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_null(kind))
+
+
+def _list_shape(kind: pa.DataType) -> tuple[int | None, ...]:
+    shape: list[int | None] = []
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+        kind = kind.value_type
+    return tuple(shape)

@@ -1,0 +1,42 @@
+"""Arrow record batches to a local IPC file and back, memory-mapped: what one process writes, many read without a copy.
+
+For scratch files: they are not made durable, and nobody reads them after the run that wrote them.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import pyarrow as pa
+
+from recordmill.storage.files import map_file
+
+
+class BatchWriter:
+    """A new IPC file of batches that all have one schema; an existing file of that name is replaced."""
+
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self.path, self.schema, self.batches = path, schema, 0
+        self._sink = pa.OSFile(path, "wb")
+        self._writer = pa.ipc.new_file(self._sink, schema, options=pa.ipc.IpcWriteOptions(unify_dictionaries=False, emit_dictionary_deltas=False))
+
+    def write(self, batch: pa.RecordBatch) -> int:
+        """Append the batch; gives its ordinal in the file."""
+        self._writer.write_batch(batch)
+        self.batches += 1
+        return self.batches - 1
+
+    def close(self) -> None:
+        self._writer.close()
+        self._sink.close()
+
+    def __enter__(self) -> BatchWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def open_batches(path: str) -> pa.ipc.RecordBatchFileReader:
+    """The batches of an IPC file, each a view of the mapped file."""
+    return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(map_file(path))))
