@@ -1,0 +1,142 @@
+"""A RecordBatch to framed `tf.train.Example` records, column by column, with both CRCs, in one buffer.
+
+Two passes of compiled code over the flat arrays of `records.flat`: sizes, which give every record its place, and bytes. Both go
+through blocks of records whose output stays in the first-level cache, and in a block through the columns, so that what is constant for a column
+is in registers and what one record needs from all columns is near. Message bytes are those of the pure-Python
+protobuf with `SerializeToString(deterministic=True)`: entries in the bytewise order of their names, numbers packed.
+
+    Example  { 1: Features { 1: entry ... } }      entry  { 1: name, 2: Feature }
+    Feature  { 1: BytesList | 2: FloatList | 3: Int64List }, each { 1: value ... }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.records import encode_kernels as k
+from recordmill.records.flat import Flat, to_flat
+from recordmill.records.frames import Frames, frame
+from recordmill.records.memory import CHUNK_BYTES, address_of
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, PAYLOAD, Schema
+
+PROTOBUF_LIMIT_BYTES = 1 << 31  # protobuf refuses a message of 2 GiB and more, when it writes and when it reads
+
+_TAGS = {BYTES: b"\x0a", FLOAT: b"\x12", INT64: b"\x1a"}
+
+
+def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
+    """The batch's rows as framed records, contiguous and in order.
+
+    A null is a feature that the record doesn't have; an empty list is a feature with an empty list of its kind. With the message `bytes`
+    the one column is the records themselves. Nothing is allocated but the result and some int64 per row and column.
+
+    Args:
+        batch: one column per feature, in any order, of the types of `schemas.arrow.to_arrow(schema)` or what `records.flat.to_flat` accepts.
+
+    Raises:
+        DataError: a value that Example can't hold, or a record of 2 GiB and more; it names feature, row and value.
+        TypeError: a column of another type.
+        ValueError: columns that are not the schema's features.
+    """
+    names = batch.schema.names
+    if sorted(names) != sorted(schema.names):
+        raise ValueError(f"the batch has the columns {sorted(names)} and the schema the features {sorted(schema.names)}; select or rename")
+    flats = [flat for feature in schema for flat in to_flat(batch.column(names.index(feature.name)), feature)]
+    if schema.message == PAYLOAD:
+        return _encode_payloads(flats, schema)
+    if schema.message != EXAMPLE:
+        raise ValueError(f"these are {schema.message}s; this function makes Examples")
+    return encode_flat(flats, batch.num_rows)
+
+
+def _encode_payloads(flats: Sequence[Flat], schema: Schema) -> Frames:
+    if len(flats) != 1 or flats[0].value_splits is None or flats[0].splits is not None:
+        raise ValueError(f"records that are no Examples are one column of bytes, not {', '.join(f.name + ' ' + f.describe() for f in schema)}")
+    flat = flats[0]
+    assert flat.value_splits is not None
+    if flat.valid is not None:
+        raise DataError("null: a record can be empty but not missing", place=f"feature {flat.storage.name!r}, row {int(np.argmin(flat.valid))}")
+    return frame(flat.values, flat.value_splits)
+
+
+def encode_flat(flats: Sequence[Flat], rows: int) -> Frames:
+    """Framed Examples from the flat arrays of all their entries, in any order."""
+    flats = sorted(flats, key=lambda flat: flat.storage.name.encode())
+    plan = np.zeros((len(flats), k.PLAN_FIELDS), np.int64)
+    kept: list[npt.NDArray[np.generic]] = []  # what the plan points to
+    for line, flat in zip(plan, flats, strict=True):
+        _plan_column(line, flat, kept)
+    sizes, starts, lengths = (np.empty(rows, np.int64) for _ in range(3))
+    total = k.encode_sizes(plan, sizes, starts, lengths)
+    if rows and (longest := int(lengths.max())) >= PROTOBUF_LIMIT_BYTES:
+        raise DataError(f"the record has {longest} bytes and protobuf's limit is 2 GiB", place=f"row {int(lengths.argmax())}")
+    out = np.empty(total + CHUNK_BYTES, np.uint8)
+    crcs = np.empty(rows, np.uint32)
+    k.encode_bytes(plan, sizes, starts, lengths, out, crcs)
+    return Frames(out[:total], starts, lengths, crcs)
+
+
+def _plan_column(line: npt.NDArray[np.int64], flat: Flat, kept: list[npt.NDArray[np.generic]]) -> None:
+    """Fill one row of the plan; what it points to goes into kept."""
+
+    def point(array: npt.NDArray[np.generic] | None) -> int:
+        if array is None:
+            return 0
+        kept.append(np.ascontiguousarray(array))
+        return address_of(kept[-1])
+
+    line[k.VALID], line[k.SPLITS], line[k.VALUES], line[k.VALUE_SPLITS] = (point(a) for a in (flat.valid, flat.splits, flat.values, flat.value_splits))
+    line[k.LENGTH], line[k.WIDTH] = flat.length, flat.width
+    name = flat.storage.name.encode()
+    key = b"\x0a" + _varint(len(name)) + name + b"\x12"
+    line[k.KEY], line[k.KEY_BYTES] = point(_padded([key])), len(key)
+    line[k.OP] = _operation(flat)
+    if line[k.OP] == k.INT_ONE:
+        heads = [_head(key, INT64, size) for size in range(11)]
+        line[k.SIZES :] = [len(head) + size for size, head in enumerate(heads)]
+        padded = _padded(heads)
+        line[k.HEAD], line[k.HEAD_STRIDE] = point(padded), len(padded) // len(heads)
+    elif line[k.OP] == k.CONSTANT:
+        width = flat.width if flat.storage.kind == BYTES else flat.length * flat.values.dtype.itemsize
+        head = _head(key, flat.storage.kind, width)
+        line[k.WIDTH], line[k.HEAD], line[k.SIZES] = width, point(_padded([head])), len(head) + width
+    elif line[k.OP] != k.BYTES_ONE:
+        line[k.KEPT] = point(np.empty(flat.rows, np.int64))
+
+
+def _operation(flat: Flat) -> int:
+    fixed = flat.splits is None
+    if flat.storage.kind == INT64:
+        return k.CONSTANT if fixed and flat.length == 0 else k.INT_ONE if fixed and flat.length == 1 else k.INT_LIST
+    if flat.storage.kind == FLOAT:
+        return k.CONSTANT if fixed else k.FLOAT_LIST
+    if fixed and flat.length == 1:
+        return k.CONSTANT if flat.value_splits is None else k.BYTES_ONE
+    return k.BYTES_LIST
+
+
+def _head(key: bytes, kind: str, data_bytes: int) -> bytes:
+    """An entry's bytes before its data: its one byte string, or its packed numbers (none at all if there are none)."""
+    inner = b"" if data_bytes == 0 and kind != BYTES else b"\x0a" + _varint(data_bytes)
+    listed = _TAGS[kind] + _varint(len(inner) + data_bytes) + inner
+    entry = key + _varint(len(listed) + data_bytes) + listed
+    return b"\x0a" + _varint(len(entry) + data_bytes) + entry
+
+
+def _varint(value: int) -> bytes:
+    groups = bytearray()
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*groups, value))
+
+
+def _padded(heads: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    """Byte strings one after the other, each with the same room, so that copying whole chunks reads nobody else's memory."""
+    room = (max(map(len, heads)) // CHUNK_BYTES + 1) * CHUNK_BYTES
+    return np.frombuffer(b"".join(head.ljust(room, b"\0") for head in heads), np.uint8)
