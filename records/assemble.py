@@ -1,0 +1,273 @@
+"""Located cells of one feature to its Arrow array; rows whose values do not fit the schema are marked, not raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.records import lists, locate
+from recordmill.records.locate import Cells
+from recordmill.records.wire import Bytes, Ints
+from recordmill.schemas.arrow import value_type
+from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
+
+_ONE = {INT64: locate.ONE_INT, FLOAT: locate.ONE_FLOAT, BYTES: locate.ONE_BYTES}
+_MANY = {INT64: locate.INTS, FLOAT: locate.FLOATS, BYTES: locate.BYTESES}
+_SLACK = 16  # bytes behind a buffer that is filled by records.wire.copy, which writes two words at once
+_EMPTY = np.empty(0, np.int64)
+
+
+def mode_of(kind: str, raw: bool, length: int | None) -> int:
+    """How a map entry (or a step) is read: one value straight away, or a list in the second pass."""
+    if raw:
+        return locate.ONE_BYTES
+    return (_ONE if length == 1 else _MANY)[kind]
+
+
+@dataclass
+class Column:
+    """One located column. at, size: where the values stand (empty arrays if it holds one number per row). one: those numbers.
+
+    valid: Arrow bitmap; nulls: how many bits are 0. bad: uint8 [rows], where reasons are noted; the first one for a row stays.
+    """
+
+    data: Bytes
+    mode: int
+    at: Ints
+    size: Ints
+    one: npt.NDArray[np.int64] | npt.NDArray[np.uint32]
+    valid: npt.NDArray[np.uint8]
+    nulls: int
+    bad: npt.NDArray[np.uint8]
+
+    @property
+    def rows(self) -> int:
+        return len(self.bad)
+
+    def bitmap(self) -> pa.Buffer | None:
+        return pa.py_buffer(self.valid) if self.nulls else None
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        return np.unpackbits(self.valid, count=self.rows, bitorder="little").view(np.bool_)
+
+    def blame(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp], reason: int) -> None:
+        """Mark rows (a mask or indices) as bad."""
+        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        self.bad[chosen[self.bad[chosen] == 0]] = reason
+
+
+def column_of(data: Bytes, cells: Cells, column: int, mode: int, place: int, bad: npt.NDArray[np.uint8]) -> Column:
+    """The cells' column as a Column."""
+    spans = mode >= locate.ONE_BYTES
+    one = cells.floats[place] if mode == locate.ONE_FLOAT else cells.ints[place] if mode == locate.ONE_INT else _EMPTY
+    at, size = (cells.at[place], cells.size[place]) if spans else (_EMPTY, _EMPTY)
+    return Column(data, mode, at, size, one, cells.valid[column], int(cells.nulls[column]), bad)
+
+
+def assemble(feature: Feature, columns: Sequence[Column]) -> pa.Array:
+    """The Arrow array of a feature from the columns of its storages."""
+    if feature.per_step:
+        return _steps(feature, columns[0])
+    return _array(feature, feature.storage()[0].raw, columns)
+
+
+def _array(feature: Feature, raw: bool, columns: Sequence[Column]) -> pa.Array:
+    column = columns[0]
+    if not feature.ragged_rank:
+        values, _ = _values(feature, raw, column, feature.inner_size)
+        if not feature.shape:
+            return values
+        values_only = pa.Array.from_buffers(values.type, len(values), [None, *values.buffers()[1:]])
+        return pa.Array.from_buffers(pa.list_(values.type, feature.inner_size), column.rows, [column.bitmap()], children=[values_only])
+    values, offsets = _values(feature, raw, column, None)
+    size = feature.inner_size
+    if feature.inner_shape:
+        rows = len(values) // size if size else 0
+        column.blame(np.diff(offsets) % max(size, 1) != 0, locate.WRONG_COUNT)
+        values = pa.Array.from_buffers(pa.list_(values.type, size), rows, [None], children=[values])
+        offsets = offsets // max(size, 1)
+    if feature.ragged_rank == 1:
+        return _list(values, offsets, column)
+    return _nested(values, offsets, column, columns[1:])
+
+
+def _list(values: pa.Array, offsets: Ints, column: Column) -> pa.Array:
+    return pa.Array.from_buffers(pa.large_list(values.type), column.rows, [column.bitmap(), pa.py_buffer(offsets)], children=[values])
+
+
+def _nested(values: pa.Array, offsets: Ints, column: Column, lengths: Sequence[Column]) -> pa.Array:
+    """Lists of lists from the flat values and, outermost first, the lengths of the lists at each level."""
+    levels = []
+    for level in lengths:
+        if not np.array_equal(level.valid, column.valid):
+            column.blame(level.present() != column.present(), locate.RAGGED)
+        counts, level_offsets = _ints(level)
+        column.blame(level.bad != 0, locate.RAGGED)
+        levels.append((counts, level_offsets))
+    for depth, (counts, level_offsets) in enumerate(levels):
+        inner = levels[depth + 1][1] if depth + 1 < len(levels) else offsets
+        wrong = np.add.reduceat(np.append(counts, 0), level_offsets[:-1]) if len(counts) else np.zeros(column.rows, np.int64)
+        wrong[np.diff(level_offsets) == 0] = 0
+        negative = np.searchsorted(level_offsets, np.flatnonzero((counts < 0) | (counts > len(values))), side="right") - 1
+        column.blame(wrong != np.diff(inner), locate.RAGGED)
+        column.blame(negative, locate.RAGGED)
+    if column.bad.any():
+        return pa.nulls(column.rows)
+    result = values
+    for counts, _ in reversed(levels):
+        inner_offsets = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=inner_offsets[1:])
+        result = pa.LargeListArray.from_arrays(pa.array(inner_offsets), result)
+    return _list(result, levels[0][1], column)
+
+
+def _steps(feature: Feature, column: Column) -> pa.Array:
+    """A feature list: the steps are located as if each were a record of one feature, and gathered into lists."""
+    offsets = np.empty(column.rows + 1, np.int64)
+    steps = lists.count_framed(column.data, column.at, column.size, offsets)
+    at, size = np.empty(steps, np.int64), np.empty(steps, np.int64)
+    lists.find_framed(column.data, column.at, column.size, at, size)
+    step = Feature(feature.name, feature.dtype, feature.shape[1:])
+    raw = feature.storage()[0].raw
+    mode = mode_of(feature.kind, raw, None if step.ragged_rank else step.inner_size)
+    cells = locate.new_cells(np.array([mode]), steps)
+    locate.locate_steps(column.data, at, size, np.array([[mode], [0], [0]]), cells)
+    inner = column_of(column.data, cells, 0, mode, 0, cells.status)
+    values = _array(step, raw, [inner])
+    wrong = np.flatnonzero(inner.bad)
+    if len(wrong):
+        rows, first = np.unique(np.searchsorted(offsets, wrong, side="right") - 1, return_index=True)
+        for reason in np.unique(inner.bad[wrong[first]]):
+            column.blame(rows[inner.bad[wrong[first]] == reason], int(reason))
+    return _list(values, offsets, column)
+
+
+def _values(feature: Feature, raw: bool, column: Column, length: int | None) -> tuple[pa.Array, Ints]:
+    """The flat values and int64 offsets [rows + 1] into them; with a length, that many per row, nulls as zeros (and marked, if length is 1)."""
+    if raw:
+        return _raw(feature, column, length)
+    if feature.kind == BYTES:
+        return _bytes(feature, column, length)
+    numbers, offsets = _ints(column, length) if feature.kind == INT64 else _floats(column, length)
+    array = _typed(feature, numbers, offsets, column)
+    if length == 1 and column.nulls:
+        array = pa.Array.from_buffers(array.type, len(array), [column.bitmap(), *array.buffers()[1:]])
+    return array, offsets
+
+
+def _fixed_offsets(column: Column, counts: Ints, length: int) -> Ints:
+    """Offsets of length values per row; rows with another number of them, and no null, are marked."""
+    wrong = counts != length
+    if wrong.any():
+        column.blame(wrong & column.present(), locate.WRONG_COUNT)
+    return np.arange(column.rows + 1, dtype=np.int64) * length
+
+
+def _ints(column: Column, length: int | None = None) -> tuple[Ints, Ints]:
+    if column.mode == locate.ONE_INT:
+        return column.one, np.arange(column.rows + 1, dtype=np.int64)  # type: ignore[return-value]
+    offsets = np.empty(column.rows + 1, np.int64)
+    total = lists.count_varints(column.data, column.at, column.size, column.bad, offsets)
+    values = np.empty(total, np.int64)
+    if length is not None and (column.nulls or total != column.rows * length or (np.diff(offsets) != length).any()):
+        counts = np.diff(offsets)
+        spread = _fixed_offsets(column, counts, length)
+        lists.read_varints(column.data, column.at, column.size, column.bad, offsets, values)
+        full = np.zeros((column.rows, length), np.int64)
+        right = counts == length
+        full[right] = values[np.repeat(right, counts)].reshape(-1, length)
+        return full.reshape(-1), spread
+    lists.read_varints(column.data, column.at, column.size, column.bad, offsets, values)
+    return values, offsets
+
+
+def _floats(column: Column, length: int | None) -> tuple[npt.NDArray[np.float32], Ints]:
+    if column.mode == locate.ONE_FLOAT:
+        return column.one.view(np.float32), np.arange(column.rows + 1, dtype=np.int64)
+    values, offsets = _spans(column, None if length is None else 4 * length)
+    return values.view(np.float32), offsets >> 2
+
+
+def _spans(column: Column, stride: int | None, reason: int = locate.WRONG_COUNT) -> tuple[Bytes, Ints]:
+    """The rows' bytes one behind the other and int64 offsets [rows + 1]; with a stride, exactly that many bytes each, nulls as zeros."""
+    if stride is None:
+        offsets = np.zeros(column.rows + 1, np.int64)
+        np.cumsum(column.size, out=offsets[1:])
+        values = np.empty(int(offsets[-1]) + _SLACK, np.uint8)
+        lists.copy_spans(column.data, column.at, column.size, offsets, values)
+        return values[: offsets[-1]], offsets
+    wrong = column.size != stride
+    if wrong.any():
+        column.blame(wrong & column.present(), reason)
+        column.size = np.where(wrong, 0, column.size)
+    values = np.empty(column.rows * stride, np.uint8)
+    lists.place_spans(column.data, column.at, column.size, stride, values)
+    return values, np.arange(column.rows + 1, dtype=np.int64) * stride
+
+
+def _raw(feature: Feature, column: Column, length: int | None) -> tuple[pa.Array, Ints]:
+    item = ITEM_BYTES[feature.dtype]
+    values, offsets = _spans(column, None if length is None else item * length, locate.WRONG_SIZE)
+    if length is None:
+        column.blame(column.size % item != 0, locate.WRONG_SIZE)
+        values = values[: len(values) // item * item]
+    typed = values.view(np.dtype(feature.dtype))
+    bitmap = column.bitmap() if length == 1 else None
+    return pa.Array.from_buffers(value_type(feature), len(typed), [bitmap, pa.py_buffer(typed)]), offsets // item
+
+
+def _bytes(feature: Feature, column: Column, length: int | None) -> tuple[pa.Array, Ints]:
+    rows = np.arange(column.rows + 1, dtype=np.int64)
+    if column.mode == locate.ONE_BYTES:
+        values, ends = _spans(column, None)
+        array = _texts(feature, values, ends, rows, column, column.bitmap())
+        return array, rows
+    offsets = np.empty(column.rows + 1, np.int64)
+    total = lists.count_framed(column.data, column.at, column.size, offsets)
+    at, size = np.empty(total, np.int64), np.empty(total, np.int64)
+    lists.find_framed(column.data, column.at, column.size, at, size)
+    if length is not None:
+        counts = np.diff(offsets)
+        offsets = _fixed_offsets(column, counts, length)
+        right = np.repeat(counts == length, counts)
+        keep = np.repeat(counts == length, length)
+        spread_at, spread_size = np.zeros(len(keep), np.int64), np.zeros(len(keep), np.int64)
+        spread_at[keep], spread_size[keep] = at[right], size[right]
+        at, size = spread_at, spread_size
+    inner = Column(column.data, locate.ONE_BYTES, at, size, _EMPTY, np.empty(0, np.uint8), 0, np.zeros(len(at), np.uint8))
+    values, ends = _spans(inner, None)
+    return _texts(feature, values, ends, offsets, column, None), offsets
+
+
+def _texts(feature: Feature, values: Bytes, ends: Ints, offsets: Ints, column: Column, bitmap: pa.Buffer | None) -> pa.Array:
+    """large_string or large_binary of the values, whose rows are offsets; strings that are not UTF-8 mark their rows."""
+    count = len(ends) - 1
+    if feature.dtype == "string":
+        flags = np.zeros(count, np.uint8)
+        if lists.check_utf8(values, ends, flags):
+            column.blame(np.searchsorted(offsets, np.flatnonzero(flags), side="right") - 1, locate.NOT_UTF8)
+    return pa.Array.from_buffers(value_type(feature), count, [bitmap, pa.py_buffer(ends), pa.py_buffer(values)])
+
+
+def _typed(feature: Feature, numbers: npt.NDArray[np.int64] | npt.NDArray[np.float32], offsets: Ints, column: Column) -> pa.Array:
+    """The numbers in the feature's own type; values outside it mark their rows."""
+    count, arrow = len(numbers), value_type(feature)
+    if feature.dtype == "bool":
+        wrong = (numbers.view(np.uint64) > 1).nonzero()[0]
+        typed: npt.NDArray[np.generic] = np.packbits(numbers != 0, bitorder="little")
+    elif feature.kind == FLOAT:
+        wrong = _EMPTY
+        with np.errstate(over="ignore"):
+            typed = numbers.astype(np.float16) if feature.dtype == "float16" else numbers
+    elif feature.timestamp or feature.dtype in ("int64", "uint64"):
+        wrong, typed = _EMPTY, numbers
+    else:
+        typed = numbers.astype(feature.dtype)
+        wrong = (typed != numbers).nonzero()[0]
+    if len(wrong):
+        column.blame(np.unique(np.searchsorted(offsets, wrong, side="right") - 1), locate.OUT_OF_RANGE)
+    return pa.Array.from_buffers(arrow, count, [None, pa.py_buffer(typed)])

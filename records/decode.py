@@ -1,0 +1,192 @@
+"""Serialized Examples in one buffer, and a Schema, to a RecordBatch: what `records.encode` writes, read back, and what anybody else wrote.
+
+Two passes: `records.locate` walks the records once and finds every wanted feature's values, `records.lists` gathers them column by column.
+A record that is written in an unusual way, or that does not fit, is looked at again by `records.exact`, which knows all that protobuf allows:
+it is either brought into the plain form or refused, exactly where upb refuses it. Features that are not wanted are skipped unread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.records import locate
+from recordmill.records.assemble import Column, assemble, column_of, mode_of
+from recordmill.records.exact import check_message
+from recordmill.records.faults import BadRecord, reason_of
+from recordmill.records.names import Names, add_name, copy_names, new_names
+from recordmill.records.plain import check_rows, plain_rows
+from recordmill.records.wire import MAX_DEPTH, Bytes, Ints
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+
+_OTHER_NAMES = 1024  # names of unwanted features that are remembered, so that each is checked once; more are checked every time
+_OTHER_TEXT = 1 << 16  # bytes of such names
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A schema made ready: the Arrow schema, the names of the storages, per feature its storages' numbers, and columns as locate wants them."""
+
+    schema: Schema
+    arrow: pa.Schema
+    names: Names
+    storages: tuple[tuple[int, ...], ...]
+    owners: tuple[Feature, ...]
+    columns: Ints
+    parts: int
+
+
+def decode(
+    data: Bytes,
+    starts: Ints,
+    lengths: Ints,
+    schema: Schema,
+    columns: Sequence[str] | None = None,
+    *,
+    source: str = "",
+    first_record: int = 0,
+    offsets: Ints | None = None,
+) -> pa.RecordBatch:
+    """Decode the records data[starts[i] : starts[i] + lengths[i]] into a batch of `to_arrow(schema.select(columns))`.
+
+    Args:
+        data: uint8 [bytes], the buffer in which the payloads stand (not their frames).
+        starts: int64 [rows]. lengths: int64 [rows]; the caller has checked that they lie inside data.
+        columns: the features to read, in this order, None for all; the others are skipped, not parsed.
+        source, first_record, offsets: for messages: the file's name, the number of the first record in it, and where each record's frame begins.
+
+    Raises:
+        DataError: a record is no such message, or does not fit the schema; it names the first such record.
+        KeyError: columns names a feature that the schema has not.
+    """
+    plan = _plan(schema, None if columns is None else tuple(columns))
+    batch, status, _ = _attempt(data, starts, lengths, plan, columns is None)
+    if batch is not None:
+        return batch
+    _, _, bad = decode_lenient(data, starts, lengths, schema, columns)
+    first = bad[0]
+    place = f"record {first_record + first.row}, byte {int((starts if offsets is None else offsets)[first.row])}"
+    what = f"feature {_short(first.feature)}: {first.reason}" if first.feature else first.reason
+    raise DataError(what[:180], source=source if len(source) <= 80 else f"...{source[-77:]}", place=place)
+
+
+def decode_lenient(
+    data: Bytes, starts: Ints, lengths: Ints, schema: Schema, columns: Sequence[str] | None = None
+) -> tuple[pa.RecordBatch, Ints, list[BadRecord]]:
+    """Like decode, but bad records are left out: (the batch of the good ones, their rows, the bad ones in order)."""
+    plan = _plan(schema, None if columns is None else tuple(columns))
+    good = np.arange(len(starts), dtype=np.int64)
+    bad: list[BadRecord] = []
+    while True:
+        batch, status, culprit = _attempt(data, starts[good], lengths[good], plan, columns is None)
+        if batch is not None:
+            return batch, good, sorted(bad, key=lambda record: record.row)
+        for row in np.flatnonzero(status):
+            feature = plan.owners[culprit[row, 0]] if culprit[row, 0] >= 0 else None
+            reason = reason_of(int(status[row]), feature)
+            if status[row] < locate.UNUSUAL:
+                reason += f" (at byte {culprit[row, 1] - starts[good[row]]} of the record)"
+            bad.append(BadRecord(int(good[row]), feature.name if feature else "", reason))
+        good = good[status == 0]
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 60 else name[:57] + "...")
+
+
+@functools.lru_cache(64)
+def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
+    chosen = schema if columns is None else schema.select(columns)
+    rows: list[tuple[int, int, int]] = []
+    names: list[tuple[bytes, int]] = []
+    owners: list[Feature] = []
+    storages = []
+    counts = [0] * (locate.ONE_BYTES + 1)
+    for feature in chosen if chosen.message != PAYLOAD else ():
+        if feature.per_step and feature.ragged_rank > 2:
+            raise ValueError(f"feature {feature.name!r}: {feature.describe()} has more variable dimensions than a feature list can hold: 2")
+        numbers = []
+        for storage in feature.storage():
+            mode = locate.STEPS if feature.per_step else mode_of(storage.kind, storage.raw, storage.length)
+            family = min(mode, locate.ONE_BYTES)  # all that are no single number share one pair of arrays
+            rows.append((mode, counts[family], int(feature.required)))
+            counts[family] += 1
+            numbers.append(len(names))
+            names.append((storage.name.encode(), 2 if feature.per_step else 1))
+            owners.append(feature)
+        storages.append(tuple(numbers))
+    table = new_names(len(names) + _OTHER_NAMES, sum(len(name) + 16 for name, _ in names) + _OTHER_TEXT)
+    for name, part in names:
+        text = _readonly(np.frombuffer(name + bytes(16), np.uint8))
+        add_name(table, text, 0, len(name), part)
+    matrix = np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 3).T)
+    return _Plan(chosen, to_arrow(chosen), table, tuple(storages), tuple(owners), matrix, 2 if chosen.message == SEQUENCE_EXAMPLE else 1)
+
+
+def _readonly(data: Bytes) -> Bytes:
+    """The same bytes as the one array type that the kernels are compiled for: contiguous and read-only, as a mapped file is."""
+    view = np.ascontiguousarray(data).view()
+    view.flags.writeable = False
+    return view
+
+
+def _attempt(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, whole: bool) -> tuple[pa.RecordBatch | None, npt.NDArray[np.uint8], Ints]:
+    """The batch or, if a record is bad, None; with the status and culprit of every row (see locate.Cells)."""
+    data, starts, lengths = _readonly(data), np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
+    if plan.schema.message == PAYLOAD:
+        return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty((0, 2), np.int64)
+    cells = locate.new_cells(plan.columns[0], len(starts))
+    if locate.locate(data, starts, lengths, plan.parts, whole, copy_names(plan.names), plan.columns, cells):
+        data, starts, lengths, refused = _plain(data, starts, lengths, plan.parts, cells)
+        again = locate.new_cells(plan.columns[0], len(starts))
+        locate.locate(data, starts, lengths, plan.parts, False, copy_names(plan.names), plan.columns, again)
+        again.status[refused], again.culprit[refused] = cells.status[refused], cells.culprit[refused]
+        cells = again
+        if cells.status.any():
+            return None, cells.status, cells.culprit
+    arrays = []
+    for feature, numbers in zip(plan.schema, plan.storages, strict=True):
+        bad = np.zeros(len(starts), np.uint8)
+        parts = [column_of(data, cells, i, *map(int, plan.columns[:2, i]), bad) for i in numbers]
+        arrays.append(assemble(feature, parts))
+        fresh = (bad != 0) & (cells.status == 0)
+        if fresh.any():
+            cells.status[fresh], cells.culprit[fresh, 0], cells.culprit[fresh, 1] = bad[fresh], numbers[0], starts[fresh]
+    if cells.status.any():
+        return None, cells.status, cells.culprit
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts)), cells.status, cells.culprit
+
+
+def _plain(data: Bytes, starts: Ints, lengths: Ints, parts: int, cells: locate.Cells) -> tuple[Bytes, Ints, Ints, npt.NDArray[np.intp]]:
+    """The batch's bytes with every record that has a status in its plain form behind them; with the rows refused, their reasons in cells."""
+    odd = np.flatnonzero(cells.status)
+    counts, faults = np.empty(len(odd), np.int64), np.zeros((len(odd), 3), np.int64)
+    room = check_rows(data, starts[odd], lengths[odd], parts, counts, faults)
+    plain, plain_starts, plain_lengths = np.empty(room, np.uint8), np.empty(len(odd), np.int64), np.empty(len(odd), np.int64)
+    size = plain_rows(data, starts[odd], lengths[odd], parts, counts, plain, plain_starts, plain_lengths)
+    refused = odd[counts < 0]
+    cells.status[refused] = faults[counts < 0, 0]
+    cells.culprit[refused, 0], cells.culprit[refused, 1] = -1, faults[counts < 0, 1]
+    begin, end = int(starts.min()), int((starts + lengths).max())
+    starts, lengths = starts - begin, lengths.copy()
+    starts[odd], lengths[odd] = plain_starts + (end - begin), plain_lengths
+    return _readonly(np.concatenate([data[begin:end], plain[:size]])), starts, lengths, refused
+
+
+def _payloads(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan) -> pa.RecordBatch:
+    """Records that are not parsed, as one binary column each (there is one, `record`)."""
+    valid = np.full((len(starts) + 7) // 8, 255, np.uint8)
+    column = Column(data, locate.ONE_BYTES, starts, lengths, np.empty(0, np.int64), valid, 0, np.zeros(len(starts), np.uint8))
+    arrays = [assemble(feature, [column]) for feature in plan.schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
+
+
+def _no_columns(plan: _Plan, rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None])).replace_schema_metadata(plan.arrow.metadata)

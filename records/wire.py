@@ -1,0 +1,304 @@
+"""The Protocol Buffers encoding, one small kernel per term of its specification (protobuf.dev/programming-guides/encoding).
+
+Every kernel takes the buffer, a position and an end, and never reads outside [position, end) unless the whole buffer still holds the
+bytes. Positions are int64 throughout, so a buffer may be larger than 4 GiB. A kernel that can refuse writes (reason, position) into
+`fault` and returns a negative position. What is accepted and what is refused is what upb (the C library under protobuf for Python) does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from recordmill.schemas.kernels import kernel
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+
+VARINT, I64, LEN, SGROUP, EGROUP, I32 = 0, 1, 2, 3, 4, 5  # the wire types; 6 and 7 mean nothing
+MAX_DEPTH = 100  # messages and groups inside each other, the outermost not counted
+MAX_LENGTH = (1 << 31) - 1  # of a length-delimited field, in bytes
+
+# Reasons for which the encoding itself is broken; records.faults says them in words.
+PAST_END, LONG_VARINT, BAD_TAG, BAD_WIRE_TYPE, BAD_GROUP, TOO_DEEP, TOO_LONG, KEY_NOT_UTF8, HALF_FLOAT = range(1, 10)
+
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_HIGH = np.uint64(0x8080808080808080)  # the continuation bits of eight bytes
+_LOW7 = np.uint64(0x7F7F7F7F7F7F7F7F)
+_EVEN7, _ODD7 = np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00)
+_EVEN14, _ODD14 = np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000)
+_EVEN28, _ODD28 = np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000)
+
+
+@intrinsic  # type: ignore[misc]
+def load64(typing_context: Any, data: Any, at: Any) -> Any:
+    """Eight bytes from data[at] as a little-endian uint64, at any alignment; the caller guarantees at + 8 <= len(data)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        word = builder.load(pointer)
+        word.align = 1
+        return word
+
+    return types.uint64(data, types.intp), generate
+
+
+@intrinsic  # type: ignore[misc]
+def store64(typing_context: Any, into: Any, at: Any, word: Any) -> Any:
+    """Eight bytes of a uint64 to into[at], little-endian, at any alignment; the caller guarantees at + 8 <= len(into)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        builder.store(arguments[2], pointer).align = 1
+        return context.get_dummy_value()
+
+    return types.void(into, types.intp, types.uint64), generate
+
+
+@intrinsic  # type: ignore[misc]
+def memcpy(typing_context: Any, into: Any, to: Any, data: Any, at: Any, size: Any) -> Any:
+    """into[to : to + size] = data[at : at + size] by the C library; both arrays of uint8, ranges checked by the caller."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target = context.make_array(signature.args[0])(context, builder, arguments[0])
+        source = context.make_array(signature.args[2])(context, builder, arguments[2])
+        cgutils.raw_memcpy(builder, builder.gep(target.data, [arguments[1]]), builder.gep(source.data, [arguments[3]]), arguments[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(into, types.intp, data, types.intp, types.intp), generate
+
+
+@intrinsic  # type: ignore[misc]
+def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    """The number of zero bits below the lowest one bit of a uint64; 64 for 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+@kernel
+def refuse(fault: Ints, reason: int, at: int) -> int:
+    """Note why and where; gives -1, the position that means a refusal."""
+    fault[0] = reason
+    fault[1] = at
+    return -1
+
+
+@kernel
+def varint(data: Bytes, at: int, end: int, fault: Ints) -> tuple[np.uint64, int]:
+    """(value, position behind it).
+
+    "Each byte in the varint has a continuation bit that indicates if the byte that follows it is part of the varint. [...] the lower
+    7 bits are a payload", least significant group first. At most ten bytes; bits beyond the 64th are dropped, and a longer form
+    than needed means the same value.
+    """
+    value = np.uint64(0)
+    for i in range(10):
+        if at + i >= end:
+            return value, refuse(fault, PAST_END, at)
+        byte = np.uint64(data[at + i])
+        value |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
+        if byte < np.uint64(0x80):
+            return value, at + i + 1
+    return value, refuse(fault, LONG_VARINT, at)
+
+
+@kernel
+def compact(word: np.uint64) -> np.uint64:
+    """The value of a varint of up to eight bytes that lies alone in word: eight groups of 7 bits moved together."""
+    word &= _LOW7
+    word = (word & _EVEN7) | ((word & _ODD7) >> np.uint64(1))
+    word = (word & _EVEN14) | ((word & _ODD14) >> np.uint64(2))
+    return (word & _EVEN28) | ((word & _ODD28) >> np.uint64(4))
+
+
+@kernel
+def short_varint(data: Bytes, at: int, end: int) -> tuple[np.uint64, int]:
+    """varint() for the common case: no branch on the number of bytes, up to eight of them; (0, -1) sends the caller to varint()."""
+    if at + 8 > len(data):
+        return np.uint64(0), -1
+    word = load64(data, at)
+    stop = ~word & _HIGH
+    bits = trailing_zeros(stop) + 1  # of the varint, its last byte included
+    if stop == np.uint64(0) or at + (bits >> 3) > end:
+        return np.uint64(0), -1
+    return compact(word & (_ALL >> np.uint64(64 - bits))), at + (bits >> 3)
+
+
+@kernel
+def tag(data: Bytes, at: int, end: int, fault: Ints) -> tuple[int, int, int]:
+    """(field number, wire type, position behind the tag).
+
+    "The “tag” of a record is encoded as a varint formed from the field number and the wire type via the formula
+    (field_number << 3) | wire_type." At most five bytes and 32 bits; field number 0 is reserved.
+    """
+    value = 0
+    for i in range(5):
+        if at + i >= end:
+            return 0, 0, refuse(fault, PAST_END, at)
+        byte = np.int64(data[at + i])
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            if value > 0xFFFFFFFF or value < 8:
+                return 0, 0, refuse(fault, BAD_TAG, at)
+            return value >> 3, value & 7, at + i + 1
+    return 0, 0, refuse(fault, BAD_TAG, at)
+
+
+@kernel
+def extent(data: Bytes, at: int, end: int, fault: Ints) -> tuple[int, int]:
+    """(where the payload of a LEN field begins, where it ends), both negative if refused.
+
+    "The LEN wire type has a dynamic length, specified by a varint immediately after the tag, which is followed by the payload as usual."
+    """
+    size, start = varint(data, at, end, fault)
+    if start < 0:
+        return -1, -1
+    if size > np.uint64(MAX_LENGTH):
+        return -1, refuse(fault, TOO_LONG, at)
+    if np.int64(size) > end - start:
+        return -1, refuse(fault, PAST_END, at)
+    return start, start + np.int64(size)
+
+
+@kernel
+def short_extent(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """extent() of at most five bytes for the paths that send what is unusual elsewhere; (-1, -1) is unusual."""
+    if at >= end:
+        return -1, -1
+    size = np.int64(data[at])
+    at += 1
+    if size >= 0x80:
+        size &= 0x7F
+        shift = 7
+        while True:
+            if at >= end or shift > 28:
+                return -1, -1
+            byte = np.int64(data[at])
+            at += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+    if size > end - at or size > MAX_LENGTH:
+        return -1, -1
+    return at, at + size
+
+
+@kernel
+def skip(data: Bytes, at: int, end: int, field: int, wire: int, depth: int, groups: Ints, fault: Ints) -> int:
+    """The position behind the value of a field that nobody knows, whose tag stands before at; groups is room for MAX_DEPTH numbers.
+
+    "SGROUP [and] EGROUP [...] are deprecated": a group runs to the EGROUP of its own field number and may hold others; depth is that of
+    the message in which the field stands (0 for the outermost).
+    """
+    opened = 0
+    while True:
+        if wire == VARINT:
+            _, at = varint(data, at, end, fault)
+        elif wire == LEN:
+            _, at = extent(data, at, end, fault)
+        elif wire == I64 or wire == I32:
+            width = 8 if wire == I64 else 4
+            at = at + width if width <= end - at else refuse(fault, PAST_END, at)
+        elif wire == SGROUP:
+            if depth + opened >= MAX_DEPTH:
+                return refuse(fault, TOO_DEEP, at)
+            groups[opened] = field
+            opened += 1
+        elif wire == EGROUP:
+            if opened == 0 or groups[opened - 1] != field:
+                return refuse(fault, BAD_GROUP, at)
+            opened -= 1
+        else:
+            return refuse(fault, BAD_WIRE_TYPE, at)
+        if at < 0 or opened == 0:
+            return at
+        if at >= end:
+            return refuse(fault, PAST_END, at)
+        field, wire, at = tag(data, at, end, fault)
+        if at < 0:
+            return at
+
+
+@kernel
+def is_ascii(data: Bytes, at: int, end: int) -> bool:
+    """Whether no byte in [at, end) has its high bit set."""
+    while at + 8 <= end:
+        if load64(data, at) & _HIGH != np.uint64(0):
+            return False
+        at += 8
+    while at < end:
+        if data[at] >= 0x80:
+            return False
+        at += 1
+    return True
+
+
+@kernel
+def is_utf8(data: Bytes, at: int, end: int) -> bool:
+    """Whether [at, end) is UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF."""
+    while at < end:
+        if at + 8 <= end and load64(data, at) & _HIGH == np.uint64(0):
+            at += 8
+            continue
+        lead = data[at]
+        at += 1
+        if lead < 0x80:
+            continue
+        more = 1 if 0xC2 <= lead <= 0xDF else 2 if 0xE0 <= lead <= 0xEF else 3 if 0xF0 <= lead <= 0xF4 else 0
+        if more == 0 or at + more > end:
+            return False
+        lowest = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
+        highest = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
+        if data[at] < lowest or data[at] > highest:
+            return False
+        for i in range(1, more):
+            if data[at + i] & 0xC0 != 0x80:
+                return False
+        at += more
+    return True
+
+
+@kernel
+def copy(into: Bytes, to: int, data: Bytes, at: int, size: int) -> None:
+    """into[to : to + size] = data[at : at + size]; up to 16 bytes as two words where both buffers have room for them.
+
+    It may write up to 16 bytes at `to` whatever size is: fill from front to back.
+    """
+    if size <= 16 and at + 16 <= len(data) and to + 16 <= len(into):
+        store64(into, to, load64(data, at))
+        store64(into, to + 8, load64(data, at + 8))
+    elif size > 0:
+        memcpy(into, to, data, at, size)
+
+
+@kernel
+def put_padded(into: Bytes, to: int, value: int) -> int:
+    """Write value < 2^35 as a varint of exactly five bytes, whatever its size, so that it can be filled in afterwards; gives to + 5."""
+    for i in range(4):
+        into[to + i] = (value & 0x7F) | 0x80
+        value >>= 7
+    into[to + 4] = value
+    return to + 5
+
+
+@kernel
+def put_varint(into: Bytes, to: int, value: np.uint64) -> int:
+    """Write the shortest varint of value; gives the position behind it."""
+    while value >= np.uint64(0x80):
+        into[to] = np.uint8(value & np.uint64(0x7F)) | np.uint8(0x80)
+        value >>= np.uint64(7)
+        to += 1
+    into[to] = np.uint8(value)
+    return to + 1
