@@ -1,0 +1,104 @@
+"""Running a Beam pipeline on whatever runner is named, so that Ctrl-C works and the error that comes back is the one that was raised.
+
+The default is Beam's FnApiRunner, named directly: `DirectRunner` would first try to download Prism, and run a job that failed
+there a second time. Imported only when a pipeline runs, since apache_beam takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from recordmill.schemas.errors import MissingExtraError, UsageError
+from recordmill.schemas.progress import Progress, job
+
+LOCAL_RUNNERS = (None, "DirectRunner", "FnApiRunner", "direct", "fn_api")
+
+
+def is_local(runner: str | None) -> bool:
+    """Whether the runner is this process."""
+    return runner in LOCAL_RUNNERS
+
+
+def run_pipeline(construct: Callable, runner: str | None, beam_args: Sequence[str], name: str, progress: Progress) -> None:
+    """Build the graph with `construct(pipeline)` and run it to its end.
+
+    name: by which worker threads of this process find `progress`.
+
+    Raises:
+        MissingExtraError: apache_beam is not installed.
+        UsageError: a Beam option is unknown.
+        KeyboardInterrupt: the user stopped it; every thread has ended by then.
+        Exception: what a stage raised, itself where it ran in this process, else as the runner tells it.
+    """
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != "apache_beam":
+            raise
+        raise MissingExtraError("build", "beam", "apache_beam") from None
+    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    arguments = list(beam_args) if is_local(runner) else [f"--runner={runner}", *beam_args]
+    _check_arguments(arguments, PipelineOptions)
+    options = PipelineOptions(arguments)
+    options.view_as(SetupOptions).save_main_session = False
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            pipeline = beam.Pipeline(runner=FnApiRunner() if is_local(runner) else None, options=options)
+            construct(pipeline)
+            pipeline.run().wait_until_finish()
+        except BaseException as error:
+            failure.append(error)
+
+    with job(name, progress):
+        # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads would not.
+        thread = threading.Thread(target=work, name="recordmill-pipeline", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(0.2)
+        except BaseException:
+            progress.cancel()
+            thread.join()
+            raise
+    if progress.error is not None:
+        raise progress.error
+    if failure:
+        raise failure[0]
+
+
+def _check_arguments(arguments: Sequence[str], options: type) -> None:
+    """Beam warns of unknown flags and goes on; a mistyped flag must not pass."""
+    from argparse import ArgumentParser
+
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for known in options.__subclasses__():
+        if known.__module__.startswith("apache_beam"):
+            known._add_argparse_args(_Lenient(parser))
+    _, unknown = parser.parse_known_args([argument for argument in arguments if argument])
+    flags = [flag for flag in unknown if flag.startswith("-")]
+    if flags:
+        raise UsageError(f"unknown option {' '.join(flags)}: neither recordmill nor Apache Beam has it")
+
+
+class _Lenient:
+    """An argument parser that lets two option classes define the same flag, as Beam's own do."""
+
+    def __init__(self, parser: object) -> None:
+        self._parser = parser
+
+    def add_argument(self, *names: str, **settings: object) -> object:
+        import argparse
+
+        try:
+            return self._parser.add_argument(*names, **settings)
+        except argparse.ArgumentError:
+            return None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._parser, name)

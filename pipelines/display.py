@@ -1,0 +1,77 @@
+"""Progress for people: one moving line on a terminal or in a notebook, a plain line now and then elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TextIO
+
+from recordmill.schemas.progress import Progress
+
+_STAGES = {"plan": "planning", "read": "reading", "write": "writing shards", "convert": "reading", "verify": "verifying"}
+_MOVING_SEC, _PLAIN_SEC = 0.2, 10.0
+
+
+class Display:
+    """Shows a Progress while a `with` block runs; it only reads the counters, so it can't slow or break the work."""
+
+    def __init__(self, progress: Progress, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._progress, self._quiet = progress, quiet
+        self._stream = stream or sys.stderr
+        self._moving = _is_terminal(self._stream) or "ipykernel" in sys.modules
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="recordmill-progress", daemon=True)
+        self._width = 0
+
+    def __enter__(self) -> Display:
+        if not self._quiet:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        if not self._quiet:
+            self._thread.join()
+            if self._moving and self._width:
+                self._stream.write("\r" + " " * self._width + "\r")
+                self._stream.flush()
+
+    def _show(self) -> None:
+        while not self._stop.wait(_MOVING_SEC if self._moving else _PLAIN_SEC):
+            text = describe(self._progress)
+            if self._moving:
+                self._stream.write("\r" + text.ljust(self._width))
+                self._width = len(text)
+            else:
+                self._stream.write(text + "\n")
+            self._stream.flush()
+
+
+def describe(progress: Progress) -> str:
+    """`reading 120,000 of 1,000,000 (12 %), 410,000 records/s, 3 rejects, 2 s left`."""
+    elapsed = max(time.monotonic() - progress.stage_started, 1e-6)
+    rate = progress.records / elapsed
+    parts = [f"{_STAGES.get(progress.stage, progress.stage)} {progress.records:,}"]
+    if progress.total:
+        parts[0] += f" of {progress.total:,} ({100 * progress.records // progress.total} %)"
+    parts.append(f"{rate:,.0f} records/s")
+    if progress.rejects:
+        parts.append(f"{progress.rejects:,} rejects")
+    if progress.total and rate > 0 and progress.records < progress.total:
+        parts.append(f"{_duration((progress.total - progress.records) / rate)} left")
+    return ", ".join(parts) if progress.records else f"{parts[0].split()[0]} ..."
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False

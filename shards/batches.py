@@ -1,0 +1,75 @@
+"""Pieces of shards to RecordBatches: read, check and decode, on threads, in order, in bounded memory.
+
+A piece is read and decoded by one thread; a stream is read by the consumer's thread and its blocks decoded by the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from recordmill.records.decode import decode
+from recordmill.records.frames import HEADER_BYTES
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.threads import thread_map
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.pieces import Block, Piece, read, stream
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one thread does: a piece to read, or a block that was read already."""
+
+    file: ShardFile
+    piece: Piece
+    block: Block | None = None
+
+
+def loads(files: Sequence[ShardFile], pieces: Iterable[Piece]) -> Iterator[Load]:
+    """The work of these pieces in order; streams are read here, block by block."""
+    for piece in pieces:
+        file = files[piece.file]
+        if piece.stop is not None:
+            yield Load(file, piece)
+        else:
+            for block in stream(file):
+                yield Load(file, piece, block)
+
+
+def decode_block(block: Block, schema: Schema, source: str) -> pa.RecordBatch:
+    """The block's records as columns of the schema's Arrow types."""
+    frames = block.frames
+    return decode(
+        frames.data,
+        frames.starts + HEADER_BYTES,
+        frames.lengths,
+        schema,
+        source=source,
+        first_record=block.first_record,
+        offsets=frames.starts + block.first_offset,
+    )
+
+
+def decode_load(load: Load, schema: Schema, check: bool = True) -> list[pa.RecordBatch]:
+    """Read if need be, and decode."""
+    blocks = [load.block] if load.block is not None else read(load.file, load.piece, check=check)
+    return [decode_block(block, schema, load.file.path) for block in blocks]
+
+
+def record_batches(
+    work: Iterable[Load], schema: Schema, *, threads: int = 1, progress: Callable[[int], None] | None = None
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """All records of these loads, in order, one batch per piece or block.
+
+    progress: called with the number of records of each batch.
+
+    Raises:
+        DataError: a record is damaged or does not fit the schema; it names file, record and offset.
+    """
+    for batches in thread_map(lambda load: decode_load(load, schema), work, threads):
+        for batch in batches:
+            if progress is not None:
+                progress(batch.num_rows)
+            yield batch

@@ -1,0 +1,93 @@
+"""What every stage of a build needs to know, decided before it starts and read-only from then on.
+
+It is pickled into the run's folder, from where workers load it once; elements that travel between stages stay small.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recordmill.schemas.feature import Schema
+from recordmill.shards.cuts import ShardOptions
+from recordmill.shards.order import Ordering, OrderOptions
+from recordmill.shards.rejects import RejectBudget
+from recordmill.shards.run_file import Buckets
+from recordmill.sources.contract import Source
+
+PLAN_NAME = "plan.pickle"
+FILES, RUNNER = "files", "runner"  # how blocks travel: as references into files that all workers see, or through the runner's shuffle
+_LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that merging them costs more than memory saved
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """One build. source: None where records come from a user's own pipeline. folder: the run's folder. base: the generation it follows.
+
+    groups: ranges of units that make one run each. about: what the manifest says beside the shards (name, options).
+    """
+
+    folder: str
+    base: int
+    schema: Schema
+    splits: tuple[str, ...]
+    buckets: Buckets
+    source: Source | None = None
+    groups: tuple[range, ...] = ()
+    order: OrderOptions = field(default_factory=OrderOptions)
+    shards: ShardOptions = field(default_factory=ShardOptions)
+    compression: str = "none"
+    exchange: str = FILES
+    threads: int = 1
+    memory_bytes: int = 2 << 30
+    budget: RejectBudget = field(default_factory=RejectBudget)
+    name: str = "dataset"
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arena_bytes(self) -> int:
+        """What one run holds: a quarter of the memory shared by the threads, so that sorting, parsing and writing fit beside it."""
+        return max(self.memory_bytes // (4 * self.threads), _LEAST_ARENA_BYTES)
+
+    @functools.cached_property
+    def ordering(self) -> Ordering:
+        """The places of the source's records; derived in each process."""
+        assert self.source is not None
+        return Ordering(self.order, self.source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "ordering"}
+
+    def save(self) -> str:
+        """Write the plan into the run's folder; gives its path."""
+        path = Path(self.folder, PLAN_NAME)
+        with path.open("wb") as file:
+            pickle.dump(self, file)
+        return str(path)
+
+
+@functools.lru_cache(maxsize=4)
+def load_plan(path: str) -> BuildPlan:
+    """The plan at a path, loaded once per process."""
+    with open(path, "rb") as file:
+        plan = pickle.load(file)
+    assert isinstance(plan, BuildPlan)
+    return plan
+
+
+def group_units(source: Source, arena_bytes: int) -> tuple[range, ...]:
+    """Consecutive units whose records together fill about one run, as the plan estimates them."""
+    groups: list[range] = []
+    first, size = 0, 0
+    for number, unit in enumerate(source.units):
+        if number > first and size + unit.size_bytes > arena_bytes:
+            groups.append(range(first, number))
+            first, size = number, 0
+        size += unit.size_bytes
+    if len(source.units) > first:
+        groups.append(range(first, len(source.units)))
+    return tuple(groups)

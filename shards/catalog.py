@@ -1,0 +1,176 @@
+"""What there is to read: the shards of a data set by its manifest, or any TFRecord files by their content, as one `Catalog`.
+
+A folder that holds a data set of ours is read by its manifest and nothing else. All other INPUTs (files, folders, globs, `@list.txt`)
+are listed; in a folder or a glob, files that are no TFRecords (licences, manifests) are left out and named in `notes`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from recordmill.records.crc32c import of_word, unmasked
+from recordmill.records.frames import HEADER_BYTES
+from recordmill.schemas import tfmd
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Schema
+from recordmill.shards.manifest import INDEX_FOLDER, Manifest, ShardInfo, generations, is_data_set, load, shard_name
+from recordmill.shards.names import ShardName
+from recordmill.sources.listing import list_inputs
+from recordmill.storage.files import Stat, read_range, stat
+
+UNKNOWN_SPLIT = "data"  # the split of files whose names say none
+_SNIFF_BYTES = 4096  # a compressed file gives its first 12 bytes well within its first page
+_TFDS = re.compile(r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}(?:\.gz)?")
+_GZIP, _ZLIB = 31, 15  # zlib's window bits for the two containers
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """One TFRecord file.
+
+    path: where to open it. name: as messages and results call it. split: by manifest or file name. compression: none, gzip or zlib.
+    stat: what it was when it was listed. info, index, members: of our own shards, what the manifest says of it and where its index is.
+    """
+
+    path: str
+    name: str
+    split: str
+    compression: str
+    stat: Stat
+    info: ShardInfo | None = None
+    index: str | None = None
+    members: str | None = None
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The files in reading order. schema, manifest, root, generation: of a data set of ours, else None. notes: what was left out."""
+
+    files: tuple[ShardFile, ...]
+    schema: Schema | None = None
+    manifest: Manifest | None = None
+    root: str | None = None
+    generation: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """In order of first appearance; a data set's splits without shards are there too."""
+        return tuple(dict.fromkeys([*(self.manifest.splits if self.manifest and not self.files else ()), *(file.split for file in self.files)]))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.stat.size_bytes for file in self.files)
+
+
+Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def find(inputs: Inputs, split: str | None = None) -> Catalog:
+    """What the INPUTs hold, or one split of it.
+
+    Raises:
+        UsageError: nothing there, no such split, or a data set together with other inputs.
+        DataError: a shard's size is not what the manifest says; no file is a TFRecord.
+    """
+    given = [os.fspath(inputs)] if isinstance(inputs, str | os.PathLike) else [os.fspath(name) for name in inputs]
+    ours = [name for name in given if os.path.isdir(name) and is_data_set(name)]
+    if ours and len(given) > 1:
+        raise UsageError(f"{ours[0]} is a data set of its own; read it alone, or name its .tfrecord files")
+    catalog = of_data_set(ours[0]) if ours else of_files(given)
+    if split is None:
+        return catalog
+    known = catalog.manifest.splits if catalog.manifest else catalog.splits
+    if split not in known:
+        raise UsageError(f"no split {split!r}; there {'is' if len(known) == 1 else 'are'} {', '.join(known) or 'none'}")
+    files = tuple(file for file in catalog.files if file.split == split)
+    return Catalog(files, catalog.schema, catalog.manifest, catalog.root, catalog.generation, catalog.notes)
+
+
+def of_data_set(out: str) -> Catalog:
+    """The shards that the newest manifest of OUT names, each checked to be there with its size."""
+    generation = generations(out)[-1]
+    manifest = load(out, generation)
+    files = []
+    for split, part, info in manifest.shards():
+        folder, name = Path(out, part.folder), shard_name(info)
+        about = check_size(str(folder / info.name), info)
+        members = str(folder / INDEX_FOLDER / name.members_name) if name.compression != "none" else None
+        index = str(folder / INDEX_FOLDER / name.index_name)
+        files.append(ShardFile(str(folder / info.name), f"{part.folder}/{info.name}", split, name.compression, about, info, index, members))
+    return Catalog(tuple(files), tfmd.from_pbtxt(manifest.schema), manifest, str(out), generation)
+
+
+def check_size(path: str, info: ShardInfo) -> Stat:
+    """The file's state; DataError if it isn't there or is not as long as the manifest says."""
+    try:
+        about = stat(path)
+    except FileNotFoundError:
+        raise DataError("is missing; the manifest names it", source=path) from None
+    if about.size_bytes != info.bytes:
+        raise DataError(f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced", source=path)
+    return about
+
+
+def of_files(inputs: Iterable[str]) -> Catalog:
+    """The TFRecord files among the INPUTs, by content."""
+    listing = list_inputs(list(inputs))
+    files, left_out = [], []
+    for file in listing.files:
+        compression = "none" if file.stat.size_bytes == 0 else sniff(file.path)
+        if compression is None and file.path not in listing.named:
+            left_out.append(file.name)
+            continue
+        # A file named by its own name is read whatever it looks like: its first error then says what is wrong with it.
+        files.append(ShardFile(file.path, file.name, split_of(file.name), compression or "none", file.stat))
+    if not files:
+        raise DataError(f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs))
+    notes = list(listing.notes)
+    if left_out:
+        notes.append(f"{len(left_out)} files are no TFRecords and were left out: {', '.join(left_out[:3])}{', ...' if len(left_out) > 3 else ''}")
+    return Catalog(tuple(files), notes=tuple(notes))
+
+
+def split_of(name: str) -> str:
+    """The split that a shard's name says, as recordmill and TensorFlow Datasets write them.
+
+    >>> split_of("x/train-00003-of-00016.tfrecord.gz"), split_of("mnist-test.tfrecord-00000-of-00001"), split_of("a.tfrecord")
+    ('train', 'test', 'data')
+    """
+    base = name.rsplit("/", 1)[-1]
+    if (ours := ShardName.parse(base)) is not None:
+        return ours.split
+    match = _TFDS.fullmatch(base)
+    return match["split"] if match else UNKNOWN_SPLIT
+
+
+def sniff(path: str) -> str | None:
+    """The compression of a TFRecord file, known by a record header whose CRC is right; None for any other file.
+
+    The uncompressed reading comes first: a record of 35,615 bytes begins with gzip's magic number.
+    """
+    head = read_range(path, 0, _SNIFF_BYTES).tobytes()
+    if _is_header(head):
+        return "none"
+    for compression, bits in (("gzip", _GZIP), ("zlib", _ZLIB)):
+        try:
+            data = zlib.decompressobj(bits).decompress(head, HEADER_BYTES)
+        except zlib.error:
+            continue
+        if _is_header(data) or (not data and compression == "gzip"):
+            return compression
+    return None
+
+
+def _is_header(data: bytes) -> bool:
+    if len(data) < HEADER_BYTES:
+        return False
+    length = np.frombuffer(data, np.int64, 1)[0]
+    return bool(unmasked(int(np.frombuffer(data, np.uint32, 1, 8)[0])) == of_word(length))

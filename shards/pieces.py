@@ -1,0 +1,198 @@
+"""A TFRecord file cut into `Piece`s of about 8 MiB that start and end between records, and a piece read as checked frames.
+
+Cuts come from the index of our own shards, from hopping over frame headers elsewhere (payloads are not touched), and for compressed
+files without members there is one piece, read as a stream. They depend on the file alone, so results never depend on threads.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recordmill.records.frames import MAX_RECORD_BYTES, Frames, Int64s, scan, try_scan
+from recordmill.records.shard_file import read_frames
+from recordmill.schemas.errors import DataError
+from recordmill.shards.catalog import ShardFile, check_size
+from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index
+from recordmill.storage.files import Bytes, map_file, read_range
+
+PIECE_BYTES = 8 << 20  # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
+_GZIP = 31  # zlib's window bits for one gzip member
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Records [first_record, first_record + records) of the file, at uncompressed bytes [start, stop).
+
+    file: ordinal in the catalog. stop None: to the file's end, read as a stream, and records is then None as well.
+    """
+
+    file: int
+    first_record: int
+    records: int | None
+    start: int
+    stop: int | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Frames that stand together: the number and the uncompressed offset of the first one in its file."""
+
+    frames: Frames
+    first_record: int
+    first_offset: int
+
+
+def load_index(file: ShardFile) -> Index | None:
+    """The index of one of our shards, memory-mapped and checked against the manifest; None for any other file.
+
+    Raises:
+        DataError: the index or the shard is not what the manifest says.
+    """
+    if file.info is None or file.index is None:
+        return None
+    check_size(file.path, file.info)
+    index = _load(file.index, INDEX_DTYPE)
+    end = int(index["offset"][-1] + index["length"][-1]) + FRAME_BYTES if len(index) else 0
+    if len(index) != file.info.records or end != file.info.framed_bytes:
+        reason = f"lists {len(index)} records in {end} bytes where the manifest says {file.info.records} in {file.info.framed_bytes}"
+        raise DataError(reason, source=file.index)
+    return index
+
+
+def load_members(file: ShardFile) -> Index:
+    """The member table of one of our gzip shards."""
+    assert file.members is not None
+    return _load(file.members, MEMBERS_DTYPE)
+
+
+def _load(path: str, dtype: np.dtype[np.void]) -> Index:
+    try:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError("is missing", source=path) from None
+    except ValueError as error:
+        raise DataError(f"is no index ({error})", source=path) from None
+    if table.dtype != dtype or table.ndim != 1:
+        raise DataError(f"is no index: dtype {table.dtype}", source=path)
+    return table  # type: ignore[no-any-return]
+
+
+def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
+    """The pieces of one file in order; an empty file has none.
+
+    Raises:
+        DataError: the index contradicts the manifest, or a frame header is damaged (only where there is no index).
+    """
+    index = load_index(file)
+    if index is not None:
+        starts = np.asarray(load_members(file)["uncompressed"]) if file.members else None
+        yield from _cut_index(index, starts, ordinal, piece_bytes)
+    elif file.compression == "none":
+        yield from hop(file, ordinal, piece_bytes)
+    elif file.stat.size_bytes:
+        yield Piece(ordinal, 0, None, 0, None)
+
+
+def _cut_index(index: Index, allowed: Int64s | None, ordinal: int, piece_bytes: int) -> Iterator[Piece]:
+    """allowed: where a piece may start, if not at every record."""
+    offsets = np.ascontiguousarray(index["offset"])  # searching the structured array's field would copy it each time
+    if len(offsets) == 0:
+        return
+    end = int(offsets[-1] + index["length"][-1]) + FRAME_BYTES
+    places = offsets if allowed is None else allowed
+    start, first = 0, 0
+    while start < end:
+        # The last place within piece_bytes, or the first one behind start if a single record (or member) is larger.
+        at = max(int(np.searchsorted(places, start + piece_bytes, "right")) - 1, int(np.searchsorted(places, start, "right")))
+        stop = int(places[at]) if at < len(places) and start + piece_bytes < end else end
+        behind = int(np.searchsorted(offsets, stop))
+        yield Piece(ordinal, first, behind - first, start, stop)
+        start, first = stop, behind
+
+
+def hop(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
+    """The pieces of an uncompressed file by its frame headers alone; each header's CRC is checked.
+
+    Raises:
+        DataError: a header is damaged or the file truncated; pieces before it have been given.
+    """
+    data = map_file(file.path)
+    start, first, window = 0, 0, piece_bytes
+    while start < len(data):
+        final = start + window >= len(data)
+        frames, consumed, error = try_scan(
+            data[start : start + window], source=file.path, first_record=first, first_offset=start, final=final, check=False
+        )  # fmt: skip
+        if consumed:
+            yield Piece(ordinal, first, len(frames), start, start + consumed)
+        if error is not None:
+            raise error
+        window = piece_bytes if consumed else 2 * window
+        start, first = start + consumed, first + len(frames)
+
+
+def read(file: ShardFile, piece: Piece, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[Block]:
+    """The frames of a piece, CRCs checked unless check is False; one block, or several of a stream.
+
+    Raises:
+        DataError: damaged or truncated, with the file, the record number and the offset; or another number of records than was planned.
+    """
+    if piece.stop is None:
+        yield from stream(file, check=check, max_record_bytes=max_record_bytes)
+        return
+    data = read_bytes(file, piece)
+    frames, _ = scan(
+        data, source=file.path, first_record=piece.first_record, first_offset=piece.start, max_record_bytes=max_record_bytes, final=True, check=check
+    )
+    if piece.records is not None and len(frames) != piece.records:
+        raise DataError(f"{len(frames)} records where {piece.records} were expected", source=file.path, place=f"bytes {piece.start} to {piece.stop}")
+    yield Block(frames, piece.first_record, piece.start)
+
+
+def stream(file: ShardFile, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES, batch_bytes: int = PIECE_BYTES) -> Iterator[Block]:
+    """The whole file's frames, from its first byte to its last."""
+    parts = read_frames(
+        file.path, source=file.path, batch_bytes=batch_bytes, max_record_bytes=max_record_bytes, check=check, compression=file.compression
+    )  # fmt: skip
+    for part in parts:
+        yield Block(part, part.first_record, part.first_offset)
+
+
+def read_bytes(file: ShardFile, piece: Piece) -> Bytes:
+    """The uncompressed bytes of a piece that has a stop."""
+    assert piece.stop is not None
+    if file.compression == "none":
+        data = read_range(file.path, piece.start, piece.stop)
+    else:
+        data = _inflate(file, piece.start, piece.stop)
+    if len(data) != piece.stop - piece.start:
+        reason = f"truncated: it ends {piece.stop - piece.start - len(data)} bytes before the last record that was there"
+        raise DataError(reason, source=file.path, place=f"byte {piece.start + len(data)}")
+    return data
+
+
+def _inflate(file: ShardFile, start: int, stop: int) -> Bytes:
+    """The members that hold uncompressed bytes [start, stop), cut to these."""
+    members = load_members(file)
+    first = int(np.searchsorted(members["uncompressed"], start, "right")) - 1
+    last = int(np.searchsorted(members["uncompressed"], stop, "left"))
+    bounds = [*members["compressed"][first:last].tolist(), int(members["compressed"][last]) if last < len(members) else file.stat.size_bytes]
+    data = memoryview(read_range(file.path, bounds[0], bounds[-1]))
+    parts = [_member(data[at - bounds[0] : end - bounds[0]], file, at) for at, end in zip(bounds, bounds[1:], strict=False)]
+    begin = int(members["uncompressed"][first])
+    return np.frombuffer(b"".join(parts), np.uint8)[start - begin : stop - begin]
+
+
+def _member(data: memoryview, file: ShardFile, at: int) -> bytes:
+    inflater = zlib.decompressobj(_GZIP)
+    try:
+        result = inflater.decompress(data)
+    except zlib.error as error:
+        raise DataError(f"gzip member is damaged: {error}", source=file.path, place=f"byte {at} of the file") from None
+    if not inflater.eof or inflater.unused_data:
+        raise DataError("gzip member does not end where the member table says", source=file.path, place=f"byte {at} of the file")
+    return result

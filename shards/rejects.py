@@ -1,0 +1,112 @@
+"""Rejects on their way: written to files as they come, counted by reason, and held against the user's budget at the end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+from recordmill.schemas.errors import RecordmillError, Reject, UsageError
+
+_SHOWN = 10  # rejects are shown up to this number; all are in the files
+_BUDGET = re.compile(r"(\d+)|(\d+(?:\.\d+)?)%")
+
+
+@dataclass(frozen=True)
+class RejectBudget:
+    """How many rejects a job may have: `--max-rejects N` or `P%` of the records read.
+
+    >>> RejectBudget.parse("0.5%").allows(rejected=5, read=1000)
+    True
+    """
+
+    count: int = 0
+    percent: float | None = None
+
+    @classmethod
+    def parse(cls, text: str | int) -> RejectBudget:
+        match = _BUDGET.fullmatch(str(text).strip())
+        if match is None or (match[2] is not None and float(match[2]) > 100):
+            raise UsageError(f"--max-rejects {text}: give a number of records, as in 100, or a share of them, as in 0.5%")
+        return cls(int(match[1])) if match[1] is not None else cls(percent=float(match[2]))
+
+    def allows(self, rejected: int, read: int) -> bool:
+        return rejected <= (self.count if self.percent is None else read * self.percent / 100)
+
+    def __str__(self) -> str:
+        return str(self.count) if self.percent is None else f"{self.percent:g}%"
+
+
+class TooManyRejects(RecordmillError):
+    """More records can't be used than the budget allows; nothing was committed. rejects: the first of them; counts: all, by reason."""
+
+    def __init__(self, message: str, rejects: Sequence[Reject], counts: Counter[str]) -> None:
+        super().__init__(message)
+        self.rejects, self.counts = tuple(rejects), counts
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TooManyRejects, (self.args[0], self.rejects, self.counts)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """What was rejected somewhere: counts by reason, the first few, and the files that hold all of them; a monoid under `+`."""
+
+    counts: Counter[str]
+    first: tuple[Reject, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @classmethod
+    def zero(cls) -> Rejected:
+        return cls(Counter())
+
+    def __add__(self, other: Rejected) -> Rejected:
+        return Rejected(self.counts + other.counts, (self.first + other.first)[:_SHOWN], self.files + other.files)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def check(self, budget: RejectBudget, read: int) -> None:
+        """Raises TooManyRejects if they are more than the budget allows; the message shows the first ones and the option."""
+        if budget.allows(self.total, read):
+            return
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
+        shown = "".join(f"\n  {reject}" for reject in self.first)
+        more = f"\n  ... and {self.total - len(self.first)} more" if self.total > len(self.first) else ""
+        raise TooManyRejects(
+            f"{self.total} of {read} records were rejected ({reasons}); --max-rejects {budget} allows fewer, so nothing was written:{shown}{more}\n"
+            f"Mend them, or allow them with --max-rejects {self.total}: they are then listed in rejects/.",
+            self.first,
+            self.counts,
+        )
+
+
+class RejectWriter:
+    """Writes rejects to one JSON-lines file, made when the first one comes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+        self._rejected = Rejected.zero()
+
+    def write(self, rejects: Iterable[Reject]) -> int:
+        """Add these; gives how many they were."""
+        found = list(rejects)
+        if not found:
+            return 0
+        if self._file is None:
+            self._file = self._path.open("w", encoding="utf-8", errors="backslashreplace")
+            self._rejected += Rejected(Counter(), (), (str(self._path),))
+        self._file.writelines(json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found)
+        self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found[:_SHOWN]))
+        return len(found)
+
+    def close(self) -> Rejected:
+        if self._file is not None:
+            self._file.close()
+        return self._rejected

@@ -1,0 +1,228 @@
+"""A run: framed records sorted by (split, key, source, position), in one file that later stages read in slices.
+
+The file holds all frames in order, then one entry per record. What is in which key bucket is its footer, a `Histogram`, which travels
+with the reference: footers add up to the histogram of the whole data set, from which the shards are cut.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.records.frames import gather
+from recordmill.shards.siphash import U64
+from recordmill.shards.sums import add_sums, record_sum
+from recordmill.storage.files import Bytes, read_range, write_all
+
+# size: of the whole frame, below 2 GiB + 16 as protobuf allows; file and position break ties between equal keys
+ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
+Entries = npt.NDArray[np.void]
+
+PIECE_BYTES = 4 << 20  # 4 MiB: frames are permuted and written in pieces that stay in the cache
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Records and framed bytes per (split, key bucket), as int64 [splits, buckets]; a monoid under `+`. Bucket b holds keys [b, b + 1) * width."""
+
+    records: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
+
+    @classmethod
+    def zero(cls, splits: int, buckets: int) -> Histogram:
+        return cls(np.zeros((splits, buckets), np.int64), np.zeros((splits, buckets), np.int64))
+
+    def __add__(self, other: Histogram) -> Histogram:
+        return Histogram(self.records + other.records, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run file: where it lies, its footer, and its part of the accounts."""
+
+    path: str
+    histogram: Histogram
+    records: int
+    frames_bytes: int
+    sum: int
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """How keys are put into buckets: `count` of them, each `width` keys wide."""
+
+    splits: int
+    count: int
+    width: int
+
+    @classmethod
+    def plan(cls, splits: int, span: int, shards: int) -> Buckets:
+        """About 16 buckets a shard: what straddles a cut, and is read twice, is then a sixteenth of a shard; footers stay below 1 MiB."""
+        count = min(max(1 << (16 * shards - 1).bit_length(), 1 << 10), 1 << 16)
+        return cls(splits, count, max(-(-span // count), 1))
+
+    def edges(self) -> U64:
+        """The first key of buckets 1, 2, ..., count - 1."""
+        return np.array([min(b * self.width, 2**64 - 1) for b in range(1, self.count)], np.uint64)
+
+
+class RunWriter:
+    """Collects framed records up to a number of bytes, and writes them as sorted runs; one thread uses one writer.
+
+    Memory: arena_bytes, 24 bytes a record for entries and as much again while they are sorted, and one piece.
+    """
+
+    def __init__(self, folder: str, buckets: Buckets, arena_bytes: int) -> None:
+        self._folder, self._buckets, self._edges = folder, buckets, buckets.edges()
+        self._arena = np.empty(arena_bytes, np.uint8)
+        self._used = 0
+        self._entries: list[Entries] = []
+        self._splits: list[npt.NDArray[np.uint16]] = []
+        self._sum = 0
+
+    def add(
+        self,
+        data: Bytes,
+        sizes: npt.NDArray[np.int64],
+        crcs: npt.NDArray[np.uint32],
+        keys: U64,
+        splits: npt.NDArray[np.uint16],
+        file: npt.NDArray[np.uint32],
+        position: npt.NDArray[np.int64],
+    ) -> Iterator[Run]:
+        """Take consecutive frames of these sizes; gives the runs that had to be written to make room (none, mostly)."""
+        if self._used and self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (self._count + len(sizes)) > len(self._arena):
+            yield self.finish()
+        entries = np.empty(len(sizes), ENTRY_DTYPE)
+        entries["key"], entries["position"], entries["file"], entries["size"] = keys, position, file, sizes
+        if len(data) > len(self._arena):  # a chunk larger than a run: a run of its own, without a copy
+            yield self._write(data, entries, splits, record_sum(keys, crcs))
+            return
+        self._arena[self._used : self._used + len(data)] = data
+        self._used += len(data)
+        self._entries.append(entries)
+        self._splits.append(splits)
+        self._sum = add_sums(self._sum, record_sum(keys, crcs))
+
+    @property
+    def _count(self) -> int:
+        return sum(map(len, self._entries))
+
+    @property
+    def empty(self) -> bool:
+        return not self._entries
+
+    def finish(self) -> Run:
+        """Write what was collected as a run and start anew."""
+        entries, splits = np.concatenate(self._entries), np.concatenate(self._splits)
+        run = self._write(self._arena[: self._used], entries, splits, self._sum)
+        self._used, self._entries, self._splits, self._sum = 0, [], [], 0
+        return run
+
+    def _write(self, data: Bytes, entries: Entries, splits: npt.NDArray[np.uint16], total: int) -> Run:
+        order = sort_order(entries)
+        if self._buckets.splits > 1:
+            order = order[np.argsort(splits[order], kind="stable")]
+        sizes = entries["size"].astype(np.int64)
+        starts = np.cumsum(sizes) - sizes
+        path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
+        ordered = entries[order]
+        with open(path, "xb", buffering=0) as file:
+            for piece in permuted(data, starts, sizes, order):
+                write_all(file, piece)  # type: ignore[arg-type]
+            write_all(file, ordered.view(np.uint8))  # type: ignore[arg-type]
+        return Run(path, self._histogram(ordered, splits[order]), len(entries), len(data), total)
+
+    def _histogram(self, entries: Entries, splits: npt.NDArray[np.uint16]) -> Histogram:
+        histogram = Histogram.zero(self._buckets.splits, self._buckets.count)
+        split_edges = np.searchsorted(splits, np.arange(self._buckets.splits + 1))
+        sizes = np.concatenate([[0], np.cumsum(entries["size"], dtype=np.int64)])
+        keys = np.ascontiguousarray(entries["key"])
+        for split, (first, last) in enumerate(zip(split_edges[:-1], split_edges[1:], strict=True)):
+            cuts = np.concatenate([[first], first + np.searchsorted(keys[first:last], self._edges), [last]])
+            histogram.records[split] = np.diff(cuts)
+            histogram.bytes[split] = np.diff(sizes[cuts])
+        return histogram
+
+
+def sort_order(entries: Entries) -> npt.NDArray[np.int64]:
+    """The permutation that sorts entries by (key, file, position)."""
+    keys = np.ascontiguousarray(entries["key"])
+    order = np.argsort(keys)
+    ordered = keys[order]
+    if len(ordered) > 1 and bool(np.any(ordered[1:] == ordered[:-1])):  # ties: rare but with --key, so the slow sort is no loss
+        order = np.lexsort((entries["position"], entries["file"], keys))
+    return order
+
+
+def permuted(data: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> Iterator[Bytes]:
+    """The items data[starts[j]:][:sizes[j]] for j in order, one after the other, in pieces of about PIECE_BYTES; a piece is valid until the next."""
+    ends = np.concatenate([[0], np.cumsum(sizes[order])])
+    first = 0
+    buffer = np.empty(0, np.uint8)
+    while first < len(order):
+        last = max(int(np.searchsorted(ends, ends[first] + PIECE_BYTES, side="right")) - 1, first + 1)
+        needed = int(ends[last] - ends[first])
+        if needed > len(buffer):
+            buffer = np.empty(max(needed, PIECE_BYTES), np.uint8)
+        gather(data, starts, sizes, order[first:last], buffer)
+        yield buffer[:needed]
+        first = last
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """A slice of a run file: `bytes` of frames from frames_at on, and entries from entries_at on."""
+
+    path: str
+    frames_at: int
+    entries_at: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive records of one run that a shard needs, by reference on one machine or by value through an engine's shuffle.
+
+    payload: a FileRef, or the entries' bytes followed by the frames' bytes.
+    """
+
+    records: int
+    frames_bytes: int
+    payload: FileRef | bytes
+
+    def entries(self, first: int, last: int) -> Entries:
+        """Entries [first, last) of the block."""
+        at, end = first * ENTRY_DTYPE.itemsize, last * ENTRY_DTYPE.itemsize
+        if isinstance(self.payload, FileRef):
+            raw = read_range(self.payload.path, self.payload.entries_at + at, self.payload.entries_at + end)
+            return raw.view(ENTRY_DTYPE)
+        return np.frombuffer(self.payload, np.uint8)[at:end].view(ENTRY_DTYPE)
+
+    def frames(self, start: int, stop: int) -> Bytes:
+        """The bytes [start, stop) of the block's frames."""
+        if isinstance(self.payload, FileRef):
+            return read_range(self.payload.path, self.payload.frames_at + start, self.payload.frames_at + stop)
+        begin = self.records * ENTRY_DTYPE.itemsize
+        return np.frombuffer(self.payload, np.uint8)[begin + start : begin + stop]
+
+
+def cut_block(run: Run, split: int, first_bucket: int, last_bucket: int, by_value: bool) -> Block | None:
+    """The run's records of a split in buckets [first_bucket, last_bucket), or None if it has none there."""
+    records = run.histogram.records
+    count = int(records[split, first_bucket:last_bucket].sum())
+    if count == 0:
+        return None
+    sizes = run.histogram.bytes
+    size = int(sizes[split, first_bucket:last_bucket].sum())
+    records_before = int(records[:split].sum() + records[split, :first_bucket].sum())
+    bytes_before = int(sizes[:split].sum() + sizes[split, :first_bucket].sum())
+    reference = FileRef(run.path, bytes_before, run.frames_bytes + records_before * ENTRY_DTYPE.itemsize)
+    block = Block(count, size, reference)
+    if not by_value:
+        return block
+    return Block(count, size, block.entries(0, count).tobytes() + block.frames(0, size).tobytes())

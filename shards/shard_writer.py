@@ -1,0 +1,83 @@
+"""One shard: the sorted records of its blocks, cut where it begins and ends, checked once more and written with its index."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from recordmill.records.frames import FRAME_BYTES, Frames, scan
+from recordmill.records.npy_file import NpyFile
+from recordmill.shards.cuts import RECORDS, Cut
+from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, make_index
+from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
+from recordmill.shards.merge import Merged, merge
+from recordmill.shards.names import ShardName
+from recordmill.shards.run_file import Block, permuted
+from recordmill.shards.shard_output import PlainOutput
+from recordmill.shards.siphash import U64
+from recordmill.shards.sums import add_sums, record_sum
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """A shard that lies under its name in the run's data folder. split: its split's ordinal; it may be empty, see `cuts`."""
+
+    split: int
+    index: int
+    info: ShardInfo
+
+
+def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block], memory_bytes: int) -> WrittenShard:
+    """Write the shard and its index under their names in folder, replacing what an earlier attempt left there.
+
+    Memory: about memory_bytes, or twice the largest record if that is more.
+
+    Raises:
+        DataError: a record was damaged on its way here (its CRC is wrong).
+    """
+    attempt = uuid.uuid4().hex
+    temporary, temporary_index = folder / f".{attempt}.tmp", folder / INDEX_FOLDER / f".{attempt}.npy"
+    index = NpyFile(temporary_index, INDEX_DTYPE)
+    total, framed = 0, 0
+    with open(temporary, "xb", buffering=0) as file:
+        output = PlainOutput(file)
+        for frames, keys in cut_frames(merge(blocks, memory_bytes // 2), cut, str(name)):
+            output.write(frames)
+            index.append(make_index(frames.lengths + FRAME_BYTES, keys, framed))
+            framed += len(frames.data)
+            total = add_sums(total, record_sum(keys, frames.crcs))
+        members = output.close()
+        os.fsync(file.fileno())
+    index.close()
+    os.replace(temporary_index, folder / INDEX_FOLDER / name.index_name)
+    if members is not None:
+        table = NpyFile(folder / INDEX_FOLDER / f".{attempt}.members.npy", MEMBERS_DTYPE)
+        table.append(members)
+        table.close()
+        os.replace(folder / INDEX_FOLDER / f".{attempt}.members.npy", folder / INDEX_FOLDER / name.members_name)
+    os.replace(temporary, folder / str(name))
+    return WrittenShard(cut.split, cut.index, ShardInfo(str(name), index.rows, output.bytes, framed, output.sha256, f"{total:016x}"))
+
+
+def cut_frames(rounds: Iterator[Merged], cut: Cut, source: str) -> Iterator[tuple[Frames, U64]]:
+    """The frames of the shard in order, contiguous, in pieces of a few MiB, each checked; with the keys of their records."""
+    done = 0  # records, or bytes, of the blocks that lie before the round
+    for merged in rounds:
+        sizes = merged.entries["size"].astype(np.int64)
+        weights = np.ones(len(sizes), np.int64) if cut.by == RECORDS else sizes
+        begins = done + np.cumsum(weights) - weights
+        done += int(weights.sum())
+        first, last = (int(np.searchsorted(begins, edge)) for edge in (cut.start, cut.stop))
+        keys = merged.entries["key"][first:last]
+        given = 0
+        for piece in permuted(merged.data, merged.starts, sizes, np.arange(first, last)):
+            frames, _ = scan(piece, source=source, first_record=given, max_record_bytes=1 << 31, final=True)
+            yield frames, np.ascontiguousarray(keys[given : given + len(frames)])
+            given += len(frames)
+        if begins[-1] >= cut.stop:
+            return

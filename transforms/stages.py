@@ -1,0 +1,165 @@
+"""The stages of a build as PTransforms: each calls one function of `shards` on the elements that it gets.
+
+Elements are coarse: a group of units, a run, the blocks of a shard. On one machine (`local`) a stage gets all its work as one pack and
+uses threads inside, since FnApiRunner feeds a bundle serially; on engines every pack is one piece of work, and they spread the packs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import apache_beam as beam
+from apache_beam.pvalue import AsIter, AsSingleton
+
+from recordmill.schemas.progress import progress_of
+from recordmill.schemas.threads import thread_map
+from recordmill.shards.build_plan import RUNNER, BuildPlan, load_plan
+from recordmill.shards.cuts import Cut, cut_shards
+from recordmill.shards.finish import finish
+from recordmill.shards.ingest import Ingested, ingest
+from recordmill.shards.manifest import Manifest
+from recordmill.shards.names import ShardName
+from recordmill.shards.run_file import Block, Histogram, cut_block
+from recordmill.shards.shard_writer import WrittenShard, write_shard
+
+PlanPath = str  # where the BuildPlan is pickled; workers load it once
+
+
+class _Reported:
+    """Keeps the exception itself for the process that started the job, since runners hand on only its text."""
+
+    def __init__(self, plan: BuildPlan) -> None:
+        self._progress = progress_of(plan.folder)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._progress.fail(error)
+
+
+def ingest_pack(groups: Iterable[int], plan_path: PlanPath) -> Iterator[Ingested]:
+    """The groups of a pack, each read, encoded and written as runs, on the plan's threads."""
+    plan = load_plan(plan_path)
+    progress = progress_of(plan.folder)
+    with _Reported(plan):
+        yield from thread_map(lambda group: ingest(plan, group, progress), groups, plan.threads)
+
+
+@dataclass
+class IngestGroups(beam.PTransform):
+    """Packs of group numbers to what each became: runs on disk, and accounts.
+
+    plan: a PCollection with the one path of the pickled plan.
+    """
+
+    plan: beam.PCollection
+
+    def expand(self, packs: beam.PCollection) -> beam.PCollection:  # (group, ...) -> Ingested
+        return packs | beam.FlatMap(ingest_pack, AsSingleton(self.plan))
+
+
+class _MergeHistograms(beam.CombineFn):
+    """The footers' monoid; the zero needs the plan's shape, so None stands for it."""
+
+    def create_accumulator(self) -> Histogram | None:
+        return None
+
+    def add_input(self, total: Histogram | None, one: Histogram) -> Histogram:
+        return one if total is None else total + one
+
+    def merge_accumulators(self, totals: Iterable[Histogram | None]) -> Histogram | None:
+        result = None
+        for total in totals:
+            result = total if result is None else result if total is None else result + total
+        return result
+
+    def extract_output(self, total: Histogram | None) -> Histogram | None:
+        return total
+
+
+def plan_cuts(total: Histogram | None, plan_path: PlanPath) -> list[Cut]:
+    """The shards of the whole data set; none if there is no record."""
+    plan = load_plan(plan_path)
+    with _Reported(plan):
+        cuts = [] if total is None else cut_shards(total, plan.shards, plan.splits)
+        progress_of(plan.folder).begin("write", 0 if total is None else int(total.records.sum()))
+        return cuts
+
+
+def cut_run(ingested: Ingested, cuts: list[Cut], plan_path: PlanPath, packs: int) -> Iterator[tuple[int, tuple[int, Block]]]:
+    """One block for each shard that needs records of these runs: (pack, (ordinal of the cut, block))."""
+    plan = load_plan(plan_path)
+    with _Reported(plan):
+        for run in ingested.runs:
+            for ordinal, cut in enumerate(cuts):
+                block = cut_block(run, cut.split, cut.first_bucket, cut.last_bucket, by_value=plan.exchange == RUNNER)
+                if block is not None:
+                    yield ordinal % packs, (ordinal, block)
+
+
+def write_pack(pack: tuple[int, Iterable[tuple[int, Block]]], cuts: list[Cut], plan_path: PlanPath) -> Iterator[WrittenShard]:
+    """The shards of a pack, each merged from its blocks, on the plan's threads."""
+    plan = load_plan(plan_path)
+    progress = progress_of(plan.folder)
+    blocks: dict[int, list[Block]] = {}
+    for ordinal, block in pack[1]:
+        blocks.setdefault(ordinal, []).append(block)
+
+    def write(ordinal: int) -> WrittenShard:
+        cut = cuts[ordinal]
+        name = ShardName(plan.splits[cut.split], cut.index, cut.of, plan.compression)
+        shard = write_shard(Path(plan.folder, "data"), name, cut, blocks[ordinal], plan.arena_bytes)
+        progress.advance(shard.info.records)
+        return shard
+
+    with _Reported(plan):
+        yield from thread_map(write, sorted(blocks), plan.threads)
+
+
+def finish_build(_: None, ingested: Iterable[Ingested], shards: Iterable[WrittenShard], plan_path: PlanPath) -> Manifest:
+    """Reconcile and commit."""
+    plan = load_plan(plan_path)
+    with _Reported(plan):
+        return finish(plan, list(ingested), list(shards))
+
+
+@dataclass
+class ShardRuns(beam.PTransform):
+    """Runs, wherever they came from, to a committed data set: footers decide the cuts, blocks travel to their shards, shards are merged.
+
+    plan: a PCollection with the one path of the pickled plan. packs: over how many elements the shards are spread (1 on one machine).
+    Gives a PCollection with the one Manifest.
+    """
+
+    plan: beam.PCollection
+    packs: int = 1
+
+    def expand(self, ingested: beam.PCollection) -> beam.PCollection:  # Ingested -> Manifest
+        plan = AsSingleton(self.plan)
+        # From here on only footers travel: kilobytes a run. They add up to one histogram, which fixes every cut.
+        cuts = (
+            ingested
+            | "Footers" >> beam.FlatMap(lambda one: [run.histogram for run in one.runs])
+            | "AddFooters" >> beam.CombineGlobally(_MergeHistograms())
+            | "PlanCuts" >> beam.Map(plan_cuts, plan)
+        )
+        # One block for each run and shard: a reference on one machine, the bytes themselves where the engine is to carry them.
+        shards = (
+            ingested
+            | "CutRuns" >> beam.FlatMap(cut_run, AsSingleton(cuts), plan, self.packs)
+            | "ToShards" >> beam.GroupByKey()
+            | "WriteShards" >> beam.FlatMap(write_pack, AsSingleton(cuts), plan)
+        )
+        accounts = ingested | "Accounts" >> beam.Map(_without_footers)
+        return ingested.pipeline | "Once" >> beam.Create([None]) | "Finish" >> beam.Map(finish_build, AsIter(accounts), AsIter(shards), plan)
+
+
+def _without_footers(ingested: Ingested) -> Ingested:
+    """The accounts alone: the last step needs no histograms."""
+    empty = Histogram.zero(0, 0)
+    runs = tuple(type(run)(run.path, empty, run.records, run.frames_bytes, run.sum) for run in ingested.runs)
+    return Ingested(ingested.group, runs, ingested.read, ingested.rejected, ingested.digests)
