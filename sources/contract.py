@@ -70,7 +70,7 @@ class Chunk:
     records: a RecordBatch of the source's Arrow schema, or Payloads.
     file: [rows] uint32, ordinals into Source.files. position: [rows] int64, row number in the decoded file, from 0; rejected rows count.
     rejects: the records between them that can't be used. digests: file ordinal to digest (storage.digest), for files read whole here
-    whose digest the plan did not have.
+    whose digest the plan did not have. counts: what a user should know of these records (`JPEG with CMYK`), to be added up over all chunks.
     """
 
     records: pa.RecordBatch | Payloads
@@ -78,6 +78,7 @@ class Chunk:
     position: npt.NDArray[np.int64]
     rejects: tuple[Reject, ...] = ()
     digests: Mapping[int, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

@@ -74,6 +74,25 @@ def _fill(descriptor: int, into: Bytes, start: int) -> Bytes:
     return into
 
 
+def read_into(path: str, into: Bytes, before: Stat, source: str) -> None:
+    """Fill `into` with the file's first bytes, and make sure that it is still the file that was planned.
+
+    Raises:
+        DataError: the file changed, or can't be read; it names the source.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            done = len(_fill(descriptor, into, 0))
+            about = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise DataError(f"can't be read: {error.strerror}", source=source) from error
+    if done < len(into) or Stat(about.st_size, about.st_mtime_ns) != before:
+        raise DataError(f"changed while it was read ({before.size_bytes} bytes before, {about.st_size} now); build again", source=source)
+
+
 def read_blocks(path: str, block_bytes: int, start: int = 0) -> Iterator[Bytes]:
     """The file from start on, in arrays of block_bytes, the last one shorter; each is the caller's own."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
