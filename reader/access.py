@@ -1,0 +1,144 @@
+"""Where the records of one file are: counts, ranges and single records of a `ShardFile`, by index where there is one.
+
+Our shards have an index; any other uncompressed file gets one in memory (16 bytes a record) by hopping over its headers once;
+other compressed files are streamed, and then a single record costs reading up to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+
+from recordmill.records.frames import Frames, Int64s, scan, try_scan
+from recordmill.schemas.errors import DataError
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, Index
+from recordmill.shards.pieces import PIECE_BYTES, Block, Piece, load_index, load_members, read_bytes, stream
+from recordmill.storage.files import Bytes, map_file
+
+
+class FileAccess:
+    """One file, opened when first needed; safe to share between threads."""
+
+    def __init__(self, file: ShardFile, ordinal: int) -> None:
+        self.file, self._ordinal, self._lock = file, ordinal, threading.Lock()
+        self._index: Index | None = None
+        self._mapped: Bytes | None = None
+        self._columns: tuple[Int64s, Int64s] | None = None
+        self._members: Index | None = None
+        self._counted: int | None = None
+        self._member: tuple[int, Bytes] | None = None  # the gzip member read last, by its first uncompressed byte
+
+    def __getstate__(self) -> tuple[ShardFile, int]:
+        return self.file, self._ordinal
+
+    def __setstate__(self, state: tuple[ShardFile, int]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    @property
+    def seekable(self) -> bool:
+        """Whether any record can be reached without reading the ones before it."""
+        return self.file.index is not None or self.file.compression == "none"
+
+    @property
+    def records(self) -> int:
+        """How many records the file holds: by manifest, by headers, or by reading the stream once."""
+        if self.file.info is not None:
+            return self.file.info.records
+        if self.seekable:
+            return len(self.index)
+        if self._counted is None:
+            self._counted = sum(len(block.frames) for block in stream(self.file, check=False)) if self.file.stat.size_bytes else 0
+        return self._counted
+
+    @property
+    def index(self) -> Index:
+        """(offset, length, key) of every record of a seekable file."""
+        if self._index is None:
+            with self._lock:
+                if self._index is None:
+                    loaded = load_index(self.file)
+                    self._index = _hopped(self.file) if loaded is None else loaded
+        return self._index
+
+    def pieces(self, start: int, stop: int, piece_bytes: int = PIECE_BYTES, piece_records: int | None = None) -> Iterator[Piece]:
+        """Records [start, stop) of a seekable file in pieces of at most that many bytes (or one record) and records."""
+        offsets, lengths = self._offsets_lengths()
+        while start < stop:
+            first = int(offsets[start])
+            behind = stop
+            if int(offsets[stop - 1] + lengths[stop - 1]) + FRAME_BYTES - first > piece_bytes:
+                behind = min(stop, max(start + 1, int(np.searchsorted(offsets, first + piece_bytes, "right")) - 1))
+            if piece_records is not None:
+                behind = min(behind, start + piece_records)
+            end = int(offsets[behind - 1] + lengths[behind - 1]) + FRAME_BYTES
+            yield Piece(self._ordinal, start, behind - start, first, end)
+            start = behind
+
+    def _offsets_lengths(self) -> tuple[Int64s, Int64s]:
+        # Searching a field of a structured array would copy the field each time.
+        if self._columns is None:
+            self._columns = np.ascontiguousarray(self.index["offset"]), np.ascontiguousarray(self.index["length"])
+        return self._columns
+
+    def blocks(self, start: int, stop: int) -> Iterator[Block]:
+        """The frames of records [start, stop) of a file that is only to be streamed."""
+        for block in stream(self.file):
+            count = len(block.frames)
+            low, high = max(start - block.first_record, 0), min(stop - block.first_record, count)
+            if low < high:
+                frames = block.frames
+                part = Frames(frames.data, frames.starts[low:high], frames.lengths[low:high], frames.crcs[low:high])
+                yield Block(part, block.first_record + low, block.first_offset)
+            if block.first_record + count >= stop:
+                return
+
+    def offset(self, record: int) -> int:
+        """The uncompressed offset of one record, 0 where only a stream could tell."""
+        return int(self.index[record]["offset"]) if self.seekable else 0
+
+    def frame(self, record: int) -> Frames:
+        """One record, its CRCs checked."""
+        if not self.seekable:
+            return next(iter(self.blocks(record, record + 1))).frames
+        offset, length, _ = self.index[record].item()
+        size = length + FRAME_BYTES
+        frames, _ = scan(self._bytes(offset, size), source=self.file.path, first_record=record, first_offset=offset, final=True)
+        if len(frames) != 1 or int(frames.lengths[0]) != size - FRAME_BYTES:
+            raise DataError("the index does not fit the shard", source=self.file.path, place=f"record {record}, byte {offset}")
+        return frames
+
+    def _bytes(self, offset: int, size: int) -> Bytes:
+        if self.file.compression == "none":
+            if self._mapped is None:
+                self._mapped = map_file(self.file.path)
+            return self._mapped[offset : offset + size]
+        if self._members is None:
+            self._members = load_members(self.file)
+        members = self._members
+        at = int(np.searchsorted(members["uncompressed"], offset, "right")) - 1
+        start = int(members["uncompressed"][at])
+        member = self._member
+        if member is None or member[0] != start:
+            stop = int(members["uncompressed"][at + 1]) if at + 1 < len(members) else self.file.info.framed_bytes  # type: ignore[union-attr]
+            member = self._member = (start, read_bytes(self.file, Piece(self._ordinal, 0, None, start, stop)))
+        return member[1][offset - start : offset - start + size]
+
+
+def _hopped(file: ShardFile) -> Index:
+    data = map_file(file.path)
+    parts, at, first, window = [], 0, 0, PIECE_BYTES
+    while at < len(data):
+        frames, consumed, error = try_scan(
+            data[at : at + window], source=file.path, first_record=first, first_offset=at, final=at + window >= len(data), check=False
+        )  # fmt: skip
+        if error is not None:
+            raise error
+        part = np.zeros(len(frames), INDEX_DTYPE)
+        part["offset"], part["length"] = frames.starts + at, frames.lengths
+        parts.append(part)
+        window = PIECE_BYTES if consumed else 2 * window
+        at, first = at + consumed, first + len(frames)
+    return np.concatenate(parts) if parts else np.zeros(0, INDEX_DTYPE)

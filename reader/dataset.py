@@ -1,0 +1,286 @@
+"""`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays, NumPy batches and tf.data; `open` makes one.
+
+Opening reads the manifest and looks at each shard's size; records are read, and both their CRCs checked, when they are asked for.
+Neither apache_beam nor tensorflow is imported here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.reader.access import FileAccess
+from recordmill.records.columns import Array, to_numpy
+from recordmill.records.ragged import Ragged, Strings
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.batches import Load, decode_block, record_batches
+from recordmill.shards.catalog import Catalog, Inputs, find
+from recordmill.shards.pieces import PIECE_BYTES, Block, Piece
+from recordmill.shards.schema_of import infer_schema
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+Columns = dict[str, Array | Ragged | Strings]
+
+
+def open(inputs: Inputs, split: str | None = None, columns: Sequence[str] | None = None, *, schema: Schema | None = None, threads: int = 0) -> Dataset:
+    """Open a data set of recordmill's, or any TFRecord files.
+
+    Args:
+        inputs: OUT of a build, or files, folders, globs, one or several.
+        split: only this split; None: all, in the manifest's order.
+        columns: only these features, in this order; the others are skipped, not parsed.
+        schema: of foreign files, if it is known; otherwise it is inferred over all their records when it is first needed.
+        threads: how many read and decode; 0: one per core.
+
+    Raises:
+        UsageError: nothing there, no such split or column.
+        DataError: a shard is missing or not as long as the manifest says.
+    """
+    catalog = find(inputs, split)
+    return Dataset(catalog, catalog.schema if schema is None else schema, columns, threads)
+
+
+class Dataset:
+    """Records in a fixed order, addressed by number. It can be pickled, and shared between threads."""
+
+    def __init__(self, catalog: Catalog, schema: Schema | None = None, columns: Sequence[str] | None = None, threads: int = 0) -> None:
+        self.catalog = catalog
+        self.threads = threads or os.cpu_count() or 1
+        self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
+        self._files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
+        if schema is not None:
+            _ = self.schema  # an unknown column is reported now
+
+    @cached_property
+    def full_schema(self) -> Schema:
+        """The features that the records have."""
+        return infer_schema(self.catalog.files, threads=self.threads) if self._given_schema is None else self._given_schema
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The features that are read: those asked for by `columns`, or all."""
+        if self._columns is None:
+            return self.full_schema
+        if unknown := [name for name in self._columns if name not in self.full_schema]:
+            raise UsageError(f"no feature {unknown[0]!r}; there are {', '.join(self.full_schema.names)}")
+        return self.full_schema.select(self._columns)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self.catalog.splits
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        """The number of records up to and with each file."""
+        return np.cumsum([file.records for file in self._files], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @overload
+    def __getitem__(self, at: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, at: slice | Sequence[int] | npt.NDArray[Any]) -> pa.Table: ...
+    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table:
+        """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order.
+
+        In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is missing is None.
+        """
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            return self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
+        if isinstance(at, int | np.integer) and not isinstance(at, bool):
+            return self._record(int(at))
+        return self.take(at)
+
+    def _record(self, at: int) -> dict[str, Any]:
+        total = len(self)
+        if not -total <= at < total:
+            raise IndexError(f"record {at} of {total}")
+        at %= total
+        number = int(np.searchsorted(self._ends, at, "right"))
+        file = self._files[number]
+        record = at - int(self._ends[number - 1] if number else 0)
+        batch = decode_block(Block(file.frame(record), record, file.offset(record)), self.schema, file.file.path)
+        return {feature.name: _value(column, feature) for feature, column in zip(self.schema, batch.columns, strict=True)}
+
+    def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
+        """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
+        wanted = np.asarray(records)
+        if wanted.dtype == np.bool_ or (wanted.size and wanted.dtype.kind not in "iu") or wanted.ndim != 1:
+            raise TypeError(f"records are addressed by a number, a slice or a list of numbers, not by {records!r}")
+        wanted = wanted.astype(np.int64)
+        if len(outside := wanted[(wanted < -len(self)) | (wanted >= len(self))]):
+            raise IndexError(f"record {outside[0]} of {len(self)}")
+        distinct, back = np.unique(wanted % max(len(self), 1), return_inverse=True)
+        runs = np.split(distinct, np.flatnonzero(np.diff(distinct) > 1) + 1) if len(distinct) else []
+        found = self._table(load for run in runs for load in self.loads(int(run[0]), int(run[-1]) + 1))
+        return found.take(pa.array(back.reshape(-1)))
+
+    def head(self, records: int = 5) -> pa.Table:
+        """The first records as a pyarrow.Table."""
+        return self._table(self._first(max(records, 0)))
+
+    def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
+        """Records [start, stop) as one pyarrow.Table in memory."""
+        return self._table(self.loads(start, stop))
+
+    def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The records in order as Arrow batches of batch_rows rows, the last one shorter; None: as they come, about 8 MiB each."""
+        batches = self.record_batches()
+        return batches if batch_rows is None else rebatched(batches, batch_rows)
+
+    def to_numpy(self, memmap_dir: str | os.PathLike[str] | None = None) -> Columns:
+        """Every column as an array; see `recordmill.records.columns` for what each feature becomes.
+
+        memmap_dir: an empty or new folder; the columns are written there as `.npy` files and given memory-mapped, so they may exceed
+        memory; text is then `Strings` instead of an object array. `open_columns(memmap_dir)` opens them again.
+        """
+        from recordmill.reader import arrays
+
+        return arrays.in_memory(self) if memmap_dir is None else arrays.memory_mapped(self, memmap_dir)
+
+    def batches(
+        self, batch_size: int, *, shuffle: bool = False, seed: int = 0, epochs: int | None = 1, drop_remainder: bool = False, window_bytes: int = 64 << 20
+    ) -> Iterator[dict[str, Array | Ragged]]:
+        """NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
+
+        Args:
+            batch_size: rows of a batch.
+            shuffle: another order in each epoch, the same for the same seed: pieces of shards in random order, and records shuffled
+                among as many pieces as fit the window.
+            seed: any integer.
+            epochs: how often all records are given; None: without end. A batch never mixes two epochs.
+            drop_remainder: leave out an epoch's last batch if it is shorter.
+            window_bytes: framed bytes among which records are shuffled; memory is a few times as much.
+        """
+        from recordmill.reader.shuffling import Order, numpy_batches
+
+        return numpy_batches(self, batch_size, Order(seed, window_bytes) if shuffle else None, epochs, drop_remainder)
+
+    def to_tf(
+        self,
+        batch_size: int | None = 256,
+        *,
+        shuffle: bool = True,
+        seed: int = 7,
+        label: str | Literal[False] | None = None,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        decode_images: tuple[int, int] | None = None,
+        channels: int = 3,
+        defaults: dict[str, Any] | None = None,
+        shuffle_records: int = 10_000,
+    ) -> tf.data.Dataset:
+        """A tf.data.Dataset of batches; see `recordmill.reader.tf.to_tf`."""
+        from recordmill.reader import tf as in_tf
+
+        options = in_tf.Options(batch_size, shuffle, seed, label, epochs, drop_remainder, decode_images, channels, defaults or {}, shuffle_records)
+        return in_tf.to_tf(self, options)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""
+        for batch in self.record_batches():
+            for row in range(batch.num_rows):
+                yield {feature.name: _value(column.slice(row, 1), feature) for feature, column in zip(self.schema, batch.columns, strict=True)}
+
+    def __repr__(self) -> str:
+        manifest = self.catalog.manifest
+        name = manifest.name if manifest else f"{len(self._files)} file{'s' if len(self._files) != 1 else ''}"
+        known = manifest is not None or "_ends" in self.__dict__
+        rows = f"{len(self):,} records" if known else f"{self.catalog.size_bytes:,} bytes"
+        head = f"Dataset {name}: {rows}, {', '.join(self.splits) or 'no split'}"
+        if self._given_schema is None and "full_schema" not in self.__dict__:
+            return f"<{head}; its schema is inferred when it is needed>"
+        features = [f"  {f.name}: {f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == self.schema.label else ''}" for f in self.schema]
+        return "\n".join([f"<{head}", *features]) + ">"
+
+    def loads(self, start: int = 0, stop: int | None = None, *, piece_bytes: int = PIECE_BYTES, piece_records: int | None = None) -> Iterator[Load]:
+        """The pieces of work that give records [start, stop), in order; each can be decoded by itself (`shards.batches`)."""
+        stop = len(self) if stop is None else min(stop, len(self))
+        for number, (file, end) in enumerate(zip(self._files, self._ends.tolist(), strict=True)):
+            begin = int(self._ends[number - 1]) if number else 0
+            low, high = max(start, begin) - begin, min(stop, end) - begin
+            if low >= high:
+                continue
+            if file.seekable:
+                yield from (Load(file.file, piece) for piece in file.pieces(low, high, piece_bytes, piece_records))
+            else:
+                yield from (Load(file.file, Piece(number, low, None, 0, None), block) for block in file.blocks(low, high))
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Records [start, stop) in order as they come, about 8 MiB of a shard each."""
+        return record_batches(self.loads(start, stop), self.schema, threads=self.threads)
+
+    def spans(self) -> Iterator[tuple[int, int, bool]]:
+        """(first record, record behind the last, whether it can be read from anywhere) of each file that has records."""
+        start = 0
+        for file, end in zip(self._files, self._ends.tolist(), strict=True):
+            if end > start:
+                yield start, end, file.seekable
+            start = end
+
+    def _first(self, records: int) -> Iterator[Load]:
+        """The first records, without counting any file: only as much is read as they need."""
+        for number, file in enumerate(self._files):
+            if file.file.info is not None:
+                blocks = (Load(file.file, piece) for piece in file.pieces(0, min(records, file.records)))
+            else:
+                blocks = (Load(file.file, Piece(number, 0, None, 0, None), block) for block in file.blocks(0, records))
+            for load in blocks:
+                yield load
+                records -= len(load.block.frames) if load.block is not None else load.piece.records or 0
+            if records <= 0:
+                return
+
+    def _table(self, loads: Iterable[Load]) -> pa.Table:
+        return pa.Table.from_batches(record_batches(loads, self.schema, threads=self.threads), to_arrow(self.schema))
+
+
+def _value(column: pa.Array, feature: Feature) -> Any:
+    """The value of a column of one row."""
+    if column.null_count:
+        return None
+    if not feature.shape:
+        return to_numpy(column, replace(feature, required=True))[0] if feature.timestamp or feature.dtype == "float16" else column[0].as_py()
+    value = to_numpy(column, replace(feature, required=True))[0]
+    return value.to_list() if isinstance(value, Ragged) else value
+
+
+def rebatched(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of batch_rows, the last one shorter."""
+    if batch_rows < 1:
+        raise UsageError(f"batch_rows must be at least 1, not {batch_rows}")
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        while rows + batch.num_rows >= batch_rows:
+            held.append(batch.slice(0, batch_rows - rows))
+            batch = batch.slice(batch_rows - rows)
+            yield joined(held)
+            held, rows = [], 0
+        if batch.num_rows:
+            held.append(batch)
+            rows += batch.num_rows
+    if held:
+        yield joined(held)
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of these batches, which must not be none, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches)
+    columns = [column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks) for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=table.schema)

@@ -1,0 +1,106 @@
+"""A `Dataset` as NumPy batches in another order in each epoch, exactly once each record, the same for the same seed.
+
+Pieces of shards are taken in random order; the records of as many pieces as fit a window are shuffled together and cut into
+batches, and what is left goes into the next window. Files that can only be streamed come in random order, but whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.records.columns import Array, to_numpy
+from recordmill.records.ragged import Ragged
+from recordmill.schemas.errors import UsageError
+from recordmill.schemas.feature import Schema
+from recordmill.shards.batches import Load, record_batches
+from recordmill.shards.pieces import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from recordmill.reader.dataset import Dataset
+
+_PIECES = 16  # a window holds at least this many pieces, so that records of that many places meet in it
+
+
+@dataclass(frozen=True)
+class Order:
+    """seed: any integer. window_bytes: framed bytes among which records are shuffled."""
+
+    seed: int
+    window_bytes: int
+
+    @property
+    def piece_bytes(self) -> int:
+        """Small enough that many pieces make a window."""
+        return max(min(self.window_bytes // _PIECES, PIECE_BYTES), 1)
+
+    def generator(self, epoch: int) -> np.random.Generator:
+        """Of its own for each epoch; PCG64 gives the same numbers on every platform."""
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed % 2**64, epoch])))
+
+
+def numpy_batches(dataset: Dataset, batch_size: int, order: Order | None, epochs: int | None, drop_remainder: bool) -> Iterator[dict[str, Array | Ragged]]:
+    """See `Dataset.batches`."""
+    if batch_size < 1:
+        raise UsageError(f"batch_size must be at least 1, not {batch_size}")
+    if epochs is not None and epochs < 0:
+        raise UsageError(f"epochs must be 0 or more, or None for no end, not {epochs}")
+    return _generate(dataset, batch_size, order, epochs, drop_remainder)
+
+
+def _generate(dataset: Dataset, batch_size: int, order: Order | None, epochs: int | None, drop_remainder: bool) -> Iterator[dict[str, Array | Ragged]]:
+    from recordmill.reader.dataset import rebatched
+
+    if len(dataset) == 0:
+        return
+    for epoch in count() if epochs is None else range(epochs):
+        batches = dataset.record_batches() if order is None else shuffled(dataset, order, epoch)
+        for batch in rebatched(batches, batch_size):
+            if batch.num_rows == batch_size or not drop_remainder:
+                yield columns_of(batch, dataset.schema)
+
+
+def columns_of(batch: pa.RecordBatch, schema: Schema) -> dict[str, Array | Ragged]:
+    """The batch's columns by name, as `records.columns` gives them."""
+    return {feature.name: to_numpy(column, feature) for feature, column in zip(schema, batch.columns, strict=True)}
+
+
+def shuffled(dataset: Dataset, order: Order, epoch: int) -> Iterator[pa.RecordBatch]:
+    """One epoch's records, in windows."""
+    generator = order.generator(epoch)
+    batches = record_batches(_permuted(dataset, order, generator), dataset.schema, threads=dataset.threads)
+    window: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        window.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= order.window_bytes:
+            yield _mixed(window, generator)
+            window, held_bytes = [], 0
+    if window:
+        yield _mixed(window, generator)
+
+
+def _permuted(dataset: Dataset, order: Order, generator: np.random.Generator) -> Iterator[Load]:
+    """The pieces of all files in random order; a file that can only be streamed is one entry."""
+    entries: list[Load | tuple[int, int]] = []
+    for start, stop, seekable in dataset.spans():
+        if seekable:
+            entries.extend(dataset.loads(start, stop, piece_bytes=order.piece_bytes))
+        else:
+            entries.append((start, stop))
+    for at in generator.permutation(len(entries)).tolist():
+        entry = entries[at]
+        yield from [entry] if isinstance(entry, Load) else dataset.loads(*entry)
+
+
+def _mixed(window: list[pa.RecordBatch], generator: np.random.Generator) -> pa.RecordBatch:
+    from recordmill.reader.dataset import joined
+
+    batch = joined(window)
+    return batch.take(pa.array(generator.permutation(batch.num_rows)))

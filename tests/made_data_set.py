@@ -1,0 +1,118 @@
+"""Data sets for the tests of what reads them, written without the build: frames, index and manifest by the formats alone."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.records.encode import encode
+from recordmill.schemas import tfmd
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE
+from recordmill.shards.manifest import Manifest, Part, ShardInfo
+from recordmill.shards.names import ShardName
+from recordmill.shards.sums import record_sum
+
+FOLDER = "data-test"
+
+MIXED = Schema(
+    (
+        Feature("id", "int64", (), True),
+        Feature("matrix", "float32", (2, 3), True),
+        Feature("name", "string", (), True),
+        Feature("payload", "bytes"),
+        Feature("maybe", "float32"),
+        Feature("small", "uint8", (4,), True),
+        Feature("exact", "float64", (), True),
+        Feature("flag", "bool"),
+        Feature("tokens", "int32", (None,)),
+        Feature("words", "string", (None,), True),
+        Feature("nested", "int64", (None, None)),
+        Feature("boxes", "float32", (None, 4), True),
+        Feature("when", "timestamp[us, UTC]"),
+        Feature("label", "int64", (), True, ("cat", "dog", "fish")),
+    ),
+    label="label",
+)
+
+
+def mixed_rows(count: int, first: int = 0) -> pa.Table:
+    """Rows of MIXED whose every value follows from the row's number, with missing and empty values in between."""
+    rows = range(first, first + count)
+    columns = {
+        "id": list(rows),
+        "matrix": [[i + j / 8 for j in range(6)] for i in rows],
+        "name": [f"row {i} ü" for i in rows],
+        "payload": [None if i % 7 == 0 else b"" if i % 7 == 1 else bytes([i % 256, 0, 255]) * (i % 5) for i in rows],
+        "maybe": [None if i % 3 == 0 else i / 4 for i in rows],
+        "small": [[i % 256, 0, 255, 1] for i in rows],
+        "exact": [i + 1e-12 for i in rows],
+        "flag": [None if i % 5 == 4 else i % 2 == 0 for i in rows],
+        "tokens": [None if i % 11 == 3 else list(range(i % 4)) for i in rows],
+        "words": [[f"w{j}" * j for j in range(i % 3)] for i in rows],
+        "nested": [None if i % 6 == 5 else [[i] * j for j in range(i % 4)] for i in rows],
+        "boxes": [[[i, 0, 1, 2]] * (i % 3) for i in rows],
+        "when": [None if i % 4 == 2 else 1_700_000_000_000_000 + i for i in rows],
+        "label": [i % 3 for i in rows],
+    }
+    arrow = to_arrow(MIXED)
+    return pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+
+
+def write_data_set(
+    out: Path, tables: Mapping[str, pa.Table], schema: Schema = MIXED, *, shards: int = 2, compression: str = "none", member_bytes: int = 2000
+) -> Path:  # fmt: skip
+    """A committed data set of these splits, their rows in order, cut into so many shards each."""
+    (out / FOLDER / "index").mkdir(parents=True)
+    splits = {}
+    for split, table in tables.items():
+        cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
+        parts = [table.slice(a, b - a) for a, b in zip(cuts, cuts[1:], strict=False)]
+        splits[split] = tuple(
+            _write_shard(out / FOLDER, ShardName(split, i, shards, compression), part, schema, int(cuts[i]), member_bytes) for i, part in enumerate(parts)
+        )
+    rows = sum(table.num_rows for table in tables.values())
+    part = Part(FOLDER, "memory", splits, {"files": 0, "bytes": 0}, rows, 0)
+    manifest = Manifest("made", compression, {}, tfmd.to_pbtxt(schema), (part,), {"total": 0})
+    (out / "_manifests").mkdir()
+    (out / "_manifests" / "00000001.json").write_text(manifest.to_json())
+    (out / "manifest.json").write_text(manifest.to_json())
+    (out / "schema.pbtxt").write_text(manifest.schema)
+    return out
+
+
+def _write_shard(folder: Path, name: ShardName, rows: pa.Table, schema: Schema, first: int, member_bytes: int) -> ShardInfo:
+    batch = pa.RecordBatch.from_arrays([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema) if rows.num_rows else None
+    frames = None if batch is None else encode(batch, schema)
+    data = b"" if frames is None else frames.data.tobytes()
+    index = np.zeros(rows.num_rows, INDEX_DTYPE)
+    total = 0
+    if frames is not None:
+        index["offset"], index["length"] = frames.starts, frames.lengths
+        index["key"] = np.arange(first, first + rows.num_rows, dtype=np.uint64) * 1000
+        total = record_sum(index["key"], frames.crcs)
+    file_bytes = data
+    if name.compression == "gzip":
+        file_bytes, members = _members(data, index, member_bytes)
+        np.save(folder / "index" / name.members_name, members)
+    (folder / str(name)).write_bytes(file_bytes)
+    np.save(folder / "index" / name.index_name, index)
+    return ShardInfo(str(name), rows.num_rows, len(file_bytes), len(data), hashlib.sha256(file_bytes).hexdigest(), f"{total:016x}")
+
+
+def _members(data: bytes, index: np.ndarray, member_bytes: int) -> tuple[bytes, np.ndarray]:
+    starts = [0]
+    for offset, length in zip(index["offset"].tolist(), index["length"].tolist(), strict=True):
+        if offset + length + FRAME_BYTES - starts[-1] > member_bytes and offset > starts[-1]:
+            starts.append(offset)
+    packed = [gzip.compress(data[a:b], mtime=0) for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
+    members = np.zeros(len(starts), MEMBERS_DTYPE)
+    members["uncompressed"] = starts
+    members["compressed"] = np.cumsum([0, *(len(part) for part in packed[:-1])])
+    return b"".join(packed), members
