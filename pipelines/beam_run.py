@@ -40,7 +40,8 @@ def run_pipeline(construct: Callable, runner: str | None, beam_args: Sequence[st
         if (error.name or "").split(".")[0] != "apache_beam":
             raise
         raise MissingExtraError("build", "beam", "apache_beam") from None
-    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    # Its log of a failed stage is a traceback of what is raised below anyway; on engines it is all there is.
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL if is_local(runner) else logging.WARNING)
     arguments = list(beam_args) if is_local(runner) else [f"--runner={runner}", *beam_args]
     _check_arguments(arguments, PipelineOptions)
     options = PipelineOptions(arguments)

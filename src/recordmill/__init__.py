@@ -1,1 +1,56 @@
-"""recordmill: raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy."""
+"""recordmill: raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy.
+
+Everything here is imported when it is first used, so `import recordmill` takes milliseconds and needs no extra.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("recordmill does not run on Windows: its commit needs POSIX links and locks. Use WSL 2 or a container.")
+
+if TYPE_CHECKING:
+    from recordmill.pipelines.build import BuildResult, build
+    from recordmill.pipelines.read import ReadResult, read
+    from recordmill.reader.dataset import Dataset, open
+    from recordmill.records.example import example, parse_example
+    from recordmill.schemas.errors import DataError, RecordmillError, UsageError
+    from recordmill.schemas.feature import Feature, Schema
+    from recordmill.shards.verify import verify
+
+_PLACES = {
+    "build": "pipelines.build",
+    "BuildResult": "pipelines.build",
+    "read": "pipelines.read",
+    "ReadResult": "pipelines.read",
+    "open": "reader.dataset",
+    "Dataset": "reader.dataset",
+    "example": "records.example",
+    "parse_example": "records.example",
+    "verify": "shards.verify",
+    "Feature": "schemas.feature",
+    "Schema": "schemas.feature",
+    "DataError": "schemas.errors",
+    "RecordmillError": "schemas.errors",
+    "UsageError": "schemas.errors",
+}
+__all__ = ["BuildResult", "DataError", "Dataset", "Feature", "ReadResult", "RecordmillError", "Schema", "UsageError", "build", "example", "open", "parse_example", "read", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("recordmill")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'recordmill' has no attribute {name!r}")
+    value = getattr(import_module(f"recordmill.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES, "__version__"])

@@ -1,0 +1,178 @@
+"""`build`: raw inputs to a committed data set of shuffled TFRecord shards. Plan in this process, then one Beam job, then the commit.
+
+Nothing here touches a record: `sources` reads them, `shards` orders and writes them, `transforms` lets a runner do so.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recordmill.pipelines.beam_run import is_local, run_pipeline
+from recordmill.pipelines.build_options import BuildOptions, make_options
+from recordmill.pipelines.display import Display
+from recordmill.pipelines.planning import plan_source
+from recordmill.pipelines.sizes import show_size
+from recordmill.schemas.errors import UsageError
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.progress import Progress
+from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.build_plan import FILES, BuildPlan, group_units
+from recordmill.shards.manifest import Manifest, load
+from recordmill.shards.order import Ordering, split_names
+from recordmill.shards.run_file import Buckets
+from recordmill.shards.run_folder import RunFolder, check_out
+from recordmill.sources.contract import Source
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """A committed data set: where it lies and what is in it.
+
+    out: its folder. kind: of the inputs. records: split to number of records. read, rejected: records read = written + rejected.
+    shards: paths of all shards. notes: what the plan found worth saying. seconds: wall time. manifest: all of it.
+    """
+
+    out: Path
+    kind: str
+    schema: Schema
+    records: Mapping[str, int]
+    read: int
+    rejected: int
+    shards: tuple[Path, ...]
+    rejects: tuple[Path, ...]
+    notes: tuple[str, ...]
+    seconds: float
+    manifest: Manifest
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
+        size = show_size(sum(path.stat().st_size for path in self.shards if path.exists()))
+        rejects = f", {self.rejected:,} rejected" if self.rejected else ""
+        return f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} features, {len(self.shards)} shards, {size}>"
+
+    def to_json(self) -> dict[str, Any]:
+        """A machine-readable summary (`--json`)."""
+        return {
+            "out": str(self.out),
+            "kind": self.kind,
+            "records": dict(self.records),
+            "read": self.read,
+            "rejected": self.rejected,
+            "reject_reasons": dict(self.manifest.rejects["reasons"]),
+            "shards": [str(path) for path in self.shards],
+            "rejects": [str(path) for path in self.rejects],
+            "features": {feature.name: feature.describe() for feature in self.schema},
+            "label": self.schema.label,
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def build(source: Any, out: str | os.PathLike[str], *, quiet: bool = True, progress: Progress | None = None, **options: Any) -> BuildResult:
+    """Build a data set of TFRecord shards at `out`.
+
+    source: a path, glob, `@list.txt` or a list of them, or data in memory: a pyarrow Table, RecordBatch or RecordBatchReader, a pandas
+        DataFrame, a dict of arrays, or an iterator of dicts. options: see `make_options`, which are the command line's.
+
+    Raises:
+        UsageError: an option or an input can't be served. DataError: an input is broken. TooManyRejects: more records than
+        `max_rejects` can't be used. CommitConflict: another build was first. MissingExtraError: Apache Beam is not installed.
+    """
+    started = time.monotonic()
+    settings = make_options(out, **options)
+    progress = progress or Progress()
+    path = Path(out)
+    base = check_out(path, settings.overwrite)
+    with Display(progress, quiet):
+        folder = RunFolder.create(path)
+        try:
+            plan = make_plan(source, folder, base, settings)
+            progress.begin("read", _rows(plan))
+            run_build(plan, settings, progress)
+            manifest = load(path, base + 1)
+        finally:
+            folder.close()
+    return _result(path, manifest, time.monotonic() - started)
+
+
+def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions) -> BuildPlan:
+    """List, scan and infer: all that must be known before the first record is written."""
+    planned = plan_source(source, folder, settings)
+    for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
+        _check_column(planned, option, column)
+    splits = split_names(settings.order, planned.files)
+    shards = settings.shards.num_shards or sum(unit.size_bytes for unit in planned.units) // settings.shards.shard_bytes + 1
+    plan = BuildPlan(
+        folder=str(folder.path.absolute()),
+        base=base,
+        schema=planned.schema,
+        splits=splits,
+        buckets=Buckets.plan(len(splits), Ordering(settings.order, planned).span, shards),
+        source=planned,
+        order=settings.order,
+        shards=settings.shards,
+        compression=settings.compression,
+        exchange=settings.exchange or FILES,
+        threads=settings.threads,
+        memory_bytes=settings.memory_bytes,
+        budget=settings.budget,
+        name=settings.name,
+        about=settings.deciding(),
+    )
+    return BuildPlan(**{**plan.__dict__, "groups": group_units(planned, plan.arena_bytes)})
+
+
+def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:
+    """Run the job: groups of units to runs, runs to shards, shards to a committed manifest."""
+    local = is_local(settings.runner)
+    path = plan.save()
+
+    def construct(pipeline: Any) -> None:
+        import apache_beam as beam
+
+        from recordmill.transforms.stages import IngestGroups, ShardRuns
+
+        groups = range(len(plan.groups))
+        plan_path = pipeline | "Plan" >> beam.Create([path])
+        packs = pipeline | "Groups" >> beam.Create([tuple(groups)] if local else [(group,) for group in groups])
+        ingested = packs | "Ingest" >> IngestGroups(plan_path)
+        _ = ingested | "Shard" >> ShardRuns(plan_path, packs=1 if local else 1 << 16)
+
+    run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress)
+
+
+def _check_column(source: Source, option: str, column: str | None) -> None:
+    if column is None:
+        return
+    if column not in source.schema:
+        raise UsageError(f"{option} {column}: no such column; there are {', '.join(source.schema.names)}")
+    if source.schema[column].shape:
+        raise UsageError(f"{option} {column}: it holds {source.schema[column].describe()}; name a column of single values")
+
+
+def _rows(plan: BuildPlan) -> int | None:
+    assert plan.source is not None
+    rows = [unit.rows for unit in plan.source.units]
+    return None if None in rows else sum(row for row in rows if row is not None)
+
+
+def _result(out: Path, manifest: Manifest, seconds: float) -> BuildResult:
+    part = manifest.parts[-1]
+    return BuildResult(
+        out=out,
+        kind=part.kind,
+        schema=from_pbtxt(manifest.schema),
+        records=manifest.records,
+        read=part.records_read,
+        rejected=part.records_rejected,
+        shards=tuple(out / part.folder / shard.name for _, part, shard in manifest.shards()),
+        rejects=tuple(out / name for name in manifest.rejects["files"]),
+        notes=tuple(manifest.statistics.get("notes", ())),
+        seconds=seconds,
+        manifest=manifest,
+    )

@@ -1,0 +1,152 @@
+"""Everything a build can be told, checked once, in the user's own terms; what decides the bytes is told apart from what doesn't."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recordmill.pipelines.sizes import parse_size, parse_splits
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.build_plan import FILES, RUNNER
+from recordmill.shards.cuts import ShardOptions
+from recordmill.shards.order import OrderOptions
+from recordmill.shards.rejects import RejectBudget
+from recordmill.storage.files import read_range
+
+LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """The options of `recordmill build`, whose `--help` says what each does; all have the default that is right on a laptop."""
+
+    kind: str | None = None
+    kind_options: Any = None
+    schema: Schema | None = None
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    label: str | None = None
+    order: OrderOptions = field(default_factory=OrderOptions)
+    shards: ShardOptions = field(default_factory=ShardOptions)
+    compression: str = "none"
+    name: str = "dataset"
+    overwrite: bool = False
+    budget: RejectBudget = field(default_factory=RejectBudget)
+    threads: int = 1
+    memory_bytes: int = 2 << 30
+    exchange: str | None = None
+    runner: str | None = None
+    beam_args: tuple[str, ...] = ()
+    follow_links: bool = False
+
+    def deciding(self) -> dict[str, Any]:
+        """The options that decide which bytes come out, for the manifest and its fingerprint."""
+        order, shards = self.order, self.shards
+        return {
+            "name": self.name,
+            "compression": self.compression,
+            "seed": order.seed,
+            "shuffle": order.shuffle,
+            "key": order.key,
+            "splits": {name: fraction for name, fraction in order.splits},
+            "split_by": order.split_by,
+            "split_seed": order.split_seed,
+            "shard_bytes": None if shards.num_shards else shards.shard_bytes,
+            "num_shards": shards.num_shards,
+            "label": self.label,
+            "dtypes": dict(sorted(self.dtypes.items())),
+        }
+
+
+def make_options(
+    out: str | os.PathLike[str],
+    *,
+    kind: str | None = None,
+    options: Any = None,
+    schema: Schema | str | os.PathLike[str] | None = None,
+    dtypes: Mapping[str, str] | None = None,
+    label: str | None = None,
+    splits: str | Mapping[str, float] | None = None,
+    split_by: str | None = None,
+    split_seed: int = 0,
+    key: str | None = None,
+    seed: int = 0,
+    shuffle: bool = True,
+    name: str | None = None,
+    shard_size: str | int | None = None,
+    num_shards: int | None = None,
+    compression: str = "none",
+    overwrite: bool = False,
+    max_rejects: str | int = 0,
+    threads: int | None = None,
+    memory: str | int = "2GiB",
+    exchange: str | None = None,
+    runner: str | None = None,
+    beam_args: tuple[str, ...] = (),
+    follow_links: bool = False,
+    key_bits: int = 64,
+) -> BuildOptions:
+    """The options from what a user gave on the command line or in Python.
+
+    Raises:
+        UsageError: a value can't be, with the option's name and what to type instead.
+    """
+    if shard_size is not None and num_shards is not None:
+        raise UsageError("--shard-size and --num-shards exclude each other: give one")
+    if compression not in ("none", "gzip"):
+        raise UsageError(f"--compression {compression}: none or gzip")
+    if exchange not in (None, FILES, RUNNER):
+        raise UsageError(f"--exchange {exchange}: files or runner")
+    if key is not None and not shuffle:
+        raise UsageError("--key says where records are shuffled to, and --no-shuffle keeps their order: give one")
+    memory_bytes = parse_size(memory, "--memory")
+    if memory_bytes < LEAST_MEMORY_BYTES:
+        raise UsageError(f"--memory {memory}: at least {LEAST_MEMORY_BYTES >> 20}MiB")
+    count = threads if threads is not None else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if count < 1:
+        raise UsageError(f"--threads {threads}: at least 1")
+    given = ShardOptions(num_shards=num_shards) if shard_size is None else ShardOptions(parse_size(shard_size, "--shard-size"))
+    return BuildOptions(
+        kind=kind,
+        kind_options=options,
+        schema=schema if schema is None or isinstance(schema, Schema) else read_schema(schema),
+        dtypes=dict(dtypes or {}),
+        label=label,
+        order=OrderOptions(seed, split_seed, shuffle, key, split_by, parse_splits(splits), key_bits),
+        shards=given,
+        compression=compression,
+        name=_dataset_name(name, out),
+        overwrite=overwrite,
+        budget=RejectBudget.parse(max_rejects),
+        threads=count,
+        memory_bytes=memory_bytes,
+        exchange=exchange,
+        runner=runner,
+        beam_args=tuple(beam_args),
+        follow_links=follow_links,
+    )
+
+
+def read_schema(path: str | os.PathLike[str]) -> Schema:
+    """The schema of a schema.pbtxt; UsageError or DataError names the file."""
+    try:
+        text = read_range(os.fspath(path)).tobytes().decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"--schema {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError("is not UTF-8 text; --schema takes a schema.pbtxt", source=os.fspath(path)) from None
+    return from_pbtxt(text, os.fspath(path))
+
+
+def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
+    """The name given, or OUT's own in the letters that TensorFlow Datasets takes."""
+    if name is not None:
+        if not name.isidentifier() or not name.isascii():
+            raise UsageError(f"--name {name}: letters, digits and _ only, not beginning with a digit (TensorFlow Datasets takes no other)")
+        return name
+    own = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in Path(out).resolve().name.lower()).strip("_")
+    return own if own.isidentifier() else f"dataset_{own}".rstrip("_")

@@ -1,0 +1,96 @@
+"""Which kind of input it is, and its plan: the one place that knows all kinds. INPUTs or an object in memory in, a `Source` out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from recordmill.pipelines.build_options import BuildOptions
+from recordmill.schemas.errors import UsageError
+from recordmill.shards.run_folder import RunFolder
+from recordmill.sources.contract import PlanOptions, Source
+from recordmill.sources.listing import Listing, list_inputs
+
+KINDS = ("images", "csv", "jsonl", "text", "parquet", "tfrecord")
+
+
+def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Source:
+    """The plan of INPUTs (paths) or of data in memory, which is spooled into the run's folder.
+
+    Raises:
+        UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
+    """
+    common = PlanOptions(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes)
+    inputs = _paths(source)
+    if inputs is None:
+        from recordmill.sources.memory import spool
+
+        return spool(source, folder.spool, common)
+    listing = list_inputs(inputs, follow_links=settings.follow_links)
+    _check_apart(listing, folder.out)
+    kind = settings.kind
+    note = ()
+    if kind is None:
+        from recordmill.sources.detect import detect_kind
+
+        kind, reason = detect_kind(listing)
+        note = (f"read as {kind}: {reason}",)
+    planned = _plan(kind, listing, settings.kind_options, common)
+    return replace(planned, notes=(*note, *listing.notes, *planned.notes))  # type: ignore[type-var]
+
+
+def _paths(source: Any) -> list[str] | None:
+    """The INPUTs, or None if source is data."""
+    if isinstance(source, str | os.PathLike):
+        return [os.fspath(source)]
+    if isinstance(source, Sequence) and source and all(isinstance(item, str | os.PathLike) for item in source):
+        return [os.fspath(item) for item in source]
+    return None
+
+
+def _check_apart(listing: Listing, out: Path) -> None:
+    """Refuse an OUT inside an INPUT folder: the next build would find its own shards among the inputs."""
+    target = os.path.realpath(out)
+    for root in listing.roots:
+        if root.folder and os.path.commonpath([root.path, target]) == root.path:
+            raise UsageError(f"--out {out} lies inside the INPUT {root.given}: a later build would read its own output; put it beside")
+
+
+def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Source:
+    if kind == "images":
+        from recordmill.sources.images import ImageOptions, plan_images
+
+        return plan_images(listing, _options(kind, options, ImageOptions), common)
+    if kind == "csv":
+        from recordmill.sources.csv_dialect import CsvOptions
+        from recordmill.sources.csv_source import plan_csv
+
+        return plan_csv(listing.files, _options(kind, options, CsvOptions), common)
+    if kind == "jsonl":
+        from recordmill.sources.jsonl import JsonlOptions, plan_jsonl
+
+        return plan_jsonl(listing.files, _options(kind, options, JsonlOptions), common)
+    if kind == "text":
+        from recordmill.sources.text import TextOptions, plan_text
+
+        return plan_text(listing, _options(kind, options, TextOptions), common)
+    if kind == "parquet":
+        from recordmill.sources.parquet_source import ParquetOptions, plan_parquet
+
+        return plan_parquet(listing.files, _options(kind, options, ParquetOptions), common)
+    if kind == "tfrecord":
+        from recordmill.records.tfrecord_source import TfrecordOptions, plan_tfrecord
+
+        return plan_tfrecord(listing.files, _options(kind, options, TfrecordOptions), common)
+    raise UsageError(f"unknown kind {kind!r}; one of {', '.join(KINDS)}")
+
+
+def _options(kind: str, options: Any, expected: type) -> Any:
+    if options is None:
+        return expected()
+    if not isinstance(options, expected):
+        raise UsageError(f"options of kind {kind} are a {expected.__name__}, not a {type(options).__name__}")
+    return options
