@@ -1,0 +1,356 @@
+"""Bytes of a CSV file in; where each field of each row lies out: start and length per column, in one pass.
+
+Masks of 64 bytes find the delimiters, line ends, quotes and escapes; only those are looked at. A row that ends inside the buffer is committed: its
+fields are unescaped *in place* (the text never grows), so that what comes after sees plain text. The states and their names are those of
+Python's `_csv.c`; `sources.csv_scan` holds the same automaton as a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.schemas.kernels import kernel
+from recordmill.sources.byte_masks import LANES, Bytes, byte_mask, first_bit
+from recordmill.sources.csv_dialect import Dialect
+
+Ints = npt.NDArray[np.int64]
+Spans = npt.NDArray[np.int32]  # [columns, rows]
+
+QUOTED = 1 << 29  # bit in a field's info: it was quoted
+LENGTH = (1 << 28) - 1  # the other bits: its length in bytes
+TOO_LONG = -1  # the width of a bad row that exceeds max_row_bytes or whose quote is never closed
+BAD_ROWS = 4096  # bad rows per call, so that their places need no memory that grows with the input
+
+_DIRTY = 1 << 30  # bit in an info before the row is committed: it has to be unescaped
+_CR, _LF = 13, 10
+
+# What `dialect` holds.
+_DELIMITER, _QUOTE, _DOUBLED, _ESCAPE, _COMMENT, _TRIM, _MAX_ROW, _COLUMNS, _RAGGED = range(9)
+# What `scan` holds: where the tokenizer stands.
+MODE, ROW_START, FIELD_START, COLUMN, ROWS, BAD, ORDINAL, LINE, ROW_LINE, LITERAL, CLOSED_AT, DIRTY_ROW, DIRTY_FIELD, STOP, FINAL, LIMIT = range(16)
+_SCAN_SIZE = 16
+# Values of MODE. PLAIN: an unquoted field. INSIDE: quotes are open. CLOSED: behind what may be the closing quote. REST: unquoted text behind it.
+# SKIP: a comment, or what remains of the line of a row that was too long.
+PLAIN, INSIDE, CLOSED, REST, SKIP = range(5)
+_GO_ON, _RESCAN, _FULL = range(3)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive rows of a buffer; the arrays are views that the next call overwrites.
+
+    starts, infos: [columns, rows]: where a field starts in the buffer; its length with QUOTED. widths: [rows], the number of fields (which is
+    columns, unless ragged). ordinals: [rows], the row's number counted from the first row of the call, bad ones included. lines: [rows], the
+    physical line where it starts. bad: [bad rows, 4]: ordinal, line, start, width or TOO_LONG.
+    stop: where the next row starts or the data ends. line: its line. count: how many rows there were, bad ones included. skipping: the buffer ended inside a line to skip.
+    """
+
+    starts: Spans
+    infos: Spans
+    widths: Ints
+    ordinals: Ints
+    lines: Ints
+    bad: Ints
+    stop: int
+    line: int
+    count: int
+    skipping: bool
+
+
+class Tokenizer:
+    """Reads rows of a dialect with so many columns; holds the arrays, so one thread uses it at a time.
+
+    ragged: rows with fewer fields are given too (their missing fields undefined), instead of listed as bad.
+    """
+
+    def __init__(self, dialect: Dialect, columns: int, most_rows: int, *, ragged: bool = False) -> None:
+        self._dialect = np.array(
+            [dialect.delimiter, dialect.quote, dialect.doubled_quote, dialect.escape, dialect.comment, dialect.trim, dialect.max_row_bytes, columns, ragged], np.int64
+        )
+        self._starts, self._infos = np.empty((columns, most_rows), np.int32), np.empty((columns, most_rows), np.int32)
+        self._rows = np.empty((3, most_rows), np.int64)
+        self._bad = np.empty((BAD_ROWS, 4), np.int64)
+
+    def read(self, data: Bytes, at: int, limit: int, *, final: bool, line: int = 1, skipping: bool = False) -> Rows:
+        """The rows that start in data[at:limit), as many as the arrays hold; data is changed by unescaping.
+
+        at: where a row starts (or skipping: in a line to skip). final: the data ends with a row or with the file, so an open row is complete, and an
+        open quote is one that is never closed; else an incomplete row is left for the next call, from `stop` on.
+        """
+        scan = np.zeros(_SCAN_SIZE, np.int64)
+        scan[MODE] = SKIP if skipping else PLAIN
+        scan[ROW_START] = scan[FIELD_START] = scan[STOP] = at
+        scan[LINE] = scan[ROW_LINE] = line
+        scan[LITERAL], scan[FINAL], scan[LIMIT] = -1, final, limit
+        tokenize(data, self._dialect, scan, self._starts, self._infos, self._rows, self._bad)
+        rows, bad = int(scan[ROWS]), int(scan[BAD])
+        widths, ordinals, lines = self._rows[:, :rows]
+        return Rows(
+            *(self._starts[:, :rows], self._infos[:, :rows], widths, ordinals, lines, self._bad[:bad]),
+            *(int(scan[STOP]), int(scan[ROW_LINE]), int(scan[ORDINAL]), bool(scan[MODE] == SKIP)),
+        )
+
+
+@kernel
+def tokenize(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> None:
+    """Go on from where `scan` stands until the arrays are full, a row starts at LIMIT or later, or the data ends."""
+    size, base = len(data), scan[STOP]
+    if base >= scan[LIMIT]:
+        return
+    while True:
+        while base < size:
+            separators = byte_mask(data, base, size, dialect[_DELIMITER]) | byte_mask(data, base, size, _LF) | byte_mask(data, base, size, _CR)
+            special = byte_mask(data, base, size, dialect[_QUOTE]) | byte_mask(data, base, size, dialect[_ESCAPE]) | byte_mask(data, base, size, dialect[_COMMENT])
+            if special == np.uint64(0) and scan[MODE] == PLAIN and scan[LITERAL] < base and dialect[_TRIM] == 0:
+                then = _plain_block(data, base, separators, dialect, scan, starts, infos, rows, bad)
+            else:
+                then = _any_block(data, base, separators | special, dialect, scan, starts, infos, rows, bad)
+            if then == _FULL:
+                return
+            base = scan[ROW_START] if then == _RESCAN else base + LANES
+        if _at_end(data, dialect, scan, starts, infos, rows, bad) != _RESCAN:
+            return
+        base = scan[ROW_START]
+
+
+@kernel
+def _plain_block(data: Bytes, base: int, events: np.uint64, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """64 bytes without quote, escape and comment, outside quotes: only delimiters and line ends."""
+    delimiter, columns = dialect[_DELIMITER], dialect[_COLUMNS]
+    start, column, row = scan[FIELD_START], scan[COLUMN], scan[ROWS]
+    dirty = scan[DIRTY_FIELD]
+    while events != np.uint64(0):
+        at = base + first_bit(events)
+        events &= events - np.uint64(1)
+        if data[at] == delimiter:
+            if column < columns:
+                starts[column, row] = start
+                infos[column, row] = (at - start) | dirty
+            dirty = 0
+            column += 1
+            start = at + 1
+            continue
+        scan[FIELD_START], scan[COLUMN], scan[DIRTY_FIELD] = start, column, dirty
+        then = _line_end(data, at, dialect, scan, starts, infos, rows, bad)
+        if then != _GO_ON:
+            return then
+        start, column, row, dirty = scan[FIELD_START], 0, scan[ROWS], 0
+    scan[FIELD_START], scan[COLUMN], scan[DIRTY_FIELD] = start, column, dirty
+    return _GO_ON
+
+
+@kernel
+def _any_block(data: Bytes, base: int, events: np.uint64, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """64 bytes in any state."""
+    while events != np.uint64(0):
+        at = base + first_bit(events)
+        events &= events - np.uint64(1)
+        byte, mode = data[at], scan[MODE]
+        newline = byte == _LF or byte == _CR
+        if at == scan[LITERAL] or (mode == INSIDE and newline):
+            if newline:
+                scan[LINE] += _lines(data, at)
+        elif mode == SKIP:
+            if newline:
+                scan[LINE] += _lines(data, at)
+                scan[MODE] = PLAIN
+                if _new_row(at + 1, scan, starts, bad):
+                    return _FULL
+        elif mode == INSIDE:
+            _inside(byte, at, dialect, scan)
+        elif byte == dialect[_DELIMITER]:
+            _end_field(data, at, dialect, scan, starts, infos)
+        elif newline:
+            then = _line_end(data, at, dialect, scan, starts, infos, rows, bad)
+            if then != _GO_ON:
+                return then
+        else:
+            _outside(data, byte, at, dialect, scan)
+    return _GO_ON
+
+
+@kernel
+def _inside(byte: int, at: int, dialect: Ints, scan: Ints) -> None:
+    """A quote, an escape or anything else inside quotes."""
+    if byte == dialect[_QUOTE]:
+        scan[MODE] = CLOSED if dialect[_DOUBLED] else REST
+        scan[CLOSED_AT] = at
+    elif byte == dialect[_ESCAPE]:
+        scan[LITERAL] = at + 1
+        scan[DIRTY_FIELD] = _DIRTY
+
+
+@kernel
+def _outside(data: Bytes, byte: int, at: int, dialect: Ints, scan: Ints) -> None:
+    """A quote, an escape or a comment outside quotes or behind them."""
+    if scan[MODE] == CLOSED:
+        if at == scan[CLOSED_AT] + 1:  # _csv.c looks for a quote here, not for an escape
+            scan[MODE] = INSIDE if byte == dialect[_QUOTE] else REST
+            scan[DIRTY_FIELD] = _DIRTY
+            return
+        scan[MODE] = REST
+    if byte == dialect[_ESCAPE]:
+        scan[LITERAL] = at + 1
+        scan[DIRTY_FIELD] = _DIRTY
+    elif byte == dialect[_QUOTE]:
+        if scan[MODE] == PLAIN and _only_blanks(data, scan[FIELD_START], at, dialect):
+            scan[FIELD_START] = at
+            scan[MODE] = INSIDE
+    elif at == scan[ROW_START]:
+        scan[MODE] = SKIP
+
+
+@kernel
+def _blank(byte: int, dialect: Ints) -> bool:
+    return byte == 32 or (byte == 9 and dialect[_DELIMITER] != 9)
+
+
+@kernel
+def _only_blanks(data: Bytes, start: int, stop: int, dialect: Ints) -> bool:
+    """Whether nothing, or with trim nothing but blanks, stands in [start, stop)."""
+    if start == stop:
+        return True
+    if not dialect[_TRIM]:
+        return False
+    for at in range(start, stop):
+        if not _blank(data[at], dialect):
+            return False
+    return True
+
+
+@kernel
+def _end_field(data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans) -> None:
+    """The field ends before `at`: note where it lies."""
+    start, stop, mode, info = scan[FIELD_START], at, scan[MODE], scan[DIRTY_FIELD]
+    if dialect[_TRIM]:
+        while stop > start and stop - 1 != scan[LITERAL] and _blank(data[stop - 1], dialect):
+            stop -= 1
+        while mode == PLAIN and start < stop and _blank(data[start], dialect):
+            start += 1
+    if mode != PLAIN:
+        info |= QUOTED
+        if stop != scan[CLOSED_AT] + 1:
+            info |= _DIRTY  # text behind the closing quote
+        if not info & _DIRTY:
+            start, stop = start + 1, stop - 1
+    if scan[COLUMN] < dialect[_COLUMNS]:
+        starts[scan[COLUMN], scan[ROWS]] = start
+        infos[scan[COLUMN], scan[ROWS]] = (stop - start) | info if stop - start <= LENGTH else 0
+    scan[DIRTY_ROW] |= info & _DIRTY
+    scan[DIRTY_FIELD] = 0
+    scan[COLUMN] += 1
+    scan[FIELD_START] = at + 1
+    scan[MODE] = PLAIN
+
+
+@kernel
+def _lines(data: Bytes, at: int) -> int:
+    """1 if the CR or LF at `at` ends a physical line that was not counted yet: not the LF of a CRLF."""
+    return 0 if data[at] == _LF and at > 0 and data[at - 1] == _CR else 1
+
+
+@kernel
+def _line_end(data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """A CR or LF at `at` outside quotes: the row ends, unless the line is blank."""
+    if data[at] == _CR and at + 1 == len(data) and not scan[FINAL]:
+        return _FULL  # whether this is half a CRLF is seen with the bytes that follow
+    if at > scan[ROW_START]:
+        if _end_row(data, at, dialect, scan, starts, infos, rows, bad):
+            return _RESCAN
+    scan[LINE] += _lines(data, at)
+    start = at + 1
+    if data[at] == _CR and start < len(data) and data[start] == _LF:
+        start += 1
+    return _FULL if _new_row(start, scan, starts, bad) else _GO_ON
+
+
+@kernel
+def _new_row(start: int, scan: Ints, starts: Spans, bad: Ints) -> bool:
+    """A row may start here; says whether it has to wait for the next call."""
+    scan[ROW_START] = scan[FIELD_START] = scan[STOP] = start
+    scan[ROW_LINE] = scan[LINE]
+    return start >= scan[LIMIT] or scan[ROWS] == starts.shape[1] or scan[BAD] == len(bad)
+
+
+@kernel
+def _end_row(data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> bool:
+    """The row ends before `at`: commit it, or list it as bad; says whether it was too long, so that its lines are to be read anew."""
+    if at - scan[ROW_START] > dialect[_MAX_ROW]:
+        _refuse(TOO_LONG, scan, bad)
+        scan[MODE], scan[LITERAL], scan[LINE] = SKIP, -1, scan[ROW_LINE]
+        return True
+    _end_field(data, at, dialect, scan, starts, infos)
+    row, width = scan[ROWS], scan[COLUMN]
+    if width == dialect[_COLUMNS] or (dialect[_RAGGED] and width < dialect[_COLUMNS]):
+        if scan[DIRTY_ROW]:
+            for column in range(width):
+                if infos[column, row] & _DIRTY:
+                    size = unescape(data, starts[column, row], infos[column, row] & LENGTH, dialect)
+                    infos[column, row] = size | (infos[column, row] & QUOTED)
+        rows[0, row], rows[1, row], rows[2, row] = width, scan[ORDINAL], scan[ROW_LINE]
+        scan[ROWS] += 1
+        scan[ORDINAL] += 1
+    else:
+        _refuse(width, scan, bad)
+    scan[COLUMN] = scan[DIRTY_ROW] = 0
+    return False
+
+
+@kernel
+def _refuse(width: int, scan: Ints, bad: Ints) -> None:
+    index = scan[BAD]
+    bad[index, 0], bad[index, 1], bad[index, 2], bad[index, 3] = scan[ORDINAL], scan[ROW_LINE], scan[ROW_START], width
+    scan[BAD] += 1
+    scan[ORDINAL] += 1
+    scan[COLUMN] = scan[DIRTY_ROW] = scan[DIRTY_FIELD] = 0
+
+
+@kernel
+def _at_end(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """The data ends: take the last row if it is complete or can't be completed."""
+    size, start, mode = len(data), scan[ROW_START], scan[MODE]
+    if mode == SKIP:
+        scan[STOP] = size
+        return _FULL
+    if start >= size:
+        return _FULL
+    never_closed = scan[FINAL] and (mode == INSIDE or scan[LITERAL] == size)
+    if never_closed or (not scan[FINAL] and size - start > dialect[_MAX_ROW]):
+        _refuse(TOO_LONG, scan, bad)
+        scan[MODE], scan[LITERAL], scan[LINE] = SKIP, -1, scan[ROW_LINE]
+        return _RESCAN
+    if scan[FINAL]:
+        if _end_row(data, size, dialect, scan, starts, infos, rows, bad):
+            return _RESCAN
+        scan[ROW_START] = scan[STOP] = size
+    return _FULL
+
+
+@kernel
+def unescape(data: Bytes, start: int, size: int, dialect: Ints) -> int:
+    """Write the text that the raw field data[start:start + size] stands for over it; gives its length."""
+    quote, escape = dialect[_QUOTE], dialect[_ESCAPE]
+    into, at, stop = start, start, start + size
+    mode = PLAIN
+    if at < stop and data[at] == quote:
+        mode = INSIDE
+        at += 1
+    while at < stop:
+        byte = data[at]
+        at += 1
+        if mode == CLOSED:
+            mode = INSIDE if byte == quote else REST
+        elif byte == escape:
+            if at == stop:
+                break
+            byte = data[at]
+            at += 1
+        elif mode == INSIDE and byte == quote:
+            mode = CLOSED if dialect[_DOUBLED] else REST
+            continue
+        data[into] = byte
+        into += 1
+    return into - start
