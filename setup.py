@@ -1,4 +1,7 @@
-"""Packaging; also Beam's `--setup_file`. The folders at the top level are installed as `recordmill.schemas` and so on."""
+"""Packaging; also Beam's `--setup_file`. The folders at the top level are installed as `recordmill.schemas` and so on.
+
+Under their bare names they would collide with folders of the user's own. Everything else stands in pyproject.toml.
+"""
 
 import sys
 
@@ -10,4 +13,4 @@ if sys.platform == "win32":
 FOLDERS = ("schemas", "storage", "sources", "records", "shards", "reader", "transforms", "pipelines")
 MAPPED = {f"recordmill.{name}": name for name in FOLDERS}
 
-setup(packages=["recordmill", *MAPPED], package_dir={"recordmill": "src/recordmill", **MAPPED})
+setup(packages=["recordmill", *MAPPED], package_dir={"recordmill": "src/recordmill", **MAPPED}, package_data={"recordmill": ["py.typed"]})

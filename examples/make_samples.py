@@ -1,0 +1,83 @@
+"""Make real sample inputs, without a network, from data that ships inside installed Python packages.
+
+    python examples/make_samples.py FOLDER
+
+writes FOLDER/digits (1,797 PNG images of handwritten digits, one folder per class), FOLDER/tables (four CSV files with a header) and
+FOLDER/texts (licences, read-mes and data set descriptions, one folder per class, one document per file).
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from sklearn import datasets
+
+
+def digits(folder: Path) -> int:
+    """The scans of scikit-learn's `load_digits`: 8 x 8 pixels of 17 grey levels, as PNG files folder/CLASS/NUMBER.png."""
+    bunch = datasets.load_digits()
+    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    for number, (image, label) in enumerate(zip(pixels, bunch.target, strict=True)):
+        path = folder / str(label) / f"{number:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return len(pixels)
+
+
+def tables(folder: Path) -> int:
+    """scikit-learn's iris, wine, breast cancer and diabetes tables, with their column names; classes by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("iris", "wine", "breast_cancer", "diabetes"):
+        bunch = getattr(datasets, f"load_{name}")(**({"scaled": False} if name == "diabetes" else {}))
+        classes = getattr(bunch, "target_names", None)
+        targets = bunch.target if classes is None else np.asarray(classes)[bunch.target]
+        with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow([*(str(column).replace(" (cm)", "_cm").replace(" ", "_") for column in bunch.feature_names), "target"])
+            writer.writerows([*row, target] for row, target in zip(bunch.data.tolist(), targets.tolist(), strict=True))
+    return 4
+
+
+def texts(folder: Path) -> int:
+    """Three classes of real prose: `description` (scikit-learn's data sets), `licence` and `readme` (of the installed packages)."""
+    count = 0
+    for label, name, text in _documents():
+        path = folder / label / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        count += 1
+    return count
+
+
+def _documents() -> Iterator[tuple[str, str, str]]:
+    """(class, file name, text) of every document."""
+    descriptions = Path(datasets.__file__).parent / "descr"
+    for path in sorted(descriptions.glob("*.rst")):
+        yield "description", f"{path.stem}.txt", path.read_text(encoding="utf-8")
+    for package in sorted(metadata.distributions(), key=lambda found: found.name.lower()):
+        readme = (package.read_text("METADATA") or "").partition("\n\n")[2]
+        if readme.strip():
+            yield "readme", f"{package.name.lower()}.txt", readme
+        for file in package.files or []:
+            if ".dist-info" in str(file) and file.name.upper().startswith(("LICENSE", "LICENCE", "COPYING")):
+                text = Path(str(file.locate())).read_text(encoding="utf-8", errors="replace")
+                if text.strip():
+                    yield "licence", f"{package.name.lower()}-{file.name.lower().replace('.', '-')}.txt", text
+
+
+def main(folder: Path) -> None:
+    print(f"{digits(folder / 'digits'):,} PNG images of handwritten digits in 10 class folders: {folder / 'digits'}")
+    print(f"{tables(folder / 'tables')} CSV files: {folder / 'tables'}")
+    print(f"{texts(folder / 'texts'):,} text documents in 3 class folders: {folder / 'texts'}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))
