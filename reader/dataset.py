@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.reader.access import FileAccess
+from recordmill.shards.access import FileAccess
 from recordmill.records.columns import Array, to_numpy
 from recordmill.records.ragged import Ragged, Strings
 from recordmill.schemas.arrow import to_arrow
