@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from recordmill.records import locate
 from recordmill.records.assemble import Column, assemble, column_of, mode_of
-from recordmill.records.exact import check_message
 from recordmill.records.faults import BadRecord, reason_of
 from recordmill.records.names import Names, add_name, copy_names, new_names
 from recordmill.records.plain import check_rows, plain_rows
-from recordmill.records.wire import MAX_DEPTH, Bytes, Ints
+from recordmill.records.wire import Bytes, Ints
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
@@ -67,7 +66,7 @@ def decode(
         KeyError: columns names a feature that the schema has not.
     """
     plan = _plan(schema, None if columns is None else tuple(columns))
-    batch, status, _ = _attempt(data, starts, lengths, plan, columns is None)
+    batch, _, _ = _attempt(data, starts, lengths, plan, columns is None)
     if batch is not None:
         return batch
     _, _, bad = decode_lenient(data, starts, lengths, schema, columns)

@@ -16,7 +16,22 @@ from __future__ import annotations
 import numpy as np
 
 from recordmill.records.wire import (
-    HALF_FLOAT, I32, KEY_NOT_UTF8, LEN, VARINT, Bytes, Ints, copy, extent, is_utf8, put_padded, put_varint, refuse, skip, tag, varint,
+    HALF_FLOAT,
+    I32,
+    KEY_NOT_UTF8,
+    LEN,
+    VARINT,
+    Bytes,
+    Ints,
+    copy,
+    extent,
+    is_utf8,
+    put_padded,
+    put_varint,
+    refuse,
+    skip,
+    tag,
+    varint,
 )  # fmt: skip
 from recordmill.schemas.kernels import kernel
 

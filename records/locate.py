@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.records.exact import BYTES_LIST, FLOAT_LIST, INT64_LIST, check_feature, check_feature_list
+from recordmill.records.exact import check_feature, check_feature_list
 from recordmill.records.names import Names, add_name, predicted
-from recordmill.records.wire import Bytes, Ints, is_utf8, load64, short_extent, short_varint, varint
+from recordmill.records.wire import Bytes, Ints, is_utf8, short_extent, short_varint, varint
 from recordmill.schemas.kernels import kernel
 
 # What a column of the Example holds in every record: one value, or a list that the second pass reads.
@@ -122,7 +122,7 @@ def read_cell(data: Bytes, at: int, end: int, mode: int, place: int, row: int, c
             | np.uint32(data[end - 1]) << np.uint32(24)
         )
         return 0
-    if mode == ONE_INT or mode == INTS:
+    if mode in (ONE_INT, INTS):
         if tag != _LEN3:
             return WRONG_KIND
     elif tag != (_LEN2 if mode == FLOATS else _LEN1):

@@ -65,7 +65,7 @@ def is_name(names: Names, slot: int, data: Bytes, at: int, size: int, part: int,
     if names.slots[slot, 1] != size or names.words[slot, 0] != first or names.words[slot, 1] != last or names.slots[slot, 2] != part:
         return False
     begin = names.slots[slot, 0]
-    for i in range(8, size - 8, 8):  # noqa: SIM110: Numba; the last word overlaps what the loop leaves
+    for i in range(8, size - 8, 8):  # noqa: SIM110 - Numba compiles no generators; the last word overlaps what the loop leaves
         if load64(names.text, begin + i) != load64(data, at + i):
             return False
     return True

@@ -15,7 +15,7 @@ _FNV_BASIS, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 def _same_key(data: Bytes, one: Ints, other: Ints) -> bool:
     if one[1] != other[1] or one[4] != other[4]:
         return False
-    for i in range(one[1]):  # noqa: SIM110: Numba compiles loops, not generators
+    for i in range(one[1]):  # noqa: SIM110 - Numba compiles no generators
         if data[one[0] + i] != data[other[0] + i]:
             return False
     return True

@@ -208,7 +208,7 @@ def skip(data: Bytes, at: int, end: int, field: int, wire: int, depth: int, grou
             _, at = varint(data, at, end, fault)
         elif wire == LEN:
             _, at = extent(data, at, end, fault)
-        elif wire == I64 or wire == I32:
+        elif wire in (I64, I32):
             width = 8 if wire == I64 else 4
             at = at + width if width <= end - at else refuse(fault, PAST_END, at)
         elif wire == SGROUP:

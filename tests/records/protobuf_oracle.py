@@ -1,0 +1,98 @@
+"""What a batch must be, by the protobuf library and plain Python: one record at a time, for tests of the decoder only."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
+
+BAD = object()
+_LISTS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
+
+
+def messages() -> tuple[Any, Any, type[Exception]]:
+    """(Example, SequenceExample, DecodeError) of the protobuf library with TensorFlow's definitions."""
+    example_pb2 = pytest.importorskip("tensorflow.core.example.example_pb2", reason="the oracle is TensorFlow's Example")
+    from google.protobuf.message import DecodeError
+
+    return example_pb2.Example, example_pb2.SequenceExample, DecodeError
+
+
+def buffer(records: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(data, starts, lengths) of records one behind the other."""
+    lengths = np.array([len(record) for record in records], np.int64)
+    return np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths
+
+
+def expected_row(record: bytes, schema: Schema) -> Mapping[str, Any] | object:
+    """The record as a dict of the schema's features, or BAD."""
+    example, sequence_example, error = messages()
+    try:
+        message = (sequence_example if schema.message == SEQUENCE_EXAMPLE else example).FromString(record)
+    except error:
+        return BAD
+    row: dict[str, Any] = {}
+    for feature in schema:
+        if feature.per_step:
+            lists = message.feature_lists.feature_list
+            value = _steps(feature, lists[feature.name].feature) if feature.name in lists else None
+        else:
+            entries = (message.context if schema.message == SEQUENCE_EXAMPLE else message.features).feature
+            value = _one(feature, entries[feature.name]) if feature.name in entries else None
+        if value is BAD or (value is None and feature.required):
+            return BAD
+        row[feature.name] = value
+    return row
+
+
+def _steps(feature: Feature, steps: Sequence[Any]) -> Any:
+    step = Feature(feature.name, feature.dtype, feature.shape[1:])
+    values = [_one(step, one) for one in steps]
+    return BAD if any(value is BAD for value in values) else values
+
+
+def _one(feature: Feature, message: Any) -> Any:
+    which = message.WhichOneof("kind")
+    if which is None:
+        return None
+    if _LISTS[which] != feature.kind:
+        return BAD
+    values = [_value(feature, value) for value in getattr(message, which).value]
+    if any(value is BAD for value in values):
+        return BAD
+    size = feature.inner_size
+    if feature.ragged_rank:
+        if not feature.inner_shape:
+            return values
+        return BAD if len(values) % size else [values[i : i + size] for i in range(0, len(values), size)]
+    if len(values) != size:
+        return BAD
+    return values if feature.shape else values[0]
+
+
+def _value(feature: Feature, value: Any) -> Any:
+    if feature.dtype == "bool":
+        return bool(value) if value in (0, 1) else BAD
+    if feature.kind == "int64" and feature.dtype != "int64":
+        limits = np.iinfo(feature.dtype)
+        return value if limits.min <= value <= limits.max else BAD
+    if feature.dtype == "string":
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return BAD
+    return struct.pack("<f", value) if feature.kind == "float" else value
+
+
+def comparable(value: Any) -> Any:
+    """Floats by their bits, so that NaN equals NaN."""
+    if isinstance(value, float):
+        return struct.pack("<f", value)
+    if isinstance(value, list):
+        return [comparable(item) for item in value]
+    return value

@@ -1,0 +1,138 @@
+"""Differential fuzzing: whatever bytes come, ours accepts what upb accepts, gives the same values, and reads inside the buffer only.
+
+RECORDMILL_FUZZ=20000 makes it longer (records per case and seed; the default is enough for CI).
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from protobuf_oracle import BAD, buffer, comparable, expected_row
+from wire_writer import BYTES, FLOAT, INT64, Scribe
+
+from recordmill.records.decode import decode, decode_lenient
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
+
+RECORDS = int(os.environ.get("RECORDMILL_FUZZ", "60"))
+KINDS = {"i": INT64, "f": FLOAT, "b": BYTES, "list/of/ints": INT64, "a/longer/name/of/floats": FLOAT, "bs": BYTES, "": INT64}
+FLAT = Schema(
+    (
+        Feature("i", "int64"),
+        Feature("f", "float32"),
+        Feature("b", "bytes"),
+        Feature("list/of/ints", "int64", (None,)),
+        Feature("a/longer/name/of/floats", "float32", (None,)),
+        Feature("bs", "bytes", (None,)),
+        Feature("", "int64", (None,)),
+    )
+)
+NARROW = tuple(  # one schema each, or hardly any random record would fit
+    Schema((feature,))
+    for feature in (
+        Feature("bs", "string", (None,)),
+        Feature("b", "string"),
+        Feature("b", "string", (2,)),
+        Feature("i", "int8", (None,)),
+        Feature("i", "uint32"),
+        Feature("f", "float32", (2, 2)),
+        Feature("list/of/ints", "uint16", (3,)),
+        Feature("a/longer/name/of/floats", "float32", (None, 2)),
+        Feature("", "bool"),
+        Feature("", "int64", required=True),
+    )
+)
+STEPPED = Schema(
+    (
+        Feature("i", "int64", (None,)),
+        Feature("b", "bytes"),
+        Feature("f", "float32", (None,), per_step=True),
+        Feature("list/of/ints", "int64", (None, None), per_step=True),
+        Feature("bs", "bytes", (None, None), per_step=True),
+        Feature("a/longer/name/of/floats", "float32", (None, 2), per_step=True),
+    ),
+    message=SEQUENCE_EXAMPLE,
+)
+
+
+def check(records: list[bytes], schema: Schema) -> int:
+    """Ours against the oracle for one batch; gives the number of good records."""
+    expected = [expected_row(record, schema) for record in records]
+    good = [row for row, want in enumerate(expected) if want is not BAD]
+    batch, rows, bad = decode_lenient(*buffer(records), schema)
+    batch.validate(full=True)
+    hint = [records[row].hex() for row in set(rows.tolist()) ^ set(good)]
+    assert rows.tolist() == good, hint
+    assert sorted([*rows.tolist(), *(record.row for record in bad)]) == list(range(len(records)))
+    for row, got in zip(good, batch.to_pylist(), strict=True):
+        assert {name: comparable(value) for name, value in got.items()} == expected[row], records[row].hex()
+    if bad:
+        with pytest.raises(DataError) as error:
+            decode(*buffer(records), schema, source="x" * 300)
+        assert len(str(error.value)) < 300
+        assert f"record {bad[0].row}, byte" in str(error.value)
+    return len(good)
+
+
+@pytest.mark.parametrize("schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"])
+@pytest.mark.parametrize("oddity", [0.0, 0.03, 0.3])
+def test_written_in_every_way(schemas: tuple[Schema, ...], oddity: float) -> None:
+    @settings(deadline=None, max_examples=8, derandomize="RECORDMILL_FUZZ" not in os.environ)
+    @given(st.integers(0, 2**32))
+    def run(seed: int) -> None:
+        scribe = Scribe(seed, oddity, KINDS)
+        records = [scribe.message(schemas[0].message == SEQUENCE_EXAMPLE) for _ in range(RECORDS)]
+        for schema in schemas:
+            check(records, schema)
+
+    run()
+
+
+@pytest.mark.parametrize("schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"])
+def test_mutated(schemas: tuple[Schema, ...]) -> None:
+    good: dict[Schema, int] = {}
+
+    @settings(deadline=None, max_examples=12, derandomize="RECORDMILL_FUZZ" not in os.environ)
+    @given(st.integers(0, 2**32))
+    def run(seed: int) -> None:
+        scribe = Scribe(seed, 0.05, KINDS)
+        records = [scribe.mutated(scribe.message(schemas[0].message == SEQUENCE_EXAMPLE)) for _ in range(RECORDS)]
+        for schema in schemas:
+            good[schema] = good.get(schema, 0) + check(records, schema)
+
+    run()
+    assert all(0 < count < 12 * RECORDS for count in good.values()), good
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=20))
+def test_any_bytes(records: list[bytes]) -> None:
+    check(records, FLAT)
+
+
+def test_every_cut_and_every_bit_of_a_record() -> None:
+    scribe = Scribe(7, 0.0, KINDS)
+    record = max((scribe.message(False) for _ in range(30)), key=lambda one: 300 > len(one) > 100 and len(one))
+    check([record[:size] for size in range(len(record) + 1)], FLAT)
+    flips = []
+    for bit in range(8 * len(record)):
+        flipped = bytearray(record)
+        flipped[bit // 8] ^= 1 << bit % 8
+        flips.append(bytes(flipped))
+    check(flips, FLAT)
+
+
+def test_records_anywhere_in_the_buffer() -> None:
+    """Order, gaps and overlap of the records in the buffer do not matter, nor what lies between them."""
+    scribe = Scribe(3, 0.1, KINDS)
+    records = [scribe.message(False) for _ in range(50)]
+    data, starts, lengths = buffer(records)
+    order = np.random.default_rng(0).permutation(len(records)).repeat(2)
+    batch, rows, _ = decode_lenient(data, starts[order], lengths[order], FLAT)
+    want, _, _ = decode_lenient(*buffer([records[i] for i in order]), FLAT)
+    assert len(rows) > 30
+    assert batch.equals(want)
