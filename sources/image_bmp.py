@@ -16,7 +16,7 @@ _BITS = (1, 2, 4, 8, 16, 24, 32)
 
 
 @kernel
-def _rle_end(data, at, height):  # type: ignore[no-untyped-def]
+def _rle_end(data: npt.NDArray[np.uint8], at: int, height: int) -> int:
     """Where run-length data that begins at `at` ends, behind its end-of-bitmap code; -1 where the file ends first.
 
     A bitmap whose every row is ended needs no end code: decoders stop there.
@@ -37,7 +37,7 @@ def _rle_end(data, at, height):  # type: ignore[no-untyped-def]
         elif value == 2:
             at += 2
         else:
-            used = (np.int64(value) + 1) // 2 if four_bit else np.int64(value)
+            used = (int(value) + 1) // 2 if four_bit else int(value)
             at += (used + 1) // 2 * 2  # padded to 16 bits
     return at if rows >= height and at <= size else -1
 
@@ -48,7 +48,7 @@ def read_bmp(data: npt.NDArray[np.uint8]) -> ImageHeader:
     Raises:
         BadImage: `truncated` where pixels are missing, `corrupt` for a header that no BMP has.
     """
-    view = memoryview(data)
+    view = data.data
     if len(view) < 26:
         raise BadImage(TRUNCATED, f"{len(view)} bytes can't hold the headers")
     offset, header_bytes = struct.unpack_from("<II", view, 10)

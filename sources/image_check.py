@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ from recordmill.sources.image_jpeg import read_jpeg
 from recordmill.sources.image_png import SIGNATURE, read_png
 from recordmill.sources.image_tiff import read_tiff
 from recordmill.sources.image_webp import read_webp
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 MAX_PIXELS = 178_956_970  # where Pillow raises: twice the 89,478,485 pixels (a quarter of a GiB at 3 bytes each) above which it warns
 HEAD_BYTES = 16  # what `sniff` needs
@@ -110,7 +114,7 @@ def check_decode(data: npt.NDArray[np.uint8], header: ImageHeader) -> None:
         BadImage: reason `decode`, with what Pillow says.
     """
     try:
-        with _open(memoryview(data), header.format) as image:
+        with _open(data.data, header.format) as image:
             for frame in range(getattr(image, "n_frames", 1)):
                 image.seek(frame)
                 image.load()
@@ -118,7 +122,7 @@ def check_decode(data: npt.NDArray[np.uint8], header: ImageHeader) -> None:
         raise BadImage(DECODE, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
 
 
-def _open(view: memoryview, name: str):  # type: ignore[no-untyped-def]
+def _open(view: memoryview, name: str) -> Image.Image:
     """The plugin's own image object: `Image.open` would try other formats, and apply a limit of its own that is global to the process."""
     # Imported here, since only this check needs Pillow; the plugins register themselves.
     from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401

@@ -15,7 +15,7 @@ _OK, _CUT, _UNKNOWN = range(3)
 
 
 @kernel
-def _walk(data, about):  # type: ignore[no-untyped-def]
+def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
     """Fills about with [frames, place]; gives one of the codes above."""
     size = len(data)
     at = 13 + (3 << ((data[10] & 7) + 1) if data[10] & 0x80 else 0)
@@ -43,7 +43,7 @@ def _walk(data, about):  # type: ignore[no-untyped-def]
             if at >= size:
                 return _CUT
             length = data[at]
-            at += 1 + np.int64(length)
+            at += 1 + int(length)
             if length == 0:
                 break
 

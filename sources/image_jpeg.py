@@ -25,7 +25,7 @@ _COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
 
 
 @kernel
-def _walk(data, about):  # type: ignore[no-untyped-def]
+def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
     """Fills about with [height, width, components, bits, place]; gives one of the codes above."""
     size, at, frames, scans = len(data), 2, 0, 0
     while True:

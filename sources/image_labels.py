@@ -214,7 +214,7 @@ def _path_column(request: LabelRequest, table: pa.RecordBatch, finder: _Finder, 
         if not (finder.owners(table.column(request.path_column)) >= 0).any():
             raise UsageError(f"{name}: no value of column {request.path_column!r} is one of the images; paths are relative to {name} or to an INPUT")
         return request.path_column
-    by_lower = {column.lower(): column for column in reversed(names)}
+    by_lower: dict[str, str] = {column.lower(): column for column in reversed(names)}
     candidates = [by_lower[known] for known in _PATH_COLUMNS if known in by_lower]
     for column in candidates:
         if finder.share(table.column(column)) > 0:

@@ -27,7 +27,7 @@ def read_png(data: npt.NDArray[np.uint8]) -> ImageHeader:
     Raises:
         BadImage: `truncated` before the end of IEND, `crc` for a chunk that was changed, `corrupt` for what the standard forbids.
     """
-    view = memoryview(data)
+    view = data.data
     size, at = len(view), len(SIGNATURE)
     header, palette, alpha, pixels, animated, frames = None, False, False, False, False, 0
     while True:

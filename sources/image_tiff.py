@@ -39,7 +39,7 @@ def read_tiff(data: npt.NDArray[np.uint8]) -> ImageHeader:
         BadImage: `truncated` where a directory, strip or tile lies beyond the end of the file; `corrupt` for an image
             without size or pixels.
     """
-    view = memoryview(data)
+    view = data.data
     order = "<" if view[0] == 0x49 else ">"
     layout = _Layout(order, view[3 if order == ">" else 2] == 43)
     at = layout.number(view, 8, 8) if layout.big else layout.number(view, 4, 4)

@@ -19,7 +19,7 @@ def read_webp(data: npt.NDArray[np.uint8]) -> ImageHeader:
     Raises:
         BadImage: `truncated` where the file is shorter than RIFF says, `corrupt` where the chunks contradict each other.
     """
-    view = memoryview(data)
+    view = data.data
     end = 8 + struct.unpack_from("<I", view, 4)[0]
     if end > len(view):
         raise BadImage(TRUNCATED, f"RIFF announces {end} bytes, the file has {len(view)}")
