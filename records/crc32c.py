@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-import llvmlite.binding  # type: ignore[import-untyped]
+import llvmlite.binding
 import numba
 import numpy as np
 import numpy.typing as npt

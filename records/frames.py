@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.records.crc32c import extend, masked, of_word, unmasked
-from recordmill.records.memory import address, copy, load32, load64, prefetch, store32, store64
+from recordmill.records.memory import address, address_of, copy, load32, load64, prefetch, store32, store64
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.kernels import kernel
 
@@ -60,12 +60,12 @@ def put_frame(at: int, length: int) -> int:
 
 
 @kernel
-def _frame(payload: Bytes, offsets: Int64s, out: Bytes, starts: Int64s, lengths: Int64s, crcs: npt.NDArray[np.uint32]) -> None:
-    source, target = address(payload), address(out)
-    at = 0
+def _frame(source: int, offsets: int, out: Bytes, starts: Int64s, lengths: Int64s, crcs: npt.NDArray[np.uint32]) -> None:
+    target, at = address(out), 0
     for i in range(len(starts)):
-        length = offsets[i + 1] - offsets[i]
-        copy(target + at + 12, source + offsets[i], length)
+        offset = load64(offsets + 8 * i)
+        length = load64(offsets + 8 * i + 8) - offset
+        copy(target + at + 12, source + offset, length)
         starts[i], lengths[i] = at, length
         crcs[i] = np.uint32(put_frame(target + at, length))
         at += int(length) + 16
@@ -87,7 +87,8 @@ def frame(data: Bytes, offsets: Int64s) -> Frames:
     rows = len(offsets) - 1
     out = np.empty(int(offsets[-1] - offsets[0]) + rows * FRAME_BYTES, np.uint8)
     frames = Frames(out, np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint32))
-    _frame(np.ascontiguousarray(data), offsets, out, frames.starts, frames.lengths, frames.crcs)
+    data = np.ascontiguousarray(data)
+    _frame(address_of(data), address_of(offsets), out, frames.starts, frames.lengths, frames.crcs)
     return frames
 
 
@@ -108,14 +109,14 @@ def _header(at: int, left: int, max_record_bytes: int, final: bool) -> int:
 
 @kernel
 def _scan(
-    data: Bytes, at: int, max_record_bytes: int, final: bool, check: bool, starts: Int64s, lengths: Int64s, crcs: npt.NDArray[np.uint32]
+    base: int, size: int, at: int, max_record_bytes: int, final: bool, check: bool, starts: Int64s, lengths: Int64s, crcs: npt.NDArray[np.uint32]
 ) -> tuple[int, int, int]:
-    """(frames found, byte behind the last of them, code) of the frames from byte `at` on, until the arrays are full."""
-    base, count = address(data), 0
-    while at < len(data):
+    """(frames found, byte behind the last of them, code) of the frames from byte `at` on in size bytes at base, until the arrays are full."""
+    count = 0
+    while at < size:
         if count == len(starts):
             return count, at, _FULL
-        code = _header(base + at, len(data) - at, max_record_bytes, final)
+        code = _header(base + at, size - at, max_record_bytes, final)
         if code != _END:
             return count, at, _END if code == _FULL else code
         length = load64(base + at)
@@ -139,7 +140,7 @@ def try_scan(
     consumed, code, found, room = 0, _FULL, 0, 4096
     while code == _FULL:
         arrays = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
-        count, consumed, code = _scan(data, consumed, max_record_bytes, final, check, *arrays)
+        count, consumed, code = _scan(address_of(data), len(data), consumed, max_record_bytes, final, check, *arrays)
         found += count
         parts.append((arrays[0][:count], arrays[1][:count], arrays[2][:count]))
         room = min(2 * room, (len(data) - consumed) // FRAME_BYTES + 1)
@@ -188,24 +189,44 @@ def scan(
     return frames, consumed
 
 
-@kernel
 def gather(data: Bytes, starts: Int64s, sizes: Int64s, order: Int64s, out: Bytes) -> int:
-    """Copy items in another order into one contiguous buffer: item order[0] first; gives the bytes written, or -1 if out is too small.
+    """Copy items in another order into one contiguous buffer, item order[0] first; gives the bytes written.
 
     Args:
         data: uint8 [bytes]. starts, sizes: int64 [n], where each item begins and its bytes (for frames: payload + 16).
         order: int64 [m], which items, in the order wanted. out: uint8, at least as long as they are together.
+
+    Raises:
+        ValueError: out is too short, or an item is not in data.
     """
-    source, target, room = address(data), address(out), len(out)
-    at = 0
-    for i in range(len(order)):
-        if i + 8 < len(order):
-            ahead = source + starts[order[i + 8]]
-            for line in range(0, min(sizes[order[i + 8]], 1024), 64):
-                prefetch(ahead + line)
-        item = order[i]
-        if at + sizes[item] > room:
+    data, starts, sizes, order = np.ascontiguousarray(data), _int64s(starts), _int64s(sizes), _int64s(order)
+    count = min(len(starts), len(sizes))
+    written = _gather(address_of(data), len(data), address_of(starts), address_of(sizes), count, address_of(order), len(order), out)
+    if written < 0:
+        raise ValueError(f"order, starts and sizes don't fit {count} items in {len(data)} bytes, or out has fewer bytes than they need: {len(out)}")
+    return int(written)
+
+
+def _int64s(array: Int64s) -> Int64s:
+    return np.ascontiguousarray(array, np.int64)
+
+
+# Addresses, not arrays, for what is only read: a read-only array (memory map, Arrow buffer) is another type to Numba, compiled once more.
+@kernel
+def _gather(source: int, source_bytes: int, starts: int, sizes: int, count: int, order: int, wanted: int, out: Bytes) -> int:
+    target, room, at = address(out), len(out), 0
+    for i in range(wanted):
+        item = load64(order + 8 * i)
+        if item < 0 or item >= count:
             return -1
-        copy(target + at, source + starts[item], sizes[item])
-        at += int(sizes[item])
+        start, size = load64(starts + 8 * item), load64(sizes + 8 * item)
+        if size < 0 or size > room - at or start < 0 or start > source_bytes - size:
+            return -1
+        ahead = load64(order + 8 * (i + 8)) if i + 8 < wanted else -1
+        if 0 <= ahead < count:
+            where = source + load64(starts + 8 * ahead)
+            for line in range(0, min(load64(sizes + 8 * ahead), 1024), 64):
+                prefetch(where + line)
+        copy(target + at, source + start, size)
+        at += int(size)
     return at
