@@ -23,7 +23,7 @@ MAX_RECORD_BYTES = 1 << 30  # 1 GiB: above what any known writer makes, and prot
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 
-_END, _HEADER_CRC, _TOO_LONG, _SHORT_HEADER, _SHORT_PAYLOAD, _PAYLOAD_CRC, _FULL = range(7)
+GOOD, HEADER_CRC, TOO_LONG, SHORT_HEADER, SHORT_PAYLOAD, PAYLOAD_CRC, MORE = range(7)  # what a scan stopped at; MORE: nothing, it needs more room or bytes
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ def frame(data: Bytes, offsets: Int64s) -> Frames:
 
 
 @kernel
-def _header(at: int, left: int, max_record_bytes: int, final: bool) -> int:
-    """What is wrong with the header at an address, of which left bytes are there; _FULL if the frame's end isn't there yet."""
+def header_fault(at: int, left: int, max_record_bytes: int, final: bool) -> int:
+    """What is wrong with the header at an address, of whose frame left bytes are there; MORE if, not final, that is too few to say. Reads 12 bytes at most."""
     if left < 12:
-        return _SHORT_HEADER if final else _FULL
+        return SHORT_HEADER if final else MORE
     length = load64(at)
     if unmasked(load32(at + 8)) != of_word(length):
-        return _HEADER_CRC
+        return HEADER_CRC
     if length < 0 or length > max_record_bytes:  # below 0: 2^63 and more
-        return _TOO_LONG
+        return TOO_LONG
     if length > left - 16:
-        return _SHORT_PAYLOAD if final else _FULL
-    return _END
+        return SHORT_PAYLOAD if final else MORE
+    return GOOD
 
 
 @kernel
@@ -115,20 +115,20 @@ def _scan(
     count = 0
     while at < size:
         if count == len(starts):
-            return count, at, _FULL
-        code = _header(base + at, size - at, max_record_bytes, final)
-        if code != _END:
-            return count, at, _END if code == _FULL else code
+            return count, at, MORE
+        code = header_fault(base + at, size - at, max_record_bytes, final)
+        if code != GOOD:
+            return count, at, GOOD if code == MORE else code
         length = load64(base + at)
         crc = 0
         if check:
             crc = extend(0, base + at + 12, length)
             if unmasked(load32(base + at + 12 + length)) != crc:
-                return count, at, _PAYLOAD_CRC
+                return count, at, PAYLOAD_CRC
         starts[count], lengths[count], crcs[count] = at, length, np.uint32(crc)
         count += 1
         at += length + 16
-    return count, at, _END
+    return count, at, GOOD
 
 
 def try_scan(
@@ -137,30 +137,30 @@ def try_scan(
     """As `scan`, but with what is wrong behind the last good frame as a value, so that the good ones are not lost."""
     data = np.ascontiguousarray(data)
     parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
-    consumed, code, found, room = 0, _FULL, 0, 4096
-    while code == _FULL:
+    consumed, code, found, room = 0, MORE, 0, 4096
+    while code == MORE:
         arrays = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
         count, consumed, code = _scan(address_of(data), len(data), consumed, max_record_bytes, final, check, *arrays)
         found += count
         parts.append((arrays[0][:count], arrays[1][:count], arrays[2][:count]))
         room = min(2 * room, (len(data) - consumed) // FRAME_BYTES + 1)
     frames = Frames(data, *(np.concatenate(columns) if len(parts) > 1 else columns[0] for columns in zip(*parts, strict=True)))
-    if code == _END:
+    if code == GOOD:
         return frames, consumed, None
     place = f"record {first_record + found}, byte {first_offset + consumed}"
-    return frames, consumed, DataError(_reason(code, data, consumed, max_record_bytes), source=source, place=place)
+    return frames, consumed, DataError(explain(code, data[consumed : consumed + 8], len(data) - consumed, max_record_bytes), source=source, place=place)
 
 
-def _reason(code: int, data: Bytes, at: int, max_record_bytes: int) -> str:
-    left = len(data) - at
-    if code == _SHORT_HEADER:
+def explain(code: int, header: Bytes, left: int, max_record_bytes: int) -> str:
+    """A scan's code in words; header: the frame's first eight bytes, left: the bytes from there to the end."""
+    if code == SHORT_HEADER:
         return f"truncated: {left} bytes are left, and a record's header has {HEADER_BYTES}"
-    length = int.from_bytes(data[at : at + 8].tobytes(), "little")
-    if code == _TOO_LONG:
+    length = int.from_bytes(header[:8].tobytes(), "little")
+    if code == TOO_LONG:
         return f"a length of {length} bytes is above the limit of {max_record_bytes} bytes for one record (max_record_bytes)"
-    if code == _SHORT_PAYLOAD:
+    if code == SHORT_PAYLOAD:
         return f"truncated: the record needs {length + FRAME_BYTES} bytes and {left} are left"
-    if code == _PAYLOAD_CRC:
+    if code == PAYLOAD_CRC:
         return f"CRC of the data ({length} bytes) is wrong: the record is damaged"
     return "CRC of the length is wrong: damaged, or no TFRecord file"
 
