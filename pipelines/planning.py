@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,14 @@ def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Sou
 
 
 def _options(kind: str, options: Any, expected: type) -> Any:
+    """The kind's option object: as given, or made of the fields named in a mapping."""
     if options is None:
         return expected()
+    if isinstance(options, Mapping):
+        known = {field.name for field in fields(expected)}
+        if unknown := [name for name in options if name not in known]:
+            raise UsageError(f"option {unknown[0]} is not for {kind}, whose own options are {', '.join(sorted(known))}")
+        return expected(**options)
     if not isinstance(options, expected):
-        raise UsageError(f"options of kind {kind} are a {expected.__name__}, not a {type(options).__name__}")
+        raise UsageError(f"options of kind {kind} are a {expected.__name__} or a mapping, not a {type(options).__name__}")
     return options
