@@ -17,6 +17,7 @@ FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 
 _CLASSES = "tensorflow_datasets.core.features"
 _LABELS_SUFFIX = ".labels.txt"
+_TELLING = ("class_name", "source")  # of files in class folders: they say the label, so they are no inputs to learn from
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def dataset_info_json(
     """The content of `dataset_info.json`.
 
     version: three numbers, `1.0.0`. filepath_template: relative to the file's folder, in TFDS's terms. schema: gives `as_supervised=True` its
-    (inputs, label), if it has a label.
+    (inputs, label), if it has a label: the image alone where there is one, else all features but those that name the class.
     """
     info: dict[str, Any] = {"name": name, "version": version, "fileFormat": "tfrecord", "moduleName": "recordmill"}
     if description:
@@ -139,7 +140,9 @@ def _dtype(feature: Feature) -> str:
 
 
 def _supervised_keys(schema: Schema) -> dict[str, Any] | None:
-    inputs = [feature.name for feature in _taken(schema) if feature.name != schema.label]
+    inputs = [feature.name for feature in _taken(schema) if feature.name != schema.label and feature.name not in _TELLING]
+    if "image" in inputs:
+        inputs = ["image"]
     if schema.label is None or _refusal(schema[schema.label]) is not None or not inputs or schema.message != EXAMPLE:
         return None
     nested = {"featureKey": inputs[0]} if len(inputs) == 1 else {"dict": {"dict": {name: {"featureKey": name} for name in inputs}}}

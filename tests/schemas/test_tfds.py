@@ -80,6 +80,17 @@ def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
     assert set(inputs) == {feature.name for feature in taken} - {"the/label"}
 
 
+def test_supervised_inputs_do_not_tell_the_label() -> None:
+    label, told = Feature("label", "int64", (), True, ("a", "b")), [Feature("class_name", "string", (), True), Feature("source", "string", (), True)]
+
+    def inputs(*features: Feature) -> Any:
+        return tfds.dataset_info_json("n", "1.0.0", {}, schema=Schema((*features, *told, label), "label"))["supervisedKeys"]["tuple"]["items"][0]
+
+    assert inputs(Feature("image", "bytes", (), True), Feature("height", "int64", (), True)) == {"featureKey": "image"}
+    assert inputs(Feature("text", "string", (), True)) == {"featureKey": "text"}
+    assert inputs(Feature("x", "int64", (), True), Feature("y", "int64", (), True)) == {"dict": {"dict": {"x": {"featureKey": "x"}, "y": {"featureKey": "y"}}}}
+
+
 def test_raw_lists_keep_float64(tmp_path: Path) -> None:
     import tensorflow_datasets
 
