@@ -61,6 +61,7 @@ samples() {
     build_and_read "$work/raw/tables/$name.csv" "$work/out/$name" "$work/read/$name" --label target --overwrite
   done
   build_and_read "$work/raw/texts" "$work/out/texts" "$work/read/texts" --overwrite
+  build_and_read "$work/raw/packages.jsonl" "$work/out/packages" "$work/read/packages" --overwrite
   say "The first records of $work/out/wine"
   run "$bin/recordmill" head "$work/out/wine" -n 2
   say "Training a small Keras model for one epoch on $work/out/digits"

@@ -2,13 +2,15 @@
 
     python examples/make_samples.py FOLDER
 
-writes FOLDER/digits (1,797 PNG images of handwritten digits, one folder per class), FOLDER/tables (four CSV files with a header) and
-FOLDER/texts (licences, read-mes and data set descriptions, one folder per class, one document per file).
+writes FOLDER/digits (1,797 PNG images of handwritten digits, one folder per class), FOLDER/tables (four CSV files with a header),
+FOLDER/texts (licences, read-mes and data set descriptions, one folder per class, one document per file) and FOLDER/packages.jsonl
+(what the installed packages say about themselves, one JSON object per line).
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -55,6 +57,19 @@ def texts(folder: Path) -> int:
     return count
 
 
+def packages(path: Path) -> int:
+    """Name, version, summary, number of files and requirements (a list) of each installed package; no summary where it states none."""
+    found = sorted(metadata.distributions(), key=lambda package: package.name.lower())
+    with open(path, "w", encoding="utf-8") as file:
+        for package in found:
+            about: dict[str, object] = {"name": package.name, "version": package.version}
+            if summary := package.metadata["Summary"]:
+                about["summary"] = summary
+            about |= {"files": len(package.files or []), "requires": package.requires or []}
+            file.write(json.dumps(about) + "\n")
+    return len(found)
+
+
 def _documents() -> Iterator[tuple[str, str, str]]:
     """(class, file name, text) of every document."""
     descriptions = Path(datasets.__file__).parent / "descr"
@@ -75,6 +90,7 @@ def main(folder: Path) -> None:
     print(f"{digits(folder / 'digits'):,} PNG images of handwritten digits in 10 class folders: {folder / 'digits'}")
     print(f"{tables(folder / 'tables')} CSV files: {folder / 'tables'}")
     print(f"{texts(folder / 'texts'):,} text documents in 3 class folders: {folder / 'texts'}")
+    print(f"{packages(folder / 'packages.jsonl'):,} JSON lines about packages: {folder / 'packages.jsonl'}")
 
 
 if __name__ == "__main__":

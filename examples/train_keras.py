@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 import keras
+
 import recordmill
 
 BATCH_SIZE = 32
@@ -18,9 +19,9 @@ BATCH_SIZE = 32
 def main(out: str, save_to: str | None = None) -> None:
     train = recordmill.open(out, split="train", columns=["image", "label"])
     classes = train.schema["label"].classes or ()
-    options = {"batch_size": BATCH_SIZE, "label": "label", "decode_images": True, "resize": (8, 8), "channels": 1}
-    batches = train.to_tf(shuffle=True, seed=7, **options)
-    held_out = recordmill.open(out, split="validation", columns=["image", "label"]).to_tf(shuffle=False, **options)
+    batches = train.to_tf(BATCH_SIZE, shuffle=True, seed=7, label="label", decode_images=(8, 8), channels=1)
+    validation = recordmill.open(out, split="validation", columns=["image", "label"])
+    held_out = validation.to_tf(BATCH_SIZE, shuffle=False, label="label", decode_images=(8, 8), channels=1)
 
     model = keras.Sequential(
         [
