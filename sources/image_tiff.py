@@ -45,13 +45,17 @@ def read_tiff(data: npt.NDArray[np.uint8]) -> ImageHeader:
     at = layout.number(view, 8, 8) if layout.big else layout.number(view, 4, 4)
     first: ImageHeader | None = None
     seen: set[int] = set()
+    spent = 0
     while at:
         if at in seen:  # a chain that comes back to itself: every reader takes that as its end
             break
         if len(seen) >= _MAX_FRAMES:
             raise BadImage(CORRUPT, f"more than {_MAX_FRAMES} directories")
         seen.add(at)
-        tags, at = _read_directory(view, layout, at)
+        tags, at, used = _read_directory(view, layout, at)
+        spent += used
+        if spent > 4 * len(view):  # directories that overlap make an effort that grows with the square of the file's size
+            raise BadImage(CORRUPT, "directories and their values lie upon each other")
         header = _describe(tags)
         _check_data(tags, header, len(view))
         first = first or header
@@ -60,8 +64,8 @@ def read_tiff(data: npt.NDArray[np.uint8]) -> ImageHeader:
     return first._replace(frames=len(seen))
 
 
-def _read_directory(view: memoryview, layout: _Layout, at: int) -> tuple[dict[int, Values], int]:
-    """The tags that matter and the next directory's offset."""
+def _read_directory(view: memoryview, layout: _Layout, at: int) -> tuple[dict[int, Values], int, int]:
+    """The tags that matter, the next directory's offset, and how many bytes this took at least."""
     head, entry_bytes, word = (8, 20, 8) if layout.big else (2, 12, 4)
     count = layout.number(view, at, head)
     end = at + head + count * entry_bytes
@@ -72,7 +76,7 @@ def _read_directory(view: memoryview, layout: _Layout, at: int) -> tuple[dict[in
         tag = layout.number(view, entry, 2)
         if tag in _WANTED:
             tags[tag] = _values(view, layout, entry, word)
-    return tags, layout.number(view, end, word)
+    return tags, layout.number(view, end, word), end - at + sum(map(len, tags.values()))
 
 
 def _values(view: memoryview, layout: _Layout, entry: int, word: int) -> Values:

@@ -1,0 +1,151 @@
+"""The structure check against Pillow on real files: what Pillow decodes is accepted, what is cut is refused, and every exception has a name."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recordmill.schemas.errors import Reject
+from recordmill.sources.contract import Chunk
+from recordmill.sources.image_check import check_structure
+from recordmill.sources.image_header import BadImage
+from recordmill.sources.images import ImageOptions, ImageSource, plan_images
+from recordmill.sources.listing import list_inputs
+from recordmill.storage.files import read_range
+
+TAKEN = ("jpeg", "png", "gif", "bmp", "webp", "tiff")
+
+# Damaged, although Pillow shows a picture of it: it does not check the CRC of the last IDAT, and does not miss IEND.
+PILLOW_FORGIVES = {
+    "torture-pillow/broken_data_stream.png": "crc",
+    "torture-pillow/truncated_end_chunk.png": "truncated",
+}
+# Whole containers whose pixels only a decoder can judge (--check decode), or of a kind that Pillow has no decoder for.
+STRUCTURE_CANNOT_TELL = {
+    "torture-pillow/hopper_webp.tif",  # TIFF with a WebP codec
+    "torture-pillow/libtiff_segfault.tif",  # 65,535 samples per pixel
+    "torture-pillow/png_decompression_dos.png",  # a text chunk beyond Pillow's limit; the image decodes
+    "torture-pillow/bmp/b/badpalettesize.bmp",
+    "torture-pillow/bmp/g/rgb32bf.bmp",  # this and those below: valid BMP layouts that Pillow does not know
+    "torture-pillow/bmp/q/pal2.bmp",
+    "torture-pillow/bmp/q/pal8os2v2-16.bmp",
+    "torture-pillow/bmp/q/pal8oversizepal.bmp",
+    "torture-pillow/bmp/q/rgb16-231.bmp",
+    "torture-pillow/bmp/q/rgb32-111110.bmp",
+    "torture-pillow/bmp/q/rgba16-4444.bmp",
+    "torture-pillow/bmp/q/rgba32abf.bmp",
+}
+PILLOW_CHANNELS = {"1": 1, "L": 1, "I": 1, "I;16": 1, "I;16B": 1, "F": 1, "LA": 2, "RGB": 3, "RGBA": 4, "RGBX": 4, "CMYK": 4, "LAB": 3, "YCbCr": 3}
+
+
+@pytest.fixture(scope="module")
+def truth(shared_data: Path) -> list[dict[str, Any]]:
+    with open(shared_data / "images" / "manifest.jsonl") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def verdict(path: Path) -> str:
+    """`ok`, or the reason of the reject."""
+    try:
+        check_structure(read_range(str(path)))
+    except BadImage as error:
+        return error.reason
+    return "ok"
+
+
+def test_the_check_agrees_with_pillow_but_for_named_files(truth: list[dict[str, Any]], shared_data: Path) -> None:
+    forgiven: dict[str, str] = {}
+    unseen: set[str] = set()
+    agreed = Counter[bool]()
+    for about in truth:
+        if about["magic"] not in TAKEN:
+            continue
+        found = verdict(shared_data / "images" / about["path"])
+        decodes = about["pil"] == "ok"
+        if decodes and found != "ok":
+            forgiven[about["path"]] = found
+        elif not decodes and found == "ok":
+            unseen.add(about["path"])
+        else:
+            agreed[decodes] += 1
+    assert forgiven == PILLOW_FORGIVES
+    assert (
+        unseen - STRUCTURE_CANNOT_TELL
+        == {about["path"] for about in truth if about["pil"].startswith("OSError: decoder error")} & unseen - STRUCTURE_CANNOT_TELL
+    )
+    assert unseen >= STRUCTURE_CANNOT_TELL
+    assert agreed[True] > 1400
+    assert agreed[False] > 20
+
+
+def test_sizes_are_those_that_pillow_sees(truth: list[dict[str, Any]], shared_data: Path) -> None:
+    """Pillow applies the orientation tag of TIFF files when it loads them; here, width and height are as stored."""
+    checked = 0
+    for about in truth:
+        if about["magic"] not in TAKEN or about["pil"] != "ok" or about["path"] in PILLOW_FORGIVES:
+            continue
+        header = check_structure(read_range(str(shared_data / "images" / about["path"])))
+        turned = about["magic"] == "tiff" and (about.get("orient") or 1) >= 5
+        if "size" in about and not turned:
+            assert [header.width, header.height] == about["size"], about["path"]
+        if about.get("mode") in PILLOW_CHANNELS and header.colour != "palette" and "extra_samples" not in about["path"]:
+            assert header.channels == PILLOW_CHANNELS[about["mode"]], about["path"]
+        checked += 1
+    assert checked > 1400
+
+
+def drain(source: ImageSource) -> tuple[list[Chunk], list[Reject]]:
+    chunks = [chunk for unit in source.units for chunk in source.read(unit)]
+    return chunks, [reject for chunk in chunks for reject in chunk.rejects]
+
+
+def rows(chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    for chunk in chunks:
+        chunk.records.validate(full=True)
+        yield from chunk.records.to_pylist()
+
+
+def test_torture_folder_adds_up(shared_data: Path, truth: list[dict[str, Any]]) -> None:
+    source = plan_images(list_inputs([str(shared_data / "images" / "torture-pillow")]), ImageOptions(class_from="none"))
+    chunks, rejects = drain(source)
+    assert len(source.files) == sum("torture-pillow/" in about["path"] for about in truth)
+    assert sum(chunk.rows for chunk in chunks) + len(rejects) == len(source.files)
+    by_reason = Counter(reject.reason for reject in rejects)
+    assert set(by_reason) == {"format", "truncated", "corrupt", "crc", "size"}
+    foreign = {about["path"].removeprefix("torture-pillow/") for about in truth if "torture-pillow/" in about["path"] and about["magic"] not in TAKEN}
+    assert foreign == {reject.source for reject in rejects if reject.reason == "format"}
+    totals = sum((Counter(chunk.counts) for chunk in chunks), Counter[str]())
+    assert totals["JPEG with CMYK"] == 1
+    assert totals["PNG with several frames"] > 30
+
+
+def test_decode_check_refuses_what_pillow_refuses(shared_data: Path, truth: list[dict[str, Any]]) -> None:
+    source = plan_images(list_inputs([str(shared_data / "images" / "torture-pillow" / "bmp")]), ImageOptions(check="decode", class_from="none"))
+    chunks, _ = drain(source)
+    kept = {row["source"] for row in rows(chunks)}
+    assert kept == {about["path"].removeprefix("torture-pillow/bmp/") for about in truth if "torture-pillow/bmp/" in about["path"] and about["pil"] == "ok"}
+
+
+def test_rotated_photographs_keep_their_bytes_and_stored_size(shared_data: Path) -> None:
+    folder = shared_data / "images" / "torture-exif-orientation"
+    source = plan_images(list_inputs([str(folder)]), ImageOptions(check="decode"))
+    chunks, rejects = drain(source)
+    assert not rejects
+    found = list(rows(chunks))
+    assert len(found) == 18
+    assert {(row["width"], row["height"]) for row in found} >= {(1800, 1200), (1200, 1800)}
+    assert all(row["image"] == (folder / row["source"]).read_bytes() for row in found)
+
+
+def test_misnamed_files_are_taken_by_content_and_counted(shared_data: Path) -> None:
+    source = plan_images(list_inputs([str(shared_data / "images" / "torture-dali-misnamed")]))
+    chunks, rejects = drain(source)
+    assert {row["source"].rpartition("/")[2]: row["format"] for row in rows(chunks)} == {"bmp.jpeg": "BMP", "png.jpeg": "PNG", "tiff.jpeg": "TIFF"}
+    totals = sum((Counter(chunk.counts) for chunk in chunks), Counter[str]())
+    assert {name: count for name, count in totals.items() if "named" in name} == {"BMP named .jpeg": 1, "PNG named .jpeg": 1, "TIFF named .jpeg": 1}
+    assert [(reject.reason, "PNM" in reject.message) for reject in rejects] == [("format", True)] * 2
