@@ -1,6 +1,6 @@
 """Print the constraints of the running interpreter: every package that `.[dev]` installs, at the version that pip chooses today.
 
-    python3.11 -m venv fresh && fresh/bin/python constraints/resolve.py "tested by .ci/run" > constraints/py311.txt
+python3.11 -m venv fresh && fresh/bin/python constraints/resolve.py "tested by .ci/run" > constraints/py311.txt
 """
 
 from __future__ import annotations
