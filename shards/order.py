@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.records.frames import HEADER_BYTES, Frames
 from recordmill.schemas.errors import UsageError
 from recordmill.shards.names import check_split_name
 from recordmill.shards.siphash import U64, derive_key, hash_bytes, hash_positions
@@ -93,8 +94,7 @@ class Ordering:
         self._files = source.files
         self._first_row = None if options.shuffle else _first_rows(source)
         self.span = 2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)  # keys lie in [0, span)
-        fractions = np.cumsum([fraction for _, fraction in options.splits])
-        self._thresholds = np.array([min(int(fraction * 2.0**64), 2**64 - 1) for fraction in fractions[:-1]], np.uint64)
+        self._thresholds = split_thresholds(options)
         self._said = np.array([self.names.index(file.split or DEFAULT_SPLIT) for file in source.files] if not options.splits else [], np.uint16)
 
     def place(self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]) -> tuple[U64, npt.NDArray[np.uint16]]:
@@ -115,20 +115,51 @@ class Ordering:
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
 
     def _hash(
-        self, batch: pa.RecordBatch | None, column: str | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64], seed: int, purpose: bytes, column_purpose: bytes
+        self,
+        batch: pa.RecordBatch | None,
+        column: str | None,
+        file: npt.NDArray[np.uint32],
+        position: npt.NDArray[np.int64],
+        seed: int,
+        purpose: bytes,
+        column_purpose: bytes,
     ) -> U64:
-        out = np.empty(len(position), np.uint64)
         if column is not None:
             if batch is None:
                 raise UsageError(f"column {column!r} can't be hashed: these records are not parsed")
-            key0, key1 = derive_key(seed, column_purpose)
             data, offsets = column_bytes(batch.column(column))
-            hash_bytes(np.uint64(key0), np.uint64(key1), data, offsets, out)
-        elif len(position):
+            return hash_bytes(derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets))
+        out = np.empty(len(position), np.uint64)
+        if len(position):
             first, last = int(file.min()), int(file.max())
             derived = np.array([derive_key(seed, purpose, *identity(self._files[ordinal])) for ordinal in range(first, last + 1)], np.uint64)
             hash_positions(np.ascontiguousarray(derived[:, 0]), np.ascontiguousarray(derived[:, 1]), file, first, position, out)
         return out
+
+
+def place_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames) -> tuple[U64, npt.NDArray[np.uint16]]:
+    """(keys [n], split ordinals [n]) of records that have no position, as in a user's own pipeline: a hash of the payload, or of a column.
+
+    Records of equal payload have equal keys and are the same bytes, so their order can't be seen.
+    """
+
+    def hashes(column: str | None, seed: int, purpose: bytes, column_purpose: bytes) -> U64:
+        if column is None:
+            return hash_bytes(derive_key(seed, purpose, b"payload"), frames.data, frames.starts + HEADER_BYTES, frames.lengths)
+        data, offsets = column_bytes(batch.column(column))
+        return hash_bytes(derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets))
+
+    keys = hashes(options.key, options.seed, _ORDER, _ORDER_COLUMN)
+    if not options.splits:
+        return keys, np.zeros(len(keys), np.uint16)
+    split_hashes = hashes(options.split_by or options.key, options.split_seed, _SPLIT, _SPLIT_COLUMN)
+    return keys, np.searchsorted(split_thresholds(options), split_hashes, side="right").astype(np.uint16)
+
+
+def split_thresholds(options: OrderOptions) -> U64:
+    """[splits - 1] the hash at which each split but the first begins."""
+    fractions = np.cumsum([fraction for _, fraction in options.splits])
+    return np.array([min(int(fraction * 2.0**64), 2**64 - 1) for fraction in fractions[:-1]], np.uint64)
 
 
 def identity(file: InputFile) -> tuple[bytes, bytes]:

@@ -30,8 +30,10 @@ class RunFolder:
         self.out, self.id, self._descriptor, self._created_out = out, identifier, descriptor, created_out
 
     @classmethod
-    def create(cls, out: str | os.PathLike[str]) -> RunFolder:
+    def create(cls, out: str | os.PathLike[str], identifier: str | None = None) -> RunFolder:
         """Make OUT if need be and the locked folder in it, after dead ones were cleaned.
+
+        identifier: a name for the run, where repeated attempts must not make several; by default a new one.
 
         Raises:
             UsageError: OUT can't be made, or is not a folder.
@@ -43,7 +45,7 @@ class RunFolder:
         except (FileExistsError, NotADirectoryError):
             raise UsageError(f"--out {path} is a file; name a folder") from None
         clean_dead(path)
-        identifier = uuid.uuid4().hex[:12]
+        identifier = identifier or uuid.uuid4().hex[:12]
         making = path / f".{RUN_PREFIX}{identifier}.tmp"
         making.mkdir()
         descriptor = os.open(making / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -87,11 +87,11 @@ def hash_positions(key0: U64, key1: U64, which: npt.NDArray[np.uint32], first: i
 
 
 @kernel
-def hash_bytes(key0: int, key1: int, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], out: U64) -> None:
-    """out[i] = SipHash-2-4 of data[offsets[i]:offsets[i + 1]] under (key0, key1)."""
-    for row in range(len(offsets) - 1):
-        at, end = offsets[row], offsets[row + 1]
-        length = end - at
+def hash_spans(key0: int, key1: int, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], out: U64) -> None:
+    """out[i] = SipHash-2-4 of data[starts[i]:starts[i] + lengths[i]] under (key0, key1)."""
+    for row in range(len(starts)):
+        at, length = starts[row], lengths[row]
+        end = at + length
         v0, v1, v2, v3 = _start(np.uint64(key0), np.uint64(key1))
         while end - at >= 8:
             word = np.uint64(0)
@@ -104,3 +104,10 @@ def hash_bytes(key0: int, key1: int, data: npt.NDArray[np.uint8], offsets: npt.N
             word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
         v0, v1, v2, v3 = _absorb(word, v0, v1, v2, v3)
         out[row] = _finish(v0, v1, v2, v3)
+
+
+def hash_bytes(key: tuple[int, int], data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> U64:
+    """[n] SipHash-2-4 of the n spans of data under the key."""
+    out = np.empty(len(starts), np.uint64)
+    hash_spans(np.uint64(key[0]), np.uint64(key[1]), np.ascontiguousarray(data), np.ascontiguousarray(starts), np.ascontiguousarray(lengths), out)
+    return out

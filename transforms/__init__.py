@@ -1,0 +1,25 @@
+"""The Beam shell: PTransforms around functions of the folders below. Importing a name here imports apache_beam.
+
+`WriteShards` and `BatchDicts` for users' own pipelines; `IngestGroups` and `ShardRuns` are the stages of `recordmill build`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PLACES = {"BatchDicts": "write_shards", "WriteShards": "write_shards", "IngestGroups": "stages", "ShardRuns": "stages"}
+__all__ = ["BatchDicts", "IngestGroups", "ShardRuns", "WriteShards"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'recordmill.transforms' has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"recordmill.transforms.{_PLACES[name]}"), name)
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != "apache_beam":
+            raise
+        from recordmill.schemas.errors import MissingExtraError
+
+        raise MissingExtraError(f"recordmill.transforms.{name}", "beam", "apache_beam") from None

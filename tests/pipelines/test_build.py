@@ -1,0 +1,266 @@
+"""The build as a whole, on data in memory: the shards are the plain answer, the same bytes however it ran, and all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import recordmill
+from recordmill.pipelines.build import BuildResult
+from recordmill.records.encode import encode
+from recordmill.schemas.errors import UsageError
+from recordmill.shards.manifest import generations, is_data_set
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+
+def table(rows: int) -> pa.Table:
+    generator = np.random.default_rng(5)
+    return pa.table(
+        {
+            "id": np.arange(rows),
+            "x": generator.random(rows).astype("f4"),
+            "text": [None if i % 7 == 0 else "é" * (i % 50) for i in range(rows)],
+            "tokens": [list(range(i % 5)) if i % 3 else None for i in range(rows)],
+        }
+    )
+
+
+def shard_bytes(result: BuildResult) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in result.shards}
+
+
+def read_back(result: BuildResult, split: str | None = None) -> list[dict[str, Any]]:
+    return recordmill.open(result.out, split=split).to_table().to_pylist()
+
+
+def test_what_is_built_is_what_was_given(tmp_path: Path) -> None:
+    data = table(1000)
+    result = recordmill.build(data, tmp_path / "out", num_shards=3)
+    assert result.records == {"train": 1000}
+    assert (result.read, result.rejected) == (1000, 0)
+    rows = read_back(result)
+    assert [row["id"] for row in rows] != sorted(row["id"] for row in rows)
+    assert sorted(rows, key=lambda row: row["id"]) == data.to_pylist()
+    assert recordmill.verify(result.out) == []
+
+
+def test_each_record_is_the_plain_encoding_of_its_row(tmp_path: Path) -> None:
+    result = recordmill.build(table(50), tmp_path / "out", shuffle=False, num_shards=1)
+    batch = recordmill.open(result.out).to_table().combine_chunks().to_batches()[0]
+    assert result.shards[0].read_bytes() == encode(batch, result.schema).data.tobytes()
+
+
+VARIATIONS: dict[str, dict[str, Any]] = {
+    "1 thread": {"threads": 1},
+    "8 threads": {"threads": 8},
+    "little memory": {"memory": "128MiB"},
+    "through the runner": {"exchange": "runner"},
+    "bundles repeated": {"beam_args": ("--direct_runner_bundle_repeat=2",)},
+    "DirectRunner by name": {"runner": "DirectRunner"},
+}
+
+
+@pytest.mark.parametrize("options", [{"num_shards": 7}, {"shard_size": "20kB", "splits": "a=0.7,b=0.3"}, {"key_bits": 8, "num_shards": 5}, {"compression": "gzip"}], ids=str)
+def test_the_same_bytes_however_it_ran(tmp_path: Path, options: dict[str, Any]) -> None:
+    data = table(5000)
+    expected = shard_bytes(recordmill.build(data, tmp_path / "plain", **options))
+    assert len(expected) > 1 or "compression" in options
+    for name, how in VARIATIONS.items():
+        assert shard_bytes(recordmill.build(data, tmp_path / name, **options, **how)) == expected, name
+
+
+def test_many_runs_give_the_same_bytes_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from recordmill.shards import build_plan
+    from recordmill.sources import memory
+
+    data = table(5000)
+    expected = shard_bytes(recordmill.build(data, tmp_path / "one", num_shards=4))
+    monkeypatch.setattr(build_plan.BuildPlan, "arena_bytes", property(lambda self: 20_000))
+    monkeypatch.setattr(memory, "UNIT_BYTES", 10_000)
+    batches = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=77))
+    assert shard_bytes(recordmill.build(batches, tmp_path / "many", num_shards=4)) == expected
+
+
+def test_a_process_with_another_hash_seed_and_folder_gives_the_same_bytes(tmp_path: Path) -> None:
+    script = "import sys, recordmill; r = recordmill.build({'x': list(range(999))}, sys.argv[1], num_shards=2); print(*[p.read_bytes().hex() for p in r.shards])"
+    outputs = set()
+    for seed in ("0", "1"):
+        folder = tmp_path / seed
+        folder.mkdir()
+        run = subprocess.run([sys.executable, "-c", script, "out"], cwd=folder, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        outputs.add(run.stdout)
+    assert len(outputs) == 1
+
+
+def test_the_shuffle_is_one(tmp_path: Path) -> None:
+    rows = 20_000
+    order = np.array([row["id"] for row in read_back(recordmill.build({"id": np.arange(rows)}, tmp_path / "out"))])
+    assert sorted(order) == list(range(rows))
+    assert abs(np.corrcoef(order, np.arange(rows))[0, 1]) < 0.03  # 4 standard deviations of a random permutation's
+    neighbours = np.abs(np.diff(order))
+    assert np.mean(neighbours == 1) < 0.001
+    other = [row["id"] for row in read_back(recordmill.build({"id": np.arange(rows)}, tmp_path / "other", seed=1))]
+    assert abs(np.corrcoef(order, other)[0, 1]) < 0.03
+
+
+def test_splits_and_groups(tmp_path: Path) -> None:
+    data = {"user": [f"u{i % 40}" for i in range(2000)], "x": np.arange(2000)}
+    result = recordmill.build(data, tmp_path / "out", splits={"train": 0.5, "test": 0.5}, split_by="user")
+    users = {split: {row["user"] for row in read_back(result, split)} for split in ("train", "test")}
+    assert not users["train"] & users["test"]
+    assert len(users["train"] | users["test"]) == 40
+    assert sum(result.records.values()) == 2000
+
+
+def test_a_record_larger_than_a_shard_leaves_no_empty_shard(tmp_path: Path) -> None:
+    data = {"id": list(range(20)), "blob": [b"x" * (50_000 if i == 7 else 100) for i in range(20)]}
+    result = recordmill.build(data, tmp_path / "out", shard_size="1kB")
+    names = [path.name for path in result.shards]
+    assert names == [f"train-{i:05d}-of-{len(names):05d}.tfrecord" for i in range(len(names))]
+    assert all(shard.records for _, _, shard in result.manifest.shards())
+    assert sorted(row["id"] for row in read_back(result)) == list(range(20))
+    assert recordmill.verify(result.out) == []
+
+
+def test_overwriting_keeps_the_old_data_set_readable(tmp_path: Path) -> None:
+    old = recordmill.build({"x": [1, 2, 3]}, tmp_path)
+    reader = recordmill.open(tmp_path)
+    with pytest.raises(UsageError, match="--overwrite"):
+        recordmill.build({"x": [4]}, tmp_path)
+    new = recordmill.build({"x": [4]}, tmp_path, overwrite=True)
+    assert [row["x"] for row in read_back(new)] == [4]
+    assert sorted(row["x"] for row in reader.to_table().to_pylist()) == [1, 2, 3]
+    assert all(path.exists() for path in old.shards)
+
+
+def test_an_iterator_that_fails_leaves_nothing_and_its_own_error(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, int]]:
+        yield {"x": 1}
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="the source broke"):
+        recordmill.build(rows(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_shards": 4}, "has only 3 records"),
+        ({"num_shards": 0}, "at least one"),
+        ({"num_shards": 2, "shard_size": "1MiB"}, "exclude each other"),
+        ({"shard_size": "many"}, "128MiB"),
+        ({"memory": "1MiB"}, "at least 128MiB"),
+        ({"splits": "train"}, "NAME=FRACTION"),
+        ({"splits": "train=0.5"}, "rest=0.5"),
+        ({"key": "y"}, "no such column; there are x"),
+        ({"split_by": "y", "splits": "a=1"}, "no such column"),
+        ({"label": "y"}, "y"),
+        ({"dtypes": {"x": "int99"}}, "int99"),
+        ({"max_rejects": "few"}, "0.5%"),
+        ({"compression": "lzma"}, "none or gzip"),
+        ({"name": "my data"}, "letters"),
+        ({"threads": 0}, "at least 1"),
+        ({"beam_args": ("--nonsense=1",)}, "--nonsense=1"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_refused_and_leaves_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        recordmill.build({"x": [1, 2, 3]}, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+_BUILD = """
+import sys, recordmill
+def rows():
+    for i in range(3_000_000):
+        yield {"x": i, "text": "some text to make it longer"}
+recordmill.build(rows(), sys.argv[1], overwrite=True, quiet=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_build_killed_at_any_time_leaves_the_old_data_set_and_the_next_succeeds(tmp_path: Path) -> None:
+    recordmill.build({"x": [1, 2, 3], "text": ["a"] * 3}, tmp_path)
+    old = generations(tmp_path)
+    for attempt in range(10):
+        process = subprocess.Popen([sys.executable, "-c", _BUILD, str(tmp_path)])
+        while not list(tmp_path.glob("_run-*")) and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.4 * attempt)
+        process.kill()
+        process.wait()
+        assert is_data_set(tmp_path)
+        if generations(tmp_path) == old:
+            assert len(recordmill.open(tmp_path)) == 3
+        assert recordmill.verify(tmp_path) == []
+    result = recordmill.build({"x": [4], "text": ["b"]}, tmp_path, overwrite=True)
+    assert result.records == {"train": 1}
+    assert not list(tmp_path.glob("_run-*"))
+
+
+def test_ctrl_c_leaves_nothing_visible(tmp_path: Path) -> None:
+    import signal
+
+    script = _BUILD.replace("recordmill.build(", "print('begun', flush=True); recordmill.build(")
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    while not list(tmp_path.glob("out/_run-*")):
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_two_builds_at_once_one_commits_and_the_other_says_so(tmp_path: Path) -> None:
+    outcomes: list[str] = []
+    ready = threading.Barrier(2)
+
+    def rows(value: int) -> Iterator[dict[str, int]]:
+        yield {"x": value}
+        ready.wait(timeout=60)
+        yield {"x": value}
+
+    def work(value: int) -> None:
+        try:
+            recordmill.build(rows(value), tmp_path / "out")
+            outcomes.append("committed")
+        except recordmill.RecordmillError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcome.split(":")[-1].strip() == "committed" for outcome in outcomes) == [False, True]
+    assert any("another build committed" in outcome for outcome in outcomes)
+    values = {row["x"] for row in recordmill.open(tmp_path / "out").to_table().to_pylist()}
+    assert values in ({1}, {2})
+    assert recordmill.verify(tmp_path / "out") == []
+
+
+def test_the_result_reads_well_and_the_summary_is_json(tmp_path: Path) -> None:
+    result = recordmill.build({"x": [1, 2]}, tmp_path / "out")
+    assert repr(result).startswith(f"<recordmill data set {tmp_path}/out: train 2 records, 1 features, 1 shards, ")
+    summary = json.loads(json.dumps(result.to_json()))
+    assert summary["records"] == {"train": 2}
+    assert summary["features"] == {"x": "int64"}

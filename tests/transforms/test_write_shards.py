@@ -1,0 +1,71 @@
+"""WriteShards in a user's own pipeline: the shards don't depend on bundles, rows that don't fit are rejects, the graph has no side effects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache Beam")
+
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E402
+
+import recordmill  # noqa: E402
+from recordmill.schemas.feature import Feature, Schema  # noqa: E402
+from recordmill.shards.cuts import ShardOptions  # noqa: E402
+from recordmill.shards.manifest import load  # noqa: E402
+from recordmill.shards.order import OrderOptions  # noqa: E402
+from recordmill.shards.rejects import RejectBudget  # noqa: E402
+from recordmill.transforms import BatchDicts, WriteShards  # noqa: E402
+
+SCHEMA = Schema((Feature("x", "int64", required=True), Feature("text", "string")))
+
+
+def write(rows: list[dict[str, Any]], out: Path, batch_rows: int = 100, flags: tuple[str, ...] = (), **options: Any) -> dict[str, bytes]:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(flags)))
+    _ = pipeline | beam.Create(rows) | BatchDicts(batch_rows) | WriteShards(str(out), SCHEMA, **options)
+    assert not out.exists()
+    pipeline.run().wait_until_finish()
+    part = load(out).parts[0]
+    assert not list(out.glob("_run-*"))
+    return {shard.name: (out / part.folder / shard.name).read_bytes() for _, _, shard in load(out).shards()}
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    return [{"x": i, "text": f"row {i}"} if i % 3 else {"x": i} for i in range(count)]
+
+
+def test_a_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
+    write(rows(1000), tmp_path / "out", shards=ShardOptions(num_shards=3), order=OrderOptions(splits=(("a", 0.5), ("b", 0.5))))
+    read = recordmill.open(tmp_path / "out").to_table().to_pylist()
+    assert [row["x"] for row in read] != list(range(1000))
+    assert sorted(read, key=lambda row: row["x"]) == [{"x": i, "text": f"row {i}" if i % 3 else None} for i in range(1000)]
+    assert recordmill.verify(tmp_path / "out") == []
+
+
+def test_the_same_records_give_the_same_shards_whatever_the_bundles(tmp_path: Path) -> None:
+    expected = write(rows(1000), tmp_path / "one", shards=ShardOptions(num_shards=3))
+    again = write(list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, shards=ShardOptions(num_shards=3), exchange="runner")
+    repeated = write(rows(1000), tmp_path / "three", flags=("--direct_runner_bundle_repeat=2",), shards=ShardOptions(num_shards=3))
+    assert expected == again == repeated
+
+
+def test_rows_that_do_not_fit_are_rejects_within_the_budget(tmp_path: Path) -> None:
+    wrong = [*rows(50), {"text": "no x"}]
+    with pytest.raises(Exception, match="1 of 51 records were rejected"):
+        write(wrong, tmp_path / "out")
+    write(wrong, tmp_path / "allowed", budget=RejectBudget(1))
+    manifest = load(tmp_path / "allowed")
+    assert (manifest.records, manifest.rejects["count"]) == ({"train": 50}, 1)
+    assert "x" in (tmp_path / "allowed" / manifest.rejects["files"][0]).read_text()
+
+
+def test_batches_of_other_widths_are_made_to_fit(tmp_path: Path) -> None:
+    batch = pa.record_batch({"x": pa.array([1, 2], pa.int32()), "text": pa.array(["a", None])})
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        _ = pipeline | beam.Create([batch]) | WriteShards(str(tmp_path / "out"), SCHEMA)
+    assert sorted(row["x"] for row in recordmill.open(tmp_path / "out").to_table().to_pylist()) == [1, 2]

@@ -1,0 +1,152 @@
+"""`WriteShards`: a PCollection of RecordBatches of a user's own pipeline to a committed data set, as `build` writes one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.pvalue import AsSingleton
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from recordmill.records.encode import encode
+from recordmill.records.frames import FRAME_BYTES
+from recordmill.schemas.errors import Reject, UsageError
+from recordmill.schemas.feature import Schema
+from recordmill.shards.build_plan import FILES, BuildPlan, load_plan
+from recordmill.shards.cuts import ShardOptions
+from recordmill.shards.ingest import Ingested
+from recordmill.shards.order import DEFAULT_SPLIT, OrderOptions, place_payloads
+from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
+from recordmill.shards.run_file import Buckets, Run, RunWriter
+from recordmill.shards.run_folder import RunFolder, check_out
+from recordmill.sources.conform import conform
+from recordmill.sources.python_rows import batches_of_rows
+from recordmill.transforms.stages import PlanPath, ShardRuns
+
+_held: dict[str, RunFolder] = {}  # run folders that this process has made and locked; released when the job has committed
+_held_lock = threading.Lock()
+
+
+@dataclass
+class BatchDicts(beam.PTransform):
+    """A PCollection of dicts (feature name to value, missing ones absent or None) to RecordBatches of up to batch_rows rows."""
+
+    batch_rows: int = 4096
+
+    def expand(self, rows: beam.PCollection) -> beam.PCollection:  # {name: value} -> RecordBatch
+        return rows | beam.BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows) | beam.FlatMap(batches_of_rows)
+
+
+@dataclass
+class WriteShards(beam.PTransform):
+    """RecordBatches with the schema's columns to a data set at `out`; gives a PCollection with its one Manifest.
+
+    The records have no position, so a record's place is a hash of its bytes, or of `order.key`; the same records give the same shards
+    whatever the bundles. Rows that don't fit the schema are rejects, held against the budget. Nothing is written while the graph is built.
+
+    Raises (when the pipeline runs): what `finish` raises; UsageError if out holds a data set and overwrite is not set.
+    """
+
+    out: str
+    schema: Schema
+    order: OrderOptions = field(default_factory=OrderOptions)
+    shards: ShardOptions = field(default_factory=ShardOptions)
+    compression: str = "none"
+    budget: RejectBudget = field(default_factory=RejectBudget)
+    overwrite: bool = False
+    name: str = "dataset"
+    threads: int = 1
+    memory_bytes: int = 2 << 30
+    exchange: str = FILES
+    packs: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.order.shuffle:
+            raise UsageError("records of a pipeline have no order to keep: shuffle, or give a key")
+
+    def expand(self, batches: beam.PCollection) -> beam.PCollection:  # RecordBatch -> Manifest
+        run = uuid.uuid4().hex[:12]
+        plan = batches.pipeline | "Start" >> beam.Create([run]) | "MakeFolder" >> beam.Map(start_run, self)
+        ingested = batches | "Ingest" >> beam.ParDo(_IngestBatches(), AsSingleton(plan))
+        manifest = ingested | "Shard" >> ShardRuns(plan, self.packs)
+        return manifest | "Release" >> beam.Map(_release, AsSingleton(plan))
+
+
+def start_run(run: str, options: WriteShards) -> PlanPath:
+    """Make the run's folder, once however often it is asked for, and the plan in it."""
+    with _held_lock:
+        if run not in _held:
+            base = check_out(options.out, options.overwrite)
+            _held[run] = RunFolder.create(options.out, run)
+            splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
+            BuildPlan(
+                folder=str(_held[run].path.absolute()),
+                base=base,
+                schema=options.schema,
+                splits=splits,
+                buckets=Buckets.plan(len(splits), 2**64, options.shards.num_shards or 64),
+                order=options.order,
+                shards=options.shards,
+                compression=options.compression,
+                exchange=options.exchange,
+                threads=options.threads,
+                memory_bytes=options.memory_bytes,
+                budget=options.budget,
+                name=options.name,
+                about={"name": options.name, "seed": options.order.seed, "key": options.order.key, "split_seed": options.order.split_seed},
+            ).save()
+        return os.path.join(_held[run].path.absolute(), "plan.pickle")
+
+
+class _IngestBatches(beam.DoFn):
+    """Collects a bundle's batches in one RunWriter; gives Ingested accounts as runs fill and when the bundle ends."""
+
+    def start_bundle(self) -> None:
+        self._writer: RunWriter | None = None
+        self._rejects: RejectWriter | None = None
+        self._read = 0
+
+    def process(self, batch: pa.RecordBatch, plan_path: PlanPath) -> Iterator[Ingested]:
+        plan = load_plan(plan_path)
+        if self._writer is None or self._rejects is None:
+            folder = Path(plan.folder)
+            self._writer = RunWriter(str(folder / "runs"), plan.buckets, plan.arena_bytes)
+            self._rejects = RejectWriter(folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl")
+        fitted = conform(batch, plan.schema)
+        self._rejects.write(Reject("pipeline", f"row {row} of a batch", reason, message) for row, reason, message in fitted.bad)
+        self._read += batch.num_rows
+        frames = encode(fitted.batch, plan.schema)
+        keys, splits = place_payloads(plan.order, fitted.batch, frames)
+        nowhere, position = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
+        runs = tuple(self._writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, nowhere, position))
+        if runs:
+            yield self._account(runs)
+
+    def finish_bundle(self) -> Iterable[Any]:
+        if self._writer is not None:
+            runs = () if self._writer.empty else (self._writer.finish(),)
+            yield WindowedValue(self._account(runs, last=True), GlobalWindow().max_timestamp(), [GlobalWindow()])
+
+    def _account(self, runs: tuple[Run, ...], last: bool = False) -> Ingested:
+        """The bundle's accounts since the last call; its rejects are told once, at its end."""
+        assert self._rejects is not None
+        read, self._read = self._read, 0
+        return Ingested(0, runs, read, self._rejects.close() if last else Rejected.zero())
+
+
+def _release(manifest: Any, plan_path: PlanPath) -> Any:
+    """Remove the run's folder; kept apart from the commit so that a repeated commit still finds it."""
+    with _held_lock:
+        folder = _held.pop(Path(plan_path).parent.name.removeprefix("_run-"), None)
+    if folder is not None:
+        folder.close()
+    return manifest
