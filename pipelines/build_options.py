@@ -52,7 +52,7 @@ class BuildOptions:
             "seed": order.seed,
             "shuffle": order.shuffle,
             "key": order.key,
-            "splits": {name: fraction for name, fraction in order.splits},
+            "splits": dict(order.splits),
             "split_by": order.split_by,
             "split_seed": order.split_seed,
             "shard_bytes": None if shards.num_shards else shards.shard_bytes,

@@ -5,6 +5,7 @@ A cut never depends on buckets, units, threads or memory: a bucket that straddle
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,7 +74,7 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
 def _cuts(split: int, weights: np.ndarray, edges: list[int], by: str) -> list[Cut]:  # type: ignore[type-arg]
     before = np.concatenate([[0], np.cumsum(weights)])
     result = []
-    for index, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for index, (start, stop) in enumerate(itertools.pairwise(edges)):
         first = int(np.searchsorted(before, start, side="right")) - 1
         last = int(np.searchsorted(before, stop, side="left"))
         base = int(before[first])

@@ -84,7 +84,9 @@ def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Se
     in_runs = sum(run.records for one in ingested for run in one.runs)
     in_shards = sum(shard.info.records for shard in shards)
     if not read == in_shards + rejected == in_runs + rejected:
-        raise AccountsError(f"{read} records were read, {rejected} rejected, {in_runs} put in order and {in_shards} written: they don't add up; nothing was committed")
+        raise AccountsError(
+            f"{read} records were read, {rejected} rejected, {in_runs} put in order and {in_shards} written: they don't add up; nothing was committed"
+        )
     run_sum, shard_sum = 0, 0
     for one in ingested:
         for run in one.runs:
@@ -100,7 +102,8 @@ def tfds_files(manifest: Manifest, plan: BuildPlan) -> dict[str, str]:
     part = manifest.parts[-1]
     template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
     splits = {
-        name: TfdsSplit(shard_lengths=[shard.records for shard in shards], num_bytes=sum(shard.bytes for shard in shards)) for name, shards in part.splits.items()
+        name: TfdsSplit(shard_lengths=[shard.records for shard in shards], num_bytes=sum(shard.bytes for shard in shards))
+        for name, shards in part.splits.items()
     }
     info = dataset_info_json(manifest.name, TFDS_VERSION, splits, template, schema=plan.schema)
     return {
@@ -125,7 +128,11 @@ def _number(plan: BuildPlan, shards: Sequence[WrittenShard]) -> dict[str, tuple[
             old = shard_name(info)
             new = replace(old, index=index, of=len(full))
             if new != old:
-                for before, after in ((str(old), str(new)), (f"{INDEX_FOLDER}/{old.index_name}", f"{INDEX_FOLDER}/{new.index_name}"), (f"{INDEX_FOLDER}/{old.members_name}", f"{INDEX_FOLDER}/{new.members_name}")):
+                for before, after in (
+                    (str(old), str(new)),
+                    (f"{INDEX_FOLDER}/{old.index_name}", f"{INDEX_FOLDER}/{new.index_name}"),
+                    (f"{INDEX_FOLDER}/{old.members_name}", f"{INDEX_FOLDER}/{new.members_name}"),
+                ):
                     if (folder / before).exists() and before != after:
                         os.replace(folder / before, folder / after)
             renamed.append(replace(info, name=str(new)))
@@ -186,7 +193,15 @@ def _write_inputs(plan: BuildPlan, ingested: Sequence[Ingested]) -> dict[str, An
 def _run(plan: BuildPlan) -> dict[str, Any]:
     versions = {name: version(name) for name in ("recordmill", "numpy", "pyarrow", "numba")}
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"id": RunFolder.attach(plan.folder).id, "finished": finished, "python": platform.python_version(), "versions": versions, "threads": plan.threads, "memory_bytes": plan.memory_bytes, "exchange": plan.exchange}
+    return {
+        "id": RunFolder.attach(plan.folder).id,
+        "finished": finished,
+        "python": platform.python_version(),
+        "versions": versions,
+        "threads": plan.threads,
+        "memory_bytes": plan.memory_bytes,
+        "exchange": plan.exchange,
+    }
 
 
 def _digest(document: Mapping[str, Any]) -> str:

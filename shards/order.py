@@ -73,7 +73,8 @@ def split_names(options: OrderOptions, files: Sequence[InputFile]) -> tuple[str,
     said = dict.fromkeys(file.split for file in files if file.split is not None)
     if said and options.splits:
         raise UsageError(
-            f"the inputs' folders or names already say splits ({', '.join(said)}), and --splits would mix them: drop --splits, or give the folder of one split as INPUT"
+            f"the inputs' folders or names already say splits ({', '.join(said)}), and --splits would mix them: "
+            "drop --splits, or give the folder of one split as INPUT"
         )
     if options.splits:
         return tuple(name for name, _ in options.splits)

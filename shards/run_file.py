@@ -6,6 +6,7 @@ with the reference: footers add up to the histogram of the whole data set, from 
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from collections.abc import Iterator
@@ -143,7 +144,7 @@ class RunWriter:
         split_edges = np.searchsorted(splits, np.arange(self._buckets.splits + 1))
         sizes = np.concatenate([[0], np.cumsum(entries["size"], dtype=np.int64)])
         keys = np.ascontiguousarray(entries["key"])
-        for split, (first, last) in enumerate(zip(split_edges[:-1], split_edges[1:], strict=True)):
+        for split, (first, last) in enumerate(itertools.pairwise(split_edges.tolist())):
             cuts = np.concatenate([[first], first + np.searchsorted(keys[first:last], self._edges), [last]])
             histogram.records[split] = np.diff(cuts)
             histogram.bytes[split] = np.diff(sizes[cuts])

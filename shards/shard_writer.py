@@ -18,7 +18,7 @@ from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
 from recordmill.shards.merge import Merged, merge
 from recordmill.shards.names import ShardName
 from recordmill.shards.run_file import Block, permuted
-from recordmill.shards.shard_output import PlainOutput
+from recordmill.shards.shard_output import ShardOutput
 from recordmill.shards.siphash import U64
 from recordmill.shards.sums import add_sums, record_sum
 
@@ -45,7 +45,7 @@ def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block]
     index = NpyFile(temporary_index, INDEX_DTYPE)
     total, framed = 0, 0
     with open(temporary, "xb", buffering=0) as file:
-        output = PlainOutput(file)
+        output = ShardOutput(file, name.compression)
         for frames, keys in cut_frames(merge(blocks, memory_bytes // 2), cut, str(name)):
             output.write(frames)
             index.append(make_index(frames.lengths + FRAME_BYTES, keys, framed))

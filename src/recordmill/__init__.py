@@ -37,7 +37,22 @@ _PLACES = {
     "RecordmillError": "schemas.errors",
     "UsageError": "schemas.errors",
 }
-__all__ = ["BuildResult", "DataError", "Dataset", "Feature", "ReadResult", "RecordmillError", "Schema", "UsageError", "build", "example", "open", "parse_example", "read", "verify"]
+__all__ = [
+    "BuildResult",
+    "DataError",
+    "Dataset",
+    "Feature",
+    "ReadResult",
+    "RecordmillError",
+    "Schema",
+    "UsageError",
+    "build",
+    "example",
+    "open",
+    "parse_example",
+    "read",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

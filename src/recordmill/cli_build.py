@@ -28,13 +28,18 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "build",
         help="raw images, text, CSV, JSONL, Parquet or TFRecords to shuffled TFRecord shards",
-        description="Turn raw data into a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until all of it is written and accounted for.",
+        description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until all is written and accounted for.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.set_defaults(run=run, takes_beam_flags=True)
-    parser.add_argument("inputs", nargs="+", metavar="[KIND] INPUT", help=f"KIND is one of {', '.join(KINDS)}, else it is told from the content; INPUT is a file, a folder, a quoted glob or @list.txt")
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="[KIND] INPUT",
+        help=f"KIND is one of {', '.join(KINDS)}, else told from the content; INPUT is a file, a folder, a quoted glob or @list.txt",
+    )
     parser.add_argument("--out", required=True, metavar="OUT", help="the folder of the data set")
     parser.add_argument("--overwrite", action="store_true", help="replace the data set that OUT holds; readers of the old one can finish")
     _add_record_options(parser.add_argument_group("records"))
@@ -48,9 +53,11 @@ def add_parser(commands: Any) -> None:
 
 def _add_record_options(group: Any) -> None:
     group.add_argument("--schema", metavar="FILE", help="a schema.pbtxt (TensorFlow Metadata); without it the types are inferred over all the data")
-    group.add_argument("--dtype", action="append", default=[], metavar="FEATURE=DTYPE", help="override an inferred type: price=float64, image=uint8[28,28]; can be given again")
+    group.add_argument(
+        "--dtype", action="append", default=[], metavar="FEATURE=DTYPE", help="instead of the inferred type: price=float64, image=uint8[28,28]; repeatable"
+    )
     group.add_argument("--label", metavar="COLUMN", help="the label: strings become class numbers, and readers return it as y by default")
-    group.add_argument("--max-rejects", default="0", metavar="N|P%%", help="how many records may be unusable (default 0: any stops the build); they are listed in OUT/rejects")
+    group.add_argument("--max-rejects", default="0", metavar="N|P%%", help="how many records may be unusable (default 0); they are listed in OUT/rejects")
     group.add_argument("--follow-links", action="store_true", help="follow symbolic links that lead out of an INPUT folder")
 
 
@@ -58,7 +65,7 @@ def _add_order_options(group: Any) -> None:
     group.add_argument("--seed", type=int, default=0, help="of the shuffle (default 0)")
     group.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the input")
     group.add_argument("--key", metavar="COLUMN", help="shuffle by a hash of this column, so that a record keeps its place and split when others are added")
-    group.add_argument("--splits", metavar="NAME=P,...", help="divide at random, as in train=0.9,validation=0.1; by default what the folders say, else all is train")
+    group.add_argument("--splits", metavar="NAME=P,...", help="divide at random: train=0.9,validation=0.1; default: what folders say, else all is train")
     group.add_argument("--split-by", metavar="COLUMN", help="keep records with equal values of this column in one split")
     group.add_argument("--split-seed", type=int, default=0, help="of the division into splits (default 0)")
 
@@ -82,9 +89,11 @@ def _add_image_options(group: Any) -> None:
 
 def _add_csv_options(group: Any) -> None:
     group.add_argument("--delimiter", metavar="C", help="one character, or 'tab' (default: told from the content)")
-    group.add_argument("--quote", metavar="C", help="one character, or 'none' (default \\")")
+    group.add_argument("--quote", metavar="C", help="one character, or 'none' (default: the double quote)")
     group.add_argument("--escape", metavar="C", help="a character that makes the next one literal")
-    group.add_argument("--null", dest="null_tokens", action="append", metavar="TOKEN", help="how a missing value is written (default: empty and NA); can be given again")
+    group.add_argument(
+        "--null", dest="null_tokens", action="append", metavar="TOKEN", help="how a missing value is written (default: empty and NA); repeatable"
+    )
     group.add_argument("--no-header", dest="header", action="store_const", const=False, help="the first row is data; needs --names")
     group.add_argument("--names", metavar="A,B,...", help="the columns' names, in place of the header's")
     group.add_argument("--comment", metavar="C", help="lines that start with it are skipped")
@@ -104,7 +113,7 @@ def _add_run_options(group: Any) -> None:
     group.add_argument("--memory", default="2GiB", metavar="SIZE", help="what the build may hold at once, beside the interpreter (default 2GiB)")
     group.add_argument("--threads", type=int, metavar="N", help="default: all cores")
     group.add_argument("--runner", metavar="RUNNER", help="the Beam runner (default: FnApiRunner, in this process)")
-    group.add_argument("--exchange", choices=("files", "runner"), help="how records travel to their shards: in files that all workers see, or through the runner")
+    group.add_argument("--exchange", choices=("files", "runner"), help="how records reach their shards: in files all workers see, or through the runner")
     group.add_argument("--quiet", action="store_true", help="no progress and no summary")
     group.add_argument("--json", action="store_true", help="print a machine-readable summary on stdout")
 
@@ -164,7 +173,8 @@ def summary(result: Any) -> list[str]:
 
     size = sum(shard.bytes for _, _, shard in result.manifest.shards())
     lines = [f"note: {note}" for note in result.notes]
-    lines.append(f"{result.out}: {result.kind}, {result.read:,} records read, {result.read - result.rejected:,} written, {result.rejected:,} rejected, in {result.seconds:.1f} s")
+    accounts = f"{result.read:,} records read, {result.read - result.rejected:,} written, {result.rejected:,} rejected"
+    lines.append(f"{result.out}: {result.kind}, {accounts}, in {result.seconds:.1f} s")
     for split, count in result.records.items():
         shards = len(result.manifest.shards(split))
         lines.append(f"  {split}: {count:,} records in {shards:,} shard{'s' if shards != 1 else ''}")

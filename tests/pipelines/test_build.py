@@ -73,7 +73,9 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{"num_shards": 7}, {"shard_size": "20kB", "splits": "a=0.7,b=0.3"}, {"key_bits": 8, "num_shards": 5}, {"compression": "gzip"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"num_shards": 7}, {"shard_size": "20kB", "splits": "a=0.7,b=0.3"}, {"key_bits": 8, "num_shards": 5}, {"compression": "gzip"}], ids=str
+)
 def test_the_same_bytes_however_it_ran(tmp_path: Path, options: dict[str, Any]) -> None:
     data = table(5000)
     expected = shard_bytes(recordmill.build(data, tmp_path / "plain", **options))
@@ -95,7 +97,9 @@ def test_many_runs_give_the_same_bytes_as_one(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_process_with_another_hash_seed_and_folder_gives_the_same_bytes(tmp_path: Path) -> None:
-    script = "import sys, recordmill; r = recordmill.build({'x': list(range(999))}, sys.argv[1], num_shards=2); print(*[p.read_bytes().hex() for p in r.shards])"
+    script = (
+        "import sys, recordmill; r = recordmill.build({'x': list(range(999))}, sys.argv[1], num_shards=2); print(*[p.read_bytes().hex() for p in r.shards])"
+    )
     outputs = set()
     for seed in ("0", "1"):
         folder = tmp_path / seed

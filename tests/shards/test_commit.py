@@ -138,7 +138,7 @@ def test_an_out_that_must_not_be_written_to_is_refused(tmp_path: Path) -> None:
     assert check_out(tmp_path / "full", overwrite=True) == 1
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("x")
-    with pytest.raises(UsageError, match="thesis.tex"):
+    with pytest.raises(UsageError, match=r"thesis\.tex"):
         check_out(tmp_path / "home", overwrite=True)
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="is a file"):

@@ -86,7 +86,17 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
     by_value=st.booleans(),
     memory_bytes=st.sampled_from([1, 200, 10**6]),
 )
-def test_shards_are_the_sorted_list_cut(tmp_path: Path, records: list[Record], chunk: int, arena_bytes: int, buckets: int, shard_bytes: int, num_shards: int | None, by_value: bool, memory_bytes: int) -> None:  # fmt: skip
+def test_shards_are_the_sorted_list_cut(
+    tmp_path: Path,
+    records: list[Record],
+    chunk: int,
+    arena_bytes: int,
+    buckets: int,
+    shard_bytes: int,
+    num_shards: int | None,
+    by_value: bool,
+    memory_bytes: int,
+) -> None:
     sizes = [sum(record[0] == split for record in records) for split in (0, 1)]
     if num_shards is not None:
         num_shards = min(num_shards, *(size for size in sizes if size))
