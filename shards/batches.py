@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from recordmill.records.decode import decode
 from recordmill.records.frames import HEADER_BYTES
+from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.threads import thread_map
 from recordmill.shards.catalog import ShardFile
@@ -27,15 +28,25 @@ class Load:
     block: Block | None = None
 
 
-def loads(files: Sequence[ShardFile], pieces: Iterable[Piece]) -> Iterator[Load]:
-    """The work of these pieces in order; streams are read here, block by block."""
+def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False) -> Iterator[Load]:
+    """The work of these pieces in order; streams are read here, block by block.
+
+    lenient: a stream that is damaged ends with a load of no bytes, whose piece says the fault, instead of an error.
+    """
     for piece in pieces:
         file = files[piece.file]
         if piece.stop is not None:
             yield Load(file, piece)
-        else:
+            continue
+        record = offset = 0
+        try:
             for block in stream(file):
+                record, offset = block.first_record + len(block.frames), block.first_offset
                 yield Load(file, piece, block)
+        except DataError as error:
+            if not lenient:
+                raise
+            yield Load(file, Piece(piece.file, record, None, offset, offset, f"{error.place}: {error.reason}; what is behind it is lost"))
 
 
 def decode_block(block: Block, schema: Schema, source: str) -> pa.RecordBatch:

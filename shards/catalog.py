@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from recordmill.records.crc32c import of_word, unmasked
-from recordmill.records.frames import HEADER_BYTES
+from recordmill.records.frames import HEADER_BYTES, try_scan
+from recordmill.records.shard_file import detect
 from recordmill.schemas import tfmd
 from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import INDEX_FOLDER, Manifest, ShardInfo, generations, is_data_set, load, shard_name
 from recordmill.shards.names import ShardName
 from recordmill.sources.listing import list_inputs
+from recordmill.storage.compression import HEAD_BYTES, NONE, open_blocks
 from recordmill.storage.files import Stat, read_range, stat
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
-_SNIFF_BYTES = 4096  # a compressed file gives its first 12 bytes well within its first page
 _TFDS = re.compile(r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}(?:\.gz)?")
-_GZIP, _ZLIB = 31, 15  # zlib's window bits for the two containers
+_EXTENSIONS = (".tfrecord", ".tfrecords", ".tfr", ".tfrecord.gz", ".tfrecords.gz")
 
 
 @dataclass(frozen=True)
 class ShardFile:
     """One TFRecord file.
 
-    path: where to open it. name: as messages and results call it. split: by manifest or file name. compression: none, gzip or zlib.
+    path: where to open it. name: as messages and results call it. split: by manifest or file name. compression: none, gzip, zlib or zstd.
     stat: what it was when it was listed. info, index, members: of our own shards, what the manifest says of it and where its index is.
     """
 
@@ -73,8 +70,10 @@ class Catalog:
 Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-def find(inputs: Inputs, split: str | None = None) -> Catalog:
+def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> Catalog:
     """What the INPUTs hold, or one split of it.
+
+    lenient: a shard of another size than the manifest says is no error here; its reader counts what it lacks.
 
     Raises:
         UsageError: nothing there, no such split, or a data set together with other inputs.
@@ -84,7 +83,7 @@ def find(inputs: Inputs, split: str | None = None) -> Catalog:
     ours = [name for name in given if os.path.isdir(name) and is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; read it alone, or name its .tfrecord files")
-    catalog = of_data_set(ours[0]) if ours else of_files(given)
+    catalog = of_data_set(ours[0], lenient=lenient) if ours else of_files(given)
     if split is None:
         return catalog
     known = catalog.manifest.splits if catalog.manifest else catalog.splits
@@ -94,27 +93,27 @@ def find(inputs: Inputs, split: str | None = None) -> Catalog:
     return Catalog(files, catalog.schema, catalog.manifest, catalog.root, catalog.generation, catalog.notes)
 
 
-def of_data_set(out: str) -> Catalog:
+def of_data_set(out: str, *, lenient: bool = False) -> Catalog:
     """The shards that the newest manifest of OUT names, each checked to be there with its size."""
     generation = generations(out)[-1]
     manifest = load(out, generation)
     files = []
     for split, part, info in manifest.shards():
         folder, name = Path(out, part.folder), shard_name(info)
-        about = check_size(str(folder / info.name), info)
+        about = check_size(str(folder / info.name), info, lenient=lenient)
         members = str(folder / INDEX_FOLDER / name.members_name) if name.compression != "none" else None
         index = str(folder / INDEX_FOLDER / name.index_name)
         files.append(ShardFile(str(folder / info.name), f"{part.folder}/{info.name}", split, name.compression, about, info, index, members))
     return Catalog(tuple(files), tfmd.from_pbtxt(manifest.schema), manifest, str(out), generation)
 
 
-def check_size(path: str, info: ShardInfo) -> Stat:
+def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     """The file's state; DataError if it isn't there or is not as long as the manifest says."""
     try:
         about = stat(path)
     except FileNotFoundError:
         raise DataError("is missing; the manifest names it", source=path) from None
-    if about.size_bytes != info.bytes:
+    if about.size_bytes != info.bytes and not lenient:
         raise DataError(f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced", source=path)
     return about
 
@@ -125,11 +124,11 @@ def of_files(inputs: Iterable[str]) -> Catalog:
     files, left_out = [], []
     for file in listing.files:
         compression = "none" if file.stat.size_bytes == 0 else sniff(file.path)
-        if compression is None and file.path not in listing.named:
+        if compression is None and file.path not in listing.named and not file.name.lower().endswith(_EXTENSIONS):
             left_out.append(file.name)
             continue
-        # A file named by its own name is read whatever it looks like: its first error then says what is wrong with it.
-        files.append(ShardFile(file.path, file.name, split_of(file.name), compression or "none", file.stat))
+        # A file that was named, or is called a TFRecord, is read whatever it looks like: its first error says what is wrong with it.
+        files.append(ShardFile(file.path, file.name, split_of(file.name), compression or detect(read_range(file.path, 0, HEAD_BYTES).tobytes()), file.stat))
     if not files:
         raise DataError(f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs))
     notes = list(listing.notes)
@@ -152,25 +151,15 @@ def split_of(name: str) -> str:
 
 
 def sniff(path: str) -> str | None:
-    """The compression of a TFRecord file, known by a record header whose CRC is right; None for any other file.
-
-    The uncompressed reading comes first: a record of 35,615 bytes begins with gzip's magic number.
-    """
-    head = read_range(path, 0, _SNIFF_BYTES).tobytes()
-    if _is_header(head):
-        return "none"
-    for compression, bits in (("gzip", _GZIP), ("zlib", _ZLIB)):
+    """The compression of a TFRecord file, known by a first record header whose CRC is right; None for any other file."""
+    head = read_range(path, 0, HEAD_BYTES)
+    compression = detect(head.tobytes())
+    if compression != NONE:
         try:
-            data = zlib.decompressobj(bits).decompress(head, HEADER_BYTES)
-        except zlib.error:
-            continue
-        if _is_header(data) or (not data and compression == "gzip"):
-            return compression
-    return None
-
-
-def _is_header(data: bytes) -> bool:
-    if len(data) < HEADER_BYTES:
-        return False
-    length = np.frombuffer(data, np.int64, 1)[0]
-    return bool(unmasked(int(np.frombuffer(data, np.uint32, 1, 8)[0])) == of_word(length))
+            head = next(open_blocks(path, block_bytes=HEADER_BYTES, compression=compression), head[:0])
+        except DataError:
+            return None
+        if len(head) == 0:
+            return compression  # a compressed file of no records
+    _, _, error = try_scan(head, source=path, final=False, check=False)
+    return compression if error is None and len(head) >= HEADER_BYTES else None

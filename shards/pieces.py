@@ -6,15 +6,19 @@ files without members there is one piece, read as a stream. They depend on the f
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from recordmill.records.crc32c import of_word, unmasked
 from recordmill.records.frames import MAX_RECORD_BYTES, Frames, Int64s, scan, try_scan
+from recordmill.records.memory import address, load32, load64
 from recordmill.records.shard_file import read_frames
 from recordmill.schemas.errors import DataError
+from recordmill.schemas.kernels import kernel
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index
 from recordmill.storage.files import Bytes, map_file, read_range
@@ -28,6 +32,7 @@ class Piece:
     """Records [first_record, first_record + records) of the file, at uncompressed bytes [start, stop).
 
     file: ordinal in the catalog. stop None: to the file's end, read as a stream, and records is then None as well.
+    fault: why these bytes hold no readable frame (only where a caller asked for what is around them).
     """
 
     file: int
@@ -35,6 +40,7 @@ class Piece:
     records: int | None
     start: int
     stop: int | None
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,15 +52,17 @@ class Block:
     first_offset: int
 
 
-def load_index(file: ShardFile) -> Index | None:
+def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
     """The index of one of our shards, memory-mapped and checked against the manifest; None for any other file.
+
+    lenient: the shard itself need not be as long as the manifest says.
 
     Raises:
         DataError: the index or the shard is not what the manifest says.
     """
     if file.info is None or file.index is None:
         return None
-    check_size(file.path, file.info)
+    check_size(file.path, file.info, lenient=lenient)
     index = _load(file.index, INDEX_DTYPE)
     end = int(index["offset"][-1] + index["length"][-1]) + FRAME_BYTES if len(index) else 0
     if len(index) != file.info.records or end != file.info.framed_bytes:
@@ -81,18 +89,20 @@ def _load(path: str, dtype: np.dtype[np.void]) -> Index:
     return table  # type: ignore[no-any-return]
 
 
-def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
+def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False) -> Iterator[Piece]:
     """The pieces of one file in order; an empty file has none.
+
+    lenient: bytes that are no frame become a piece with a fault, up to the next frame, instead of an error.
 
     Raises:
         DataError: the index contradicts the manifest, or a frame header is damaged (only where there is no index).
     """
-    index = load_index(file)
+    index = load_index(file, lenient=lenient)
     if index is not None:
         starts = np.asarray(load_members(file)["uncompressed"]) if file.members else None
         yield from _cut_index(index, starts, ordinal, piece_bytes)
     elif file.compression == "none":
-        yield from hop(file, ordinal, piece_bytes)
+        yield from hop(file, ordinal, piece_bytes, lenient=lenient)
     elif file.stat.size_bytes:
         yield Piece(ordinal, 0, None, 0, None)
 
@@ -114,25 +124,39 @@ def _cut_index(index: Index, allowed: Int64s | None, ordinal: int, piece_bytes: 
         start, first = stop, behind
 
 
-def hop(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
+def hop(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False) -> Iterator[Piece]:
     """The pieces of an uncompressed file by its frame headers alone; each header's CRC is checked.
 
     Raises:
-        DataError: a header is damaged or the file truncated; pieces before it have been given.
+        DataError: a header is damaged or the file truncated, unless lenient; pieces before it have been given.
     """
     data = map_file(file.path)
     start, first, window = 0, 0, piece_bytes
     while start < len(data):
         final = start + window >= len(data)
-        frames, consumed, error = try_scan(
-            data[start : start + window], source=file.path, first_record=first, first_offset=start, final=final, check=False
-        )  # fmt: skip
+        frames, consumed, error = try_scan(data[start : start + window], source=file.path, first_record=first, first_offset=start, final=final, check=False)
         if consumed:
             yield Piece(ordinal, first, len(frames), start, start + consumed)
-        if error is not None:
-            raise error
-        window = piece_bytes if consumed else 2 * window
         start, first = start + consumed, first + len(frames)
+        if error is not None:
+            if not lenient:
+                raise error
+            behind = next_frame(data, start + 1)
+            yield Piece(ordinal, first, None, start, behind, error.reason)
+            start, first = behind, first + 1
+        window = piece_bytes if consumed or error else 2 * window
+
+
+@kernel
+def next_frame(data: Bytes, at: int) -> int:
+    """Where the next frame with a right header that fits the data begins, from byte `at` on; the data's end if there is none."""
+    base = address(data)
+    while at + 16 <= len(data):
+        length = load64(base + at)
+        if 0 <= length <= len(data) - at - 16 and unmasked(load32(base + at + 8)) == of_word(length):
+            return at
+        at += 1
+    return len(data)
 
 
 def read(file: ShardFile, piece: Piece, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[Block]:
@@ -162,37 +186,56 @@ def stream(file: ShardFile, *, check: bool = True, max_record_bytes: int = MAX_R
         yield Block(part, part.first_record, part.first_offset)
 
 
-def read_bytes(file: ShardFile, piece: Piece) -> Bytes:
-    """The uncompressed bytes of a piece that has a stop."""
+def read_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | None = None) -> Bytes:
+    """The uncompressed bytes of a piece that has a stop.
+
+    damaged: if given, takes the byte ranges (within the result) of gzip members that can't be read, which are zeros then, and a file that ends too
+    early gives what is there.
+
+    Raises:
+        DataError: a member is damaged or the file ends too early, unless damaged is given.
+    """
     assert piece.stop is not None
-    if file.compression == "none":
-        data = read_range(file.path, piece.start, piece.stop)
-    else:
-        data = _inflate(file, piece.start, piece.stop)
-    if len(data) != piece.stop - piece.start:
+    plain = file.compression == "none"
+    data = read_range(file.path, piece.start, piece.stop) if plain else _inflate(file, piece.start, piece.stop, damaged)
+    if damaged is None and len(data) != piece.stop - piece.start:
         reason = f"truncated: it ends {piece.stop - piece.start - len(data)} bytes before the last record that was there"
         raise DataError(reason, source=file.path, place=f"byte {piece.start + len(data)}")
     return data
 
 
-def _inflate(file: ShardFile, start: int, stop: int) -> Bytes:
+def _inflate(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int]] | None) -> Bytes:
     """The members that hold uncompressed bytes [start, stop), cut to these."""
+    assert file.info is not None
     members = load_members(file)
     first = int(np.searchsorted(members["uncompressed"], start, "right")) - 1
     last = int(np.searchsorted(members["uncompressed"], stop, "left"))
-    bounds = [*members["compressed"][first:last].tolist(), int(members["compressed"][last]) if last < len(members) else file.stat.size_bytes]
+    bounds = _bounds(members["compressed"], first, last, file.info.bytes)
+    begins = _bounds(members["uncompressed"], first, last, file.info.framed_bytes)
     data = memoryview(read_range(file.path, bounds[0], bounds[-1]))
-    parts = [_member(data[at - bounds[0] : end - bounds[0]], file, at) for at, end in zip(bounds, bounds[1:], strict=False)]
-    begin = int(members["uncompressed"][first])
-    return np.frombuffer(b"".join(parts), np.uint8)[start - begin : stop - begin]
+    result = np.zeros(begins[-1] - begins[0], np.uint8)
+    for (at, end), (begin, behind) in zip(itertools.pairwise(bounds), itertools.pairwise(begins), strict=True):
+        try:
+            result[begin - begins[0] : behind - begins[0]] = _member(data[at - bounds[0] : end - bounds[0]], file, at, behind - begin)
+        except DataError:
+            if damaged is None:
+                raise
+            damaged.append((begin - start, behind - start))
+    return result[start - begins[0] : stop - begins[0]]
 
 
-def _member(data: memoryview, file: ShardFile, at: int) -> bytes:
+def _bounds(column: Int64s, first: int, last: int, end: int) -> list[int]:
+    """Where members [first, last) begin, and where the last of them ends."""
+    return [*column[first:last].tolist(), int(column[last]) if last < len(column) else end]
+
+
+def _member(data: memoryview, file: ShardFile, at: int, size: int) -> Bytes:
     inflater = zlib.decompressobj(_GZIP)
+    place = f"byte {at} of the file"
     try:
         result = inflater.decompress(data)
     except zlib.error as error:
-        raise DataError(f"gzip member is damaged: {error}", source=file.path, place=f"byte {at} of the file") from None
-    if not inflater.eof or inflater.unused_data:
-        raise DataError("gzip member does not end where the member table says", source=file.path, place=f"byte {at} of the file")
-    return result
+        raise DataError(f"gzip member is damaged: {error}", source=file.path, place=place) from None
+    if not inflater.eof or inflater.unused_data or len(result) != size:
+        raise DataError("gzip member does not end where the member table says", source=file.path, place=place)
+    return np.frombuffer(result, np.uint8)

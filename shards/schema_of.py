@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 
 from recordmill.records.frames import HEADER_BYTES
 from recordmill.records.infer import Inference, infer
@@ -12,29 +12,35 @@ from recordmill.schemas.threads import thread_map
 from recordmill.shards.batches import Load, loads
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.pieces import cut, read
+from recordmill.shards.salvage import frames_of
 
 
-def infer_files(files: Sequence[ShardFile], *, threads: int = 1, progress: Callable[[int], None] | None = None) -> Inference:
+def infer_files(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False, progress: Callable[[int], None] | None = None) -> Inference:
     """What all records of the files are, as a monoid's sum; CRCs are checked on the way.
 
+    lenient: leave out what is damaged. progress: called with the number of records of each piece.
+
     Raises:
-        DataError: a file is damaged.
+        DataError: a file is damaged, unless lenient.
     """
-    pieces = (piece for ordinal, file in enumerate(files) for piece in cut(file, ordinal))
+    pieces = (piece for ordinal, file in enumerate(files) for piece in cut(file, ordinal, lenient=lenient))
     total = Inference()
-    for part in thread_map(_infer_load, loads(files, pieces), threads):
+    for part, records in thread_map(partial(_infer_load, lenient=lenient), loads(files, pieces, lenient=lenient), threads):
         total = total + part
         if progress is not None:
-            progress(part.records)
+            progress(records)
     return total
 
 
-def infer_schema(files: Sequence[ShardFile], *, threads: int = 1) -> Schema:
-    """The features of the files' records."""
-    return infer_files(files, threads=threads).schema()
+def infer_schema(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False) -> Schema:
+    """The features of the files' records; lenient: of those that can be read."""
+    return infer_files(files, threads=threads, lenient=lenient).schema()
 
 
-def _infer_load(load: Load) -> Inference:
-    blocks = [load.block] if load.block is not None else read(load.file, load.piece)
+def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:
+    if lenient:
+        found = frames_of(load)
+        return infer(found.data, found.starts + HEADER_BYTES, found.lengths), len(found.starts)
+    blocks = [load.block] if load.block is not None else list(read(load.file, load.piece))
     parts = (infer(block.frames.data, block.frames.starts + HEADER_BYTES, block.frames.lengths) for block in blocks)
-    return reduce(lambda one, other: one + other, parts, Inference())
+    return reduce(lambda one, other: one + other, parts, Inference()), sum(len(block.frames) for block in blocks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def write_data_set(
     splits = {}
     for split, table in tables.items():
         cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
-        parts = [table.slice(a, b - a) for a, b in zip(cuts, cuts[1:], strict=False)]
+        parts = [table.slice(a, b - a) for a, b in itertools.pairwise(cuts)]
         splits[split] = tuple(
             _write_shard(out / FOLDER, ShardName(split, i, shards, compression), part, schema, int(cuts[i]), member_bytes) for i, part in enumerate(parts)
         )

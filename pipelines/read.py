@@ -1,0 +1,175 @@
+"""`read`: a data set, or any TFRecord files, to Parquet, NumPy or Arrow files. Plan, jobs, account, commit.
+
+By default the jobs run on threads of this process, and nothing of Beam is imported; with a runner named they run as a Beam pipeline
+(`read_beam`), and the same files come out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recordmill.pipelines.display import Display
+from recordmill.pipelines.read_options import ReadSettings, make_settings
+from recordmill.pipelines.sizes import show_size
+from recordmill.schemas.errors import RecordmillError, UsageError
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.progress import Progress
+from recordmill.schemas.threads import thread_map
+from recordmill.shards.catalog import Inputs
+from recordmill.shards.read_commit import begin, commit
+from recordmill.shards.read_job import JobResult, run_job
+from recordmill.shards.read_plan import NPZ, ReadPlan, plan_read
+from recordmill.shards.rejects import Rejected
+from recordmill.shards.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """What a read wrote.
+
+    out: its folder. to: the format. files: split to paths (a folder for npy). records: split to rows written. read = written + rejected.
+    rejects: the files that list them. schema: the features. notes: what the plan found worth saying. seconds: wall time.
+    """
+
+    out: Path
+    to: str
+    files: Mapping[str, tuple[Path, ...]]
+    records: Mapping[str, int]
+    read: int
+    rejected: int
+    reject_reasons: Mapping[str, int]
+    rejects: tuple[Path, ...]
+    schema: Schema
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def written(self) -> int:
+        return sum(self.records.values())
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All files (folders for npy), in order."""
+        return tuple(path for paths in self.files.values() for path in paths)
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
+        rejects = f", {self.rejected:,} rejected" if self.rejected else ""
+        size = show_size(sum(_size(path) for path in self.paths))
+        return f"<recordmill read to {self.to} in {self.out}: {splits} records{rejects}, {len(self.schema)} features, {len(self.paths)} outputs, {size}>"
+
+    def to_json(self) -> dict[str, Any]:
+        """A machine-readable summary (`--json`)."""
+        return {
+            "out": str(self.out),
+            "to": self.to,
+            "records": dict(self.records),
+            "read": self.read,
+            "rejected": self.rejected,
+            "reject_reasons": dict(self.reject_reasons),
+            "files": [str(path) for path in self.paths],
+            "rejects": [str(path) for path in self.rejects],
+            "features": {feature.name: feature.describe() for feature in self.schema},
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, progress: Progress | None = None, **options: Any) -> ReadResult:
+    """Write the records of a data set, or of any TFRecord files, to `out` as Parquet, NumPy or Arrow.
+
+    inputs: OUT of a build, or files, folders, globs, `@list.txt`. options: see `make_settings`; they are the command line's:
+        to="parquet" | "npy" | "npz" | "arrow", features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner.
+
+    Raises:
+        UsageError: an option or an input can't be served. DataError: a record is damaged. TooManyRejects: more records than
+        `max_rejects` can't be used. Nothing is written then.
+    """
+    started = time.monotonic()
+    settings = make_settings(**options)
+    progress = progress or Progress()
+    with Display(progress, quiet):
+        folder = begin(out, settings.overwrite)
+        try:
+            plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
+            progress.begin("convert", plan.records)
+            results = run_jobs(plan, settings, folder, progress)
+            return _publish(plan, settings, folder, results, started)
+        finally:
+            folder.close()
+
+
+def run_jobs(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress) -> list[JobResult]:
+    """Run every job, on threads here or on the runner that was named; the outputs then lie in folder.data."""
+    if settings.runner is not None:
+        from recordmill.pipelines.read_beam import run_on_beam
+
+        return run_on_beam(plan, settings, folder, progress)
+    # Decoding spreads over threads within a job, writing does not: two threads a job, so long as there are jobs enough.
+    at_once = max(1, min(len(plan.jobs), settings.threads // 2))
+    threads = max(1, settings.threads // at_once)
+    jobs = thread_map(
+        lambda job: run_job(plan, job, folder.data, folder.rejects, to=plan.options.to, threads=threads, progress=progress), plan.jobs, at_once
+    )  # fmt: skip
+    return list(jobs)
+
+
+def _publish(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results: Sequence[JobResult], started: float) -> ReadResult:
+    read_count = sum(result.read for result in results)
+    written = sum(result.written for result in results)
+    rejected = sum((result.rejected for result in results), Rejected.zero())
+    if (plan.records is not None and read_count != plan.records) or read_count != written + rejected.total:
+        raise RecordmillError(f"{read_count} records were read of {plan.records} planned, {written} written, {rejected.total} rejected; nothing was kept")
+    rejected.check(settings.budget, read_count)
+    (folder.data / "index").rmdir()
+    outputs = {result.output: result for result in results}
+    if plan.options.to == NPZ:
+        outputs = {_pack(folder.data / name, settings.memory_bytes): result for name, result in outputs.items()}
+    records = {split: sum(r.written for r in results if r.split == split) for split in dict.fromkeys(r.split for r in results)}
+    files = {split: tuple(folder.out / name for name, r in outputs.items() if r.split == split) for split in records}
+    summary = {
+        "to": plan.options.to,
+        "records": records,
+        "read": read_count,
+        "rejected": rejected.total,
+        "reject_reasons": dict(sorted(rejected.counts.items())),
+        "features": {feature.name: feature.describe() for feature in plan.schema},
+    }
+    names = commit(folder, summary, settings.overwrite)
+    rejects = tuple(folder.out / name for name in names if name.startswith("rejects/"))
+    return ReadResult(folder.out, plan.options.to, files, records, read_count, rejected.total, dict(rejected.counts), rejects, plan.schema, plan.notes,
+                      time.monotonic() - started)  # fmt: skip
+
+
+def _pack(columns: Path, memory_bytes: int) -> str:
+    """The folder of `.npy` files as one `.npz` beside it; gives its name.
+
+    np.load holds each array of an .npz in memory, so one that would not fit is refused here.
+    """
+    size = _size(columns)
+    if size > memory_bytes:
+        raise UsageError(
+            f"--to npz: {columns.name} takes {show_size(size)}, more than --memory {show_size(memory_bytes)}, and np.load would need it all at once; "
+            "use --to npy, which np.load(..., mmap_mode='r') opens"
+        )
+    target = columns.with_name(f"{columns.name}.npz")
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        for path in sorted(columns.glob("*.npy")):
+            entry = zipfile.ZipInfo(path.name)  # its date is that of 1980: the same columns give the same bytes
+            with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as member:
+                shutil.copyfileobj(source, member, 1 << 20)
+    shutil.rmtree(columns)
+    return target.name
+
+
+def _size(path: Path) -> int:
+    if path.is_dir():
+        return sum(_size(child) for child in path.iterdir())
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,83 @@
+"""Everything a read can be told, checked once, in the user's own terms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recordmill.pipelines.sizes import parse_size
+from recordmill.schemas.errors import UsageError
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.read_plan import ReadOptions, default_threads
+from recordmill.shards.rejects import RejectBudget
+from recordmill.storage.files import read_range
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """plan: what decides the output; the others do not change a byte of it."""
+
+    plan: ReadOptions
+    budget: RejectBudget
+    schema: Schema | None
+    threads: int
+    memory_bytes: int
+    overwrite: bool
+    runner: str | None
+    beam_args: tuple[str, ...]
+
+
+def make_settings(
+    *,
+    to: str = "parquet",
+    features: Sequence[str] | str | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+    max_rejects: str | int = 0,
+    schema: Schema | str | os.PathLike[str] | None = None,
+    threads: int = 0,
+    memory: str | int = "2GiB",
+    file_size: str | int = "512MiB",
+    overwrite: bool = False,
+    runner: str | None = None,
+    beam_args: Sequence[str] = (),
+    **unknown: Any,
+) -> ReadSettings:
+    """Settings from what the command line or a Python caller gives.
+
+    Raises:
+        UsageError: an option's value can't be served. TypeError: there is no such option.
+    """
+    if unknown:
+        raise TypeError(f"read has no option {', '.join(unknown)}")
+    budget = RejectBudget.parse(max_rejects)
+    memory_bytes = parse_size(memory, "--memory")
+    chosen = _names(features)
+    plan = ReadOptions(to, chosen, split, limit, parse_size(file_size, "--file-size"), lenient=budget != RejectBudget())
+    if threads < 0:
+        raise UsageError(f"--threads {threads}: 0 (one per core) or more")
+    return ReadSettings(plan, budget, _schema(schema), default_threads(threads, memory_bytes), memory_bytes, overwrite, runner, tuple(beam_args))
+
+
+def _names(features: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    if features is None:
+        return None
+    names = tuple(name.strip() for name in features.split(",")) if isinstance(features, str) else tuple(features)
+    if not names or "" in names:
+        raise UsageError(f"--features {features}: names with commas between them")
+    if len(set(names)) < len(names):
+        raise UsageError(f"--features {features}: a feature is named twice")
+    return names
+
+
+def _schema(schema: Schema | str | os.PathLike[str] | None) -> Schema | None:
+    if schema is None or isinstance(schema, Schema):
+        return schema
+    try:
+        text = read_range(os.fspath(schema)).tobytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--schema {os.fspath(schema)}: {error}") from None
+    return from_pbtxt(text)

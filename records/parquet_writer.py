@@ -1,0 +1,103 @@
+"""A stream of RecordBatches to one Parquet file of real columns, in row groups of about a stated size.
+
+Scalars are scalars, lists are lists, tensors fixed-size lists. A tensor that may be missing is a variable list, since pyarrow can't read
+back a fixed-size list with nulls; its shape stands in the field's metadata, as the whole schema does, so that a build from the file
+gives the same Examples. Compression is zstd at its fast level 1: smaller than snappy and as quick to write.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recordmill.records.columns import is_bytes
+from recordmill.schemas.arrow import to_arrow, value_type
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.storage.files import create_file
+
+ROW_GROUP_BYTES = 64 << 20  # 64 MiB of Arrow memory: DuckDB and Spark read a group per thread, and it bounds the writer's memory
+ROW_GROUP_ROWS = 1 << 20  # 1,048,576 rows: pyarrow's own limit
+_ZSTD_LEVEL = 1
+_DICTIONARY_LIMIT = 1 << 20  # bytes of distinct values per column and group; Parquet falls back to plain behind it
+
+
+class ParquetWriter:
+    """Append batches of the schema's Arrow types to a new file; `close` makes it valid. Groups depend on the batches alone."""
+
+    def __init__(self, path: str | Path, schema: Schema, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+        self.schema, self.rows = schema, 0
+        self._arrow, self._group_bytes = parquet_schema(schema), row_group_bytes
+        self._file = create_file(path)
+        self._writer = pq.ParquetWriter(
+            self._file,
+            self._arrow,
+            compression="zstd",
+            compression_level=_ZSTD_LEVEL,
+            use_dictionary=[feature.name for feature in schema if _repeats(feature)],
+            dictionary_pagesize_limit=_DICTIONARY_LIMIT,
+        )
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._held_rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [_as_parquet(column, field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
+        self._held.append(pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch)
+        self._held_bytes += batch.nbytes
+        self._held_rows += batch.num_rows
+        self.rows += batch.num_rows
+        if self._held_bytes >= self._group_bytes or self._held_rows >= ROW_GROUP_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+        self._file.close()
+
+    def abort(self) -> None:
+        """Let go of the file as it is: it has no footer, so nothing reads it."""
+        self._held = []
+        self._file.close()
+
+    def _flush(self) -> None:
+        if self._held_rows:
+            self._writer.write_table(pa.Table.from_batches(self._held, self._arrow), row_group_size=self._held_rows)
+        self._held, self._held_bytes, self._held_rows = [], 0, 0
+
+
+def parquet_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of the file: `to_arrow(schema)` with variable lists for tensors that may be missing."""
+    arrow = to_arrow(schema)
+    return pa.schema([field.with_type(_file_type(feature, field.type)) for feature, field in zip(schema, arrow, strict=True)], metadata=arrow.metadata)
+
+
+def _file_type(feature: Feature, arrow: pa.DataType) -> pa.DataType:
+    if not feature.inner_shape or (feature.inner_size and not feature.ragged_rank and feature.required):
+        return arrow
+    if feature.ragged_rank and feature.inner_size:
+        return arrow  # the items of a list are never missing
+    result = pa.large_list(value_type(feature))
+    for _ in range(feature.ragged_rank):
+        result = pa.large_list(result)
+    return result
+
+
+def _as_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
+    if column.type == arrow:
+        return column
+    # A fixed-size list with nulls: the same values behind offsets, which missing rows do not advance.
+    if not pa.types.is_fixed_size_list(column.type):
+        return column.cast(arrow)
+    valid = column.is_valid()
+    lengths = np.where(valid.to_numpy(zero_copy_only=False), column.type.list_size, 0)
+    offsets = np.zeros(len(column) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), column.flatten(), type=arrow, mask=None if column.null_count == 0 else pa.compute.invert(valid))
+
+
+def _repeats(feature: Feature) -> bool:
+    """Whether a dictionary can pay: text and whole numbers repeat, tensors, floats and encoded images don't."""
+    return not feature.inner_shape and feature.dtype != "bytes" and (is_bytes(feature) or feature.kind == "int64")

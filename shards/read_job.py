@@ -1,0 +1,151 @@
+"""One `Job` of a read, from its pieces to its output: decode on threads, write in order, account for every record.
+
+The same function runs in this process and on a Beam worker. An output appears under its final name only when it is whole; a second
+attempt at the same job replaces it with the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from recordmill.records.arrow_writer import ArrowWriter
+from recordmill.records.npy_writer import NpyWriter
+from recordmill.records.parquet_writer import ParquetWriter
+from recordmill.schemas.errors import RecordmillError
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.progress import Progress
+from recordmill.schemas.threads import thread_map
+from recordmill.shards.batches import Load, decode_load, loads
+from recordmill.shards.read_plan import ARROW, NPY, NPZ, PARQUET, Job, ReadPlan
+from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.shards.salvage import Salvaged, salvage
+
+
+class Writer(Protocol):
+    """What takes batches to one output."""
+
+    rows: int
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job made: output is a name in the data folder; read = written + rejected.total."""
+
+    split: str
+    index: int
+    output: str
+    read: int
+    written: int
+    rejected: Rejected
+
+
+def output_name(job: Job, to: str) -> str:
+    """The name of the job's output: a file, or a folder of `.npy` files."""
+    return job.split if to in (NPY, NPZ) else f"{job.name}.{to}"
+
+
+def open_writer(path: Path, to: str, schema: Schema) -> Writer:
+    """A writer of that format to a path that is not there yet."""
+    if to == PARQUET:
+        return ParquetWriter(path, schema)
+    if to == ARROW:
+        return ArrowWriter(path, schema)
+    path.mkdir()
+    return NpyWriter(path, schema)
+
+
+def run_job(plan: ReadPlan, job: Job, data: Path, rejects: Path, *, to: str, threads: int, progress: Progress) -> JobResult:
+    """Read the job's records and write its output of format `to` into data, its rejects into a file of their own.
+
+    Raises:
+        DataError: a record is damaged and the plan is not lenient.
+        RecordmillError: the account does not add up.
+    """
+    attempt = uuid.uuid4().hex
+    reject_file = rejects / f"{job.name}.jsonl"
+    reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp")
+    read = 0
+
+    def good() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for part in _limited(_parts(plan, job, threads), job.limit):
+            read += part.records
+            reject_writer.write(part.rejects)
+            progress.advance(records=part.records, rejects=len(part.rejects))
+            yield from part.batches
+
+    name = output_name(job, to)
+    try:
+        written = write_output(data / name, good(), to, plan.schema, attempt)
+    finally:
+        rejected = reject_writer.close()
+    if rejected.files:
+        os.replace(rejected.files[0], reject_file)
+        rejected = Rejected(rejected.counts, rejected.first, (str(reject_file),))
+    if read != written + rejected.total:
+        raise RecordmillError(f"{name}: {read} records were read, but {written} written and {rejected.total} rejected; nothing was kept")
+    return JobResult(job.split, job.index, name, read, written, rejected)
+
+
+def write_output(path: Path, batches: Iterable[pa.RecordBatch], to: str, schema: Schema, attempt: str) -> int:
+    """Write all batches to path, under another name until it is whole; gives the rows."""
+    temporary = path.with_name(f".{path.name}.{attempt}.tmp")
+    writer = open_writer(temporary, to, schema)
+    try:
+        for batch in batches:
+            writer.write(batch)
+        writer.close()
+    except BaseException:
+        writer.abort()
+        _remove(temporary)
+        raise
+    if path.is_dir():
+        shutil.rmtree(path)
+    os.replace(temporary, path)
+    return writer.rows
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
+    lenient = plan.options.lenient
+
+    def work(load: Load) -> Salvaged:
+        return salvage(load, plan.schema) if lenient else Salvaged(tuple(decode_load(load, plan.schema)), ())
+
+    return thread_map(work, loads(plan.files, job.pieces, lenient=lenient), threads)
+
+
+def _limited(parts: Iterator[Salvaged], limit: int | None) -> Iterator[Salvaged]:
+    """The parts up to limit records; only a stream can hold more than its plan asks for."""
+    left = limit
+    for part in parts:
+        if left is not None and part.records > left:
+            batches = []
+            room = left
+            for batch in part.batches:
+                batches.append(batch.slice(0, room))
+                room -= min(room, batch.num_rows)
+            part = Salvaged(tuple(batch for batch in batches if batch.num_rows), part.rejects[:room])
+        yield part
+        if left is not None:
+            left -= part.records
+            if left <= 0:
+                return

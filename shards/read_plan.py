@@ -1,0 +1,154 @@
+"""The plan of a `read`: INPUTs to the features that are wanted and to `Job`s, each of which makes one output file (or folder).
+
+A job is a run of consecutive pieces of one split. Jobs, and so the files, depend on the inputs and options alone, never on threads,
+memory or runner. The plan can be pickled: a Beam worker runs a job by its number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from recordmill.schemas.errors import UsageError
+from recordmill.schemas.feature import Schema
+from recordmill.shards.access import FileAccess
+from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
+from recordmill.shards.pieces import PIECE_BYTES, Piece, cut
+from recordmill.shards.schema_of import infer_schema
+
+PARQUET, NPY, NPZ, ARROW = "parquet", "npy", "npz", "arrow"
+FORMATS = (PARQUET, NPY, NPZ, ARROW)
+FILE_BYTES = 512 << 20  # 512 MiB of uncompressed shards per Parquet or Arrow file: few files, and enough of them for many cores
+_BASE_BYTES = 128 << 20  # the row group that is held and the one being written
+_THREAD_BYTES = 12 * PIECE_BYTES  # a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
+_STREAM_RATIO = 4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What decides the output.
+
+    to: one of FORMATS. features: only these, in this order; None: all. split: only this one. limit: the first so many records of
+    each split. file_bytes: uncompressed bytes of shards per Parquet or Arrow file. lenient: damaged records are rejects, not errors.
+    """
+
+    to: str = PARQUET
+    features: tuple[str, ...] | None = None
+    split: str | None = None
+    limit: int | None = None
+    file_bytes: int = FILE_BYTES
+    lenient: bool = False
+
+    def __post_init__(self) -> None:
+        if self.to not in FORMATS:
+            raise UsageError(f"--to {self.to}: one of {', '.join(FORMATS)}")
+        if self.limit is not None and self.limit < 0:
+            raise UsageError(f"--limit {self.limit}: 0 or more")
+        if self.file_bytes < 1:
+            raise UsageError(f"--file-size {self.file_bytes}: at least 1 byte")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One output: the index-th (from 0) of `of` of its split, from these pieces, at most limit records of them."""
+
+    split: str
+    index: int
+    of: int
+    pieces: tuple[Piece, ...]
+    limit: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`train-00003-of-00016`."""
+        return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """records: how many the jobs hold together, None where a stream does not tell before it is read. notes: for people."""
+
+    files: tuple[ShardFile, ...]
+    schema: Schema
+    jobs: tuple[Job, ...]
+    options: ReadOptions
+    records: int | None
+    notes: tuple[str, ...] = ()
+
+
+def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = None, threads: int = 1) -> ReadPlan:
+    """List, infer and cut.
+
+    Raises:
+        UsageError: nothing there; no such split or feature.
+        DataError: a shard is damaged (only its size and headers are looked at here, and, where a schema must be inferred, its records).
+    """
+    catalog = find(inputs, options.split, lenient=options.lenient)
+    known = schema or catalog.schema or infer_schema(catalog.files, threads=threads, lenient=options.lenient)
+    if options.features is not None:
+        if unknown := [name for name in options.features if name not in known]:
+            raise UsageError(f"--features: no feature {unknown[0]!r}; there are {', '.join(known.names)}")
+        known = known.select(options.features)
+    by_split = {split: list(_pieces(catalog, split, options)) for split in catalog.splits}
+    jobs = tuple(job for split, pieces in by_split.items() for job in _jobs(split, pieces, catalog.files, options))
+    return ReadPlan(catalog.files, known, jobs, options, _records(by_split, options), catalog.notes)
+
+
+def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:
+    """The pieces of a split, as far as the limit needs them."""
+    left = options.limit
+    for ordinal, file in enumerate(catalog.files):
+        if file.split != split:
+            continue
+        for piece in cut(file, ordinal, lenient=options.lenient):
+            if left is not None:
+                if left == 0:
+                    return
+                if piece.records is not None and piece.records > left:
+                    piece = _shortened(file, piece, left)
+                left -= min(left, piece.records or 0)
+            yield piece
+
+
+def _shortened(file: ShardFile, piece: Piece, records: int) -> Piece:
+    """The first records of a piece."""
+    return next(FileAccess(file, piece.file).pieces(piece.first_record, piece.first_record + records, PIECE_BYTES * 2**40))
+
+
+def _jobs(split: str, pieces: Sequence[Piece], files: Sequence[ShardFile], options: ReadOptions) -> Sequence[Job]:
+    """The outputs of a split; one without records has one output, which says what its columns would be."""
+    whole = Job(split, 0, 1, tuple(pieces), options.limit)
+    return split_job(whole, files, options.file_bytes) if options.to in (PARQUET, ARROW) else [whole]
+
+
+def split_job(job: Job, files: Sequence[ShardFile], file_bytes: int) -> Sequence[Job]:
+    """The job as several, each with about file_bytes of shards; one with a limit stays whole."""
+    groups: list[list[Piece]] = [[]]
+    held = 0
+    for piece in job.pieces:
+        size = files[piece.file].stat.size_bytes * _STREAM_RATIO if piece.stop is None else piece.stop - piece.start
+        if groups[-1] and held + size > file_bytes and job.limit is None:
+            groups.append([])
+            held = 0
+        groups[-1].append(piece)
+        held += size
+    return [Job(job.split, index, len(groups), tuple(group), job.limit) for index, group in enumerate(groups)]
+
+
+def _records(by_split: dict[str, list[Piece]], options: ReadOptions) -> int | None:
+    total = 0
+    for pieces in by_split.values():
+        if any(piece.stop is None for piece in pieces):
+            return None
+        total += sum(1 if piece.fault else piece.records or 0 for piece in pieces)
+    return total
+
+
+def default_threads(threads: int, memory_bytes: int) -> int:
+    """How many threads may decode at once: the number asked for (0: the cores), less where memory would not hold their pieces."""
+    asked = threads or os.cpu_count() or 1
+    fit = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
+    if fit < 1:
+        raise UsageError(f"--memory {memory_bytes >> 20} MiB is too little: a read needs {(_BASE_BYTES + _THREAD_BYTES) >> 20} MiB beside the interpreter")
+    return int(min(asked, fit))
