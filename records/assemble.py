@@ -17,7 +17,6 @@ from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
 
 _ONE = {INT64: locate.ONE_INT, FLOAT: locate.ONE_FLOAT, BYTES: locate.ONE_BYTES}
 _MANY = {INT64: locate.INTS, FLOAT: locate.FLOATS, BYTES: locate.BYTESES}
-_SLACK = 16  # bytes behind a buffer that is filled by records.wire.copy, which writes two words at once
 _EMPTY = np.empty(0, np.int64)
 
 
@@ -28,25 +27,33 @@ def mode_of(kind: str, raw: bool, length: int | None) -> int:
     return (_ONE if length == 1 else _MANY)[kind]
 
 
+def all_valid(rows: int) -> npt.NDArray[np.uint8]:
+    """A bitmap without a null."""
+    return np.full((rows + 7) // 8, 255, np.uint8)
+
+
 @dataclass
 class Column:
     """One located column. at, size: where the values stand (empty arrays if it holds one number per row). one: those numbers.
 
-    valid: Arrow bitmap; nulls: how many bits are 0. bad: uint8 [rows], where reasons are noted; the first one for a row stays.
+    limit: the address where the records' buffer ends. valid: Arrow bitmap. bad: uint8 [rows], where reasons are noted; a row keeps its first.
     """
 
-    data: Bytes
+    limit: int
     mode: int
     at: Ints
     size: Ints
     one: npt.NDArray[np.int64] | npt.NDArray[np.uint32]
     valid: npt.NDArray[np.uint8]
-    nulls: int
     bad: npt.NDArray[np.uint8]
+    nulls: int = 0
 
     @property
     def rows(self) -> int:
         return len(self.bad)
+
+    def __post_init__(self) -> None:
+        self.nulls = self.rows - lists.count_bits(self.valid, self.rows)
 
     def bitmap(self) -> pa.Buffer | None:
         return pa.py_buffer(self.valid) if self.nulls else None
@@ -60,12 +67,13 @@ class Column:
         self.bad[chosen[self.bad[chosen] == 0]] = reason
 
 
-def column_of(data: Bytes, cells: Cells, column: int, mode: int, place: int, bad: npt.NDArray[np.uint8]) -> Column:
+def column_of(cells: Cells, column: int, limit: int, bad: npt.NDArray[np.uint8]) -> Column:
     """The cells' column as a Column."""
+    mode, place = int(cells.columns[column, 0]), int(cells.places[column])
     spans = mode >= locate.ONE_BYTES
     one = cells.floats[place] if mode == locate.ONE_FLOAT else cells.ints[place] if mode == locate.ONE_INT else _EMPTY
     at, size = (cells.at[place], cells.size[place]) if spans else (_EMPTY, _EMPTY)
-    return Column(data, mode, at, size, one, cells.valid[column], int(cells.nulls[column]), bad)
+    return Column(limit, mode, at, size, one, cells.valid[column], bad)
 
 
 def assemble(feature: Feature, columns: Sequence[Column]) -> pa.Array:
@@ -128,15 +136,15 @@ def _nested(values: pa.Array, offsets: Ints, column: Column, lengths: Sequence[C
 def _steps(feature: Feature, column: Column) -> pa.Array:
     """A feature list: the steps are located as if each were a record of one feature, and gathered into lists."""
     offsets = np.empty(column.rows + 1, np.int64)
-    steps = lists.count_framed(column.data, column.at, column.size, offsets)
+    steps = lists.count_framed(column.at, column.size, offsets)
     at, size = np.empty(steps, np.int64), np.empty(steps, np.int64)
-    lists.find_framed(column.data, column.at, column.size, at, size)
+    lists.find_framed(column.at, column.size, at, size)
     step = Feature(feature.name, feature.dtype, feature.shape[1:])
     raw = feature.storage()[0].raw
     mode = mode_of(feature.kind, raw, None if step.ragged_rank else step.inner_size)
-    cells = locate.new_cells(np.array([mode]), steps)
-    locate.locate_steps(column.data, at, size, np.array([[mode], [0], [0]]), cells)
-    inner = column_of(column.data, cells, 0, mode, 0, cells.status)
+    cells = locate.new_cells(np.array([mode]), np.zeros(1, np.int64), steps)
+    locate.locate_steps(at, size, column.limit, cells.columns, cells.status)
+    inner = column_of(cells, 0, column.limit, cells.status)
     values = _array(step, raw, [inner])
     wrong = np.flatnonzero(inner.bad)
     if len(wrong):
@@ -171,17 +179,17 @@ def _ints(column: Column, length: int | None = None) -> tuple[Ints, Ints]:
     if column.mode == locate.ONE_INT:
         return column.one, np.arange(column.rows + 1, dtype=np.int64)  # type: ignore[return-value]
     offsets = np.empty(column.rows + 1, np.int64)
-    total = lists.count_varints(column.data, column.at, column.size, column.bad, offsets)
+    total = lists.count_varints(column.at, column.size, column.bad, offsets)
     values = np.empty(total, np.int64)
     if length is not None and (column.nulls or total != column.rows * length or (np.diff(offsets) != length).any()):
         counts = np.diff(offsets)
         spread = _fixed_offsets(column, counts, length)
-        lists.read_varints(column.data, column.at, column.size, column.bad, offsets, values)
+        lists.read_varints(column.at, column.size, column.limit, column.bad, offsets, values)
         full = np.zeros((column.rows, length), np.int64)
         right = counts == length
         full[right] = values[np.repeat(right, counts)].reshape(-1, length)
         return full.reshape(-1), spread
-    lists.read_varints(column.data, column.at, column.size, column.bad, offsets, values)
+    lists.read_varints(column.at, column.size, column.limit, column.bad, offsets, values)
     return values, offsets
 
 
@@ -197,15 +205,15 @@ def _spans(column: Column, stride: int | None, reason: int = locate.WRONG_COUNT)
     if stride is None:
         offsets = np.zeros(column.rows + 1, np.int64)
         np.cumsum(column.size, out=offsets[1:])
-        values = np.empty(int(offsets[-1]) + _SLACK, np.uint8)
-        lists.copy_spans(column.data, column.at, column.size, offsets, values)
+        values = np.empty(int(offsets[-1]) + lists.SLACK, np.uint8)
+        lists.copy_spans(column.at, column.size, column.limit, offsets, values)
         return values[: offsets[-1]], offsets
     wrong = column.size != stride
     if wrong.any():
         column.blame(wrong & column.present(), reason)
         column.size = np.where(wrong, 0, column.size)
     values = np.empty(column.rows * stride, np.uint8)
-    lists.place_spans(column.data, column.at, column.size, stride, values)
+    lists.place_spans(column.at, column.size, stride, values)
     return values, np.arange(column.rows + 1, dtype=np.int64) * stride
 
 
@@ -227,9 +235,9 @@ def _bytes(feature: Feature, column: Column, length: int | None) -> tuple[pa.Arr
         array = _texts(feature, values, ends, rows, column, column.bitmap())
         return array, rows
     offsets = np.empty(column.rows + 1, np.int64)
-    total = lists.count_framed(column.data, column.at, column.size, offsets)
+    total = lists.count_framed(column.at, column.size, offsets)
     at, size = np.empty(total, np.int64), np.empty(total, np.int64)
-    lists.find_framed(column.data, column.at, column.size, at, size)
+    lists.find_framed(column.at, column.size, at, size)
     if length is not None:
         counts = np.diff(offsets)
         offsets = _fixed_offsets(column, counts, length)
@@ -238,7 +246,7 @@ def _bytes(feature: Feature, column: Column, length: int | None) -> tuple[pa.Arr
         spread_at, spread_size = np.zeros(len(keep), np.int64), np.zeros(len(keep), np.int64)
         spread_at[keep], spread_size[keep] = at[right], size[right]
         at, size = spread_at, spread_size
-    inner = Column(column.data, locate.ONE_BYTES, at, size, _EMPTY, np.empty(0, np.uint8), 0, np.zeros(len(at), np.uint8))
+    inner = Column(column.limit, locate.ONE_BYTES, at, size, _EMPTY, all_valid(len(at)), np.zeros(len(at), np.uint8))
     values, ends = _spans(inner, None)
     return _texts(feature, values, ends, offsets, column, None), offsets
 

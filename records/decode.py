@@ -16,9 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.records import locate
-from recordmill.records.assemble import Column, assemble, column_of, mode_of
+from recordmill.records.assemble import Column, all_valid, assemble, column_of, mode_of
 from recordmill.records.faults import BadRecord, reason_of
-from recordmill.records.names import Names, add_name, copy_names, new_names
+from recordmill.records.lists import SLACK
+from recordmill.records.memory import address_of
+from recordmill.records.names import Names, add_name, new_names
 from recordmill.records.plain import check_rows, plain_rows
 from recordmill.records.wire import Bytes, Ints
 from recordmill.schemas.arrow import to_arrow
@@ -103,29 +105,26 @@ def _short(name: str) -> str:
 @functools.lru_cache(64)
 def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
     chosen = schema if columns is None else schema.select(columns)
-    rows: list[tuple[int, int, int]] = []
+    rows: list[tuple[int, int]] = []
     names: list[tuple[bytes, int]] = []
     owners: list[Feature] = []
     storages = []
-    counts = [0] * (locate.ONE_BYTES + 1)
     for feature in chosen if chosen.message != PAYLOAD else ():
         if feature.per_step and feature.ragged_rank > 2:
             raise ValueError(f"feature {feature.name!r}: {feature.describe()} has more variable dimensions than a feature list can hold: 2")
         numbers = []
         for storage in feature.storage():
             mode = locate.STEPS if feature.per_step else mode_of(storage.kind, storage.raw, storage.length)
-            family = min(mode, locate.ONE_BYTES)  # all that are no single number share one pair of arrays
-            rows.append((mode, counts[family], int(feature.required)))
-            counts[family] += 1
+            rows.append((mode, int(feature.required)))
             numbers.append(len(names))
             names.append((storage.name.encode(), 2 if feature.per_step else 1))
             owners.append(feature)
         storages.append(tuple(numbers))
     table = new_names(len(names) + _OTHER_NAMES, sum(len(name) + 16 for name, _ in names) + _OTHER_TEXT)
     for name, part in names:
-        text = _readonly(np.frombuffer(name + bytes(16), np.uint8))
-        add_name(table, text, 0, len(name), part)
-    matrix = np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 3).T)
+        text = np.frombuffer(name + bytes(1), np.uint8)
+        add_name(table.address(), address_of(text), len(name), part, address_of(text) + len(name))
+    matrix = np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 2).T)
     return _Plan(chosen, to_arrow(chosen), table, tuple(storages), tuple(owners), matrix, 2 if chosen.message == SEQUENCE_EXAMPLE else 1)
 
 
@@ -141,19 +140,17 @@ def _attempt(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, whole: bool)
     data, starts, lengths = _readonly(data), np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
     if plan.schema.message == PAYLOAD:
         return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty((0, 2), np.int64)
-    cells = locate.new_cells(plan.columns[0], len(starts))
-    if locate.locate(data, starts, lengths, plan.parts, whole, copy_names(plan.names), plan.columns, cells):
-        data, starts, lengths, refused = _plain(data, starts, lengths, plan.parts, cells)
-        again = locate.new_cells(plan.columns[0], len(starts))
-        locate.locate(data, starts, lengths, plan.parts, False, copy_names(plan.names), plan.columns, again)
-        again.status[refused], again.culprit[refused] = cells.status[refused], cells.culprit[refused]
-        cells = again
+    cells = locate.new_cells(*plan.columns, len(starts))
+    names = plan.names.copy()
+    if locate.locate(data, starts, lengths, plan.parts, whole, names.address(), cells.columns, cells.status, cells.culprit):
+        kept = _read_unusual(data, starts, lengths, plan, names, cells)  # noqa: F841 - what cells refer to lives as long as this name
         if cells.status.any():
             return None, cells.status, cells.culprit
+    limit = address_of(data) + len(data)
     arrays = []
     for feature, numbers in zip(plan.schema, plan.storages, strict=True):
         bad = np.zeros(len(starts), np.uint8)
-        parts = [column_of(data, cells, i, *map(int, plan.columns[:2, i]), bad) for i in numbers]
+        parts = [column_of(cells, i, limit, bad) for i in numbers]
         arrays.append(assemble(feature, parts))
         fresh = (bad != 0) & (cells.status == 0)
         if fresh.any():
@@ -163,26 +160,28 @@ def _attempt(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, whole: bool)
     return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts)), cells.status, cells.culprit
 
 
-def _plain(data: Bytes, starts: Ints, lengths: Ints, parts: int, cells: locate.Cells) -> tuple[Bytes, Ints, Ints, npt.NDArray[np.intp]]:
-    """The batch's bytes with every record that has a status in its plain form behind them; with the rows refused, their reasons in cells."""
+def _read_unusual(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, names: Names, cells: locate.Cells) -> Bytes:
+    """Check each record that has a status exactly, and read its plain form; gives the buffer of plain forms, to which cells then refer."""
     odd = np.flatnonzero(cells.status)
     counts, faults = np.empty(len(odd), np.int64), np.zeros((len(odd), 3), np.int64)
-    room = check_rows(data, starts[odd], lengths[odd], parts, counts, faults)
-    plain, plain_starts, plain_lengths = np.empty(room, np.uint8), np.empty(len(odd), np.int64), np.empty(len(odd), np.int64)
-    size = plain_rows(data, starts[odd], lengths[odd], parts, counts, plain, plain_starts, plain_lengths)
+    room = check_rows(data, starts[odd], lengths[odd], plan.parts, counts, faults)
+    plain, plain_starts, plain_lengths = np.empty(room + SLACK, np.uint8), np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    at, size = np.empty(len(odd), np.int64), np.empty(len(odd), np.int64)
+    plain_rows(data, starts[odd], lengths[odd], plan.parts, counts, plain, at, size)
+    plain = _readonly(plain)
+    plain_starts[odd], plain_lengths[odd] = at, size
     refused = odd[counts < 0]
+    locate.forget(odd[counts >= 0], cells.status, cells.columns)
+    locate.locate(plain, plain_starts, plain_lengths, plan.parts, False, names.address(), cells.columns, cells.status, cells.culprit)
     cells.status[refused] = faults[counts < 0, 0]
     cells.culprit[refused, 0], cells.culprit[refused, 1] = -1, faults[counts < 0, 1]
-    begin, end = int(starts.min()), int((starts + lengths).max())
-    starts, lengths = starts - begin, lengths.copy()
-    starts[odd], lengths[odd] = plain_starts + (end - begin), plain_lengths
-    return _readonly(np.concatenate([data[begin:end], plain[:size]])), starts, lengths, refused
+    return plain
 
 
 def _payloads(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan) -> pa.RecordBatch:
     """Records that are not parsed, as one binary column each (there is one, `record`)."""
-    valid = np.full((len(starts) + 7) // 8, 255, np.uint8)
-    column = Column(data, locate.ONE_BYTES, starts, lengths, np.empty(0, np.int64), valid, 0, np.zeros(len(starts), np.uint8))
+    base = address_of(data)
+    column = Column(base + len(data), locate.ONE_BYTES, starts + base, lengths, np.empty(0, np.int64), all_valid(len(starts)), np.zeros(len(starts), np.uint8))
     arrays = [assemble(feature, [column]) for feature in plan.schema]
     return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from recordmill.records.memory import address, copy
 from recordmill.records.wire import (
     HALF_FLOAT,
     I32,
@@ -23,7 +24,6 @@ from recordmill.records.wire import (
     VARINT,
     Bytes,
     Ints,
-    copy,
     extent,
     is_utf8,
     put_padded,
@@ -121,7 +121,7 @@ def check_entry(data: Bytes, at: int, end: int, part: int, entry: Ints, groups: 
             if at < 0:
                 return -1
             if field == 1:
-                if not is_utf8(data, start, at):
+                if not is_utf8(address(data) + start, address(data) + at):
                     return refuse(fault, KEY_NOT_UTF8, start)
                 entry[0], entry[1] = start, at - start
             elif part == 1:
@@ -217,10 +217,10 @@ def _put_list(data: Bytes, at: int, end: int, kind: int, into: Bytes, to: int, g
             if kind == BYTES_LIST:
                 into[to] = _LEN_KEY
                 to = put_varint(into, to + 1, np.uint64(at - start))
-                copy(into, to, data, start, at - start)
+                copy(address(into) + to, address(data) + start, at - start)
                 to += at - start
             elif kind == FLOAT_LIST:
-                copy(into, to, data, start, at - start)
+                copy(address(into) + to, address(data) + start, at - start)
                 to += at - start
             else:
                 while start < at:
@@ -230,7 +230,7 @@ def _put_list(data: Bytes, at: int, end: int, kind: int, into: Bytes, to: int, g
             value, at = varint(data, body, end, fault)
             to = put_varint(into, to, value)
         elif kind == FLOAT_LIST and field == 1 and wire == I32:
-            copy(into, to, data, body, 4)
+            copy(address(into) + to, address(data) + body, 4)
             to += 4
             at = body + 4
         else:
@@ -317,7 +317,7 @@ def put_entry(data: Bytes, entry: Ints, into: Bytes, to: int, groups: Ints, faul
     entry_size = to + 1
     into[to + 6] = _LEN_KEY
     to = put_padded(into, to + 7, entry[1])
-    copy(into, to, data, entry[0], entry[1])
+    copy(address(into) + to, address(data) + entry[0], entry[1])
     to += entry[1]
     into[to] = _LEN_VALUE
     value_size = to + 1

@@ -1,7 +1,7 @@
 """The second pass of the decoder, column by column: located lists to contiguous values, counted before anything is allocated.
 
-Every kernel takes at, size: int64 [rows], positions and bytes as `records.locate` found them, and bad: uint8 [rows], where it puts the reason
-for a row that it can't read; such a row counts as empty.
+Every kernel takes at, size: int64 [rows], addresses and bytes as `records.locate` found them. A row that can't be read gets its reason in
+bad: uint8 [rows], and counts as empty.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.records.wire import LONG_VARINT, PAST_END, Bytes, Ints, copy, is_ascii, is_utf8, load64, memcpy, short_extent, short_varint, varint
+from recordmill.records.memory import address, copy, copy_bytes, copy_chunk, load8, load64
+from recordmill.records.wire import HIGH_BITS, LONG_VARINT, PAST_END, Bytes, Ints, is_ascii, is_utf8, short_extent, short_varint
 from recordmill.schemas.kernels import kernel
 
 Flags = npt.NDArray[np.uint8]
 
-_HIGH = np.uint64(0x8080808080808080)
-_ONES = np.uint64(0x0101010101010101)
+SLACK = 16  # bytes of room that copy_spans wants behind its values
+
+_ONES = 0x0101010101010101
 
 
 @kernel
-def count_varints(data: Bytes, at: Ints, size: Ints, bad: Flags, offsets: Ints) -> int:
+def count_varints(at: Ints, size: Ints, bad: Flags, offsets: Ints) -> int:
     """offsets: int64 [rows + 1], filled with the running number of varints; gives their total. A varint ends at each byte below 128."""
     total = 0
     offsets[0] = 0
@@ -27,13 +29,13 @@ def count_varints(data: Bytes, at: Ints, size: Ints, bad: Flags, offsets: Ints) 
         position, end = at[row], at[row] + size[row]
         before = total
         while position + 8 <= end:
-            ends = (~load64(data, position) & _HIGH) >> np.uint64(7)
-            total += np.int64((ends * _ONES) >> np.uint64(56))
+            ends = (~load64(position) & HIGH_BITS) >> 7
+            total += (((ends & _ONES) * _ONES) >> 56) & 15
             position += 8
         while position < end:
-            total += 1 if data[position] < 0x80 else 0
+            total += 1 - (load8(position) >> 7)
             position += 1
-        if size[row] > 0 and data[end - 1] >= 0x80:
+        if size[row] > 0 and load8(end - 1) >= 0x80:
             bad[row] = PAST_END
             total = before
         offsets[row + 1] = total
@@ -41,79 +43,102 @@ def count_varints(data: Bytes, at: Ints, size: Ints, bad: Flags, offsets: Ints) 
 
 
 @kernel
-def read_varints(data: Bytes, at: Ints, size: Ints, bad: Flags, offsets: Ints, values: Ints) -> None:
-    """values[offsets[row] : offsets[row + 1]] = the varints of the row."""
-    fault = np.zeros(3, np.int64)
+def read_varints(at: Ints, size: Ints, limit: int, bad: Flags, offsets: Ints, values: Ints) -> None:
+    """values[offsets[row] : offsets[row + 1]] = the varints of the row; limit as in short_varint."""
     for row in range(len(at)):
         position, end = at[row], at[row] + size[row]
         for i in range(offsets[row], offsets[row + 1]):
-            byte = data[position]
-            if byte < 0x80:
-                values[i] = byte
-                position += 1
-                continue
-            value, following = short_varint(data, position, end)
-            if following < 0:
-                value, following = varint(data, position, end, fault)
+            value = load8(position)
+            following = position + 1
+            if value >= 0x80:
+                value, following = short_varint(position, end, limit)
                 if following < 0:
                     bad[row] = LONG_VARINT
                     values[i : offsets[row + 1]] = 0
                     break
-            values[i] = np.int64(value)
+            values[i] = value
             position = following
 
 
 @kernel
-def copy_spans(data: Bytes, at: Ints, size: Ints, offsets: Ints, values: Bytes) -> None:
-    """values[offsets[row] ...] = the row's size[row] bytes; offsets are in bytes and ascend. values may have 16 bytes of slack at its end."""
+def copy_spans(at: Ints, size: Ints, limit: int, offsets: Ints, values: Bytes) -> None:
+    """values[offsets[row] ...] = the row's bytes; offsets are in bytes and ascend; values has SLACK bytes behind the last one.
+
+    Short spans are moved as 16 bytes whatever their length, which the next one overwrites, unless that would read behind limit.
+    """
+    into = address(values)
     for row in range(len(at)):
-        copy(values, offsets[row], data, at[row], size[row])
+        source, count = at[row], size[row]
+        if count <= 16 and not limit - 16 < source < limit:
+            if count > 0:
+                copy_chunk(into + offsets[row], source)
+        else:
+            copy(into + offsets[row], source, count)
 
 
 @kernel
-def place_spans(data: Bytes, at: Ints, size: Ints, stride: int, values: Bytes) -> None:
+def place_spans(at: Ints, size: Ints, stride: int, values: Bytes) -> None:
     """values[row * stride ...] = the row's bytes, zeros where the row has none."""
+    into = address(values)
     for row in range(len(at)):
         if size[row] > 0:
-            memcpy(values, row * stride, data, at[row], size[row])
+            copy_bytes(into + row * stride, at[row], size[row])
         else:
             values[row * stride : (row + 1) * stride] = 0
 
 
 @kernel
-def count_framed(data: Bytes, at: Ints, size: Ints, offsets: Ints) -> int:
+def count_framed(at: Ints, size: Ints, offsets: Ints) -> int:
     """offsets: int64 [rows + 1], filled with the running number of LEN fields (a bytes_list's values, a FeatureList's steps); gives their total."""
     total = 0
     offsets[0] = 0
     for row in range(len(at)):
         position, end = at[row], at[row] + size[row]
         while position < end:
-            _, position = short_extent(data, position + 1, end)
+            _, position = short_extent(position + 1, end)
             total += 1
         offsets[row + 1] = total
     return total
 
 
 @kernel
-def find_framed(data: Bytes, at: Ints, size: Ints, value_at: Ints, value_size: Ints) -> None:
-    """Position and bytes of each value that count_framed counted, in order."""
+def find_framed(at: Ints, size: Ints, value_at: Ints, value_size: Ints) -> None:
+    """Address and bytes of each value that count_framed counted, in order."""
     i = 0
     for row in range(len(at)):
         position, end = at[row], at[row] + size[row]
         while position < end:
-            start, position = short_extent(data, position + 1, end)
+            start, position = short_extent(position + 1, end)
             value_at[i], value_size[i] = start, position - start
             i += 1
 
 
 @kernel
-def check_utf8(values: Bytes, offsets: Ints, bad: Flags) -> int:
-    """Mark each value that is not UTF-8; gives their number. One look at all bytes decides when everything is ASCII."""
+def check_utf8(values: Bytes, offsets: Ints, flags: Flags) -> int:
+    """Flag each value that is not UTF-8; gives their number. One look at all bytes decides when everything is ASCII."""
     count = 0
-    if is_ascii(values, offsets[0], offsets[-1]):
+    base = address(values)
+    if is_ascii(base + offsets[0], base + offsets[-1]):
         return 0
     for i in range(len(offsets) - 1):
-        if not is_utf8(values, offsets[i], offsets[i + 1]):
-            bad[i] = 1
+        if not is_utf8(base + offsets[i], base + offsets[i + 1]):
+            flags[i] = 1
             count += 1
     return count
+
+
+@kernel
+def count_bits(bitmap: Flags, count: int) -> int:
+    """How many of the first count bits are 1, least significant first; at least count bits are there."""
+    total = 0
+    at, end = address(bitmap), address(bitmap) + (count >> 3)
+    while at < end:
+        bits = load64(at) if at + 8 <= end else load8(at)
+        while bits != 0 and bits != -1:
+            bits &= bits - 1
+            total += 1
+        total += 64 if bits == -1 else 0
+        at += 8 if at + 8 <= end else 1
+    for i in range(count & ~7, count):
+        total += (bitmap[i >> 3] >> (i & 7)) & 1
+    return total

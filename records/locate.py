@@ -1,18 +1,19 @@
 """The first pass of the decoder, record by record: where each feature's values stand, and the value itself where there is one number.
 
 Only the plain form is read here (see `records.exact`): what else protobuf allows is reported as UNUSUAL and costs a second, exact look.
+Inside the kernels everything is an address: handing arrays from one small kernel to the next costs more than the work that they do.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.records.exact import check_feature, check_feature_list
-from recordmill.records.names import Names, add_name, predicted
-from recordmill.records.wire import Bytes, Ints, is_utf8, short_extent, short_varint, varint
+from recordmill.records.memory import address, address_of, load8, load32, load64, store8, store32, store64
+from recordmill.records.names import add_name, predict, predicted
+from recordmill.records.wire import Bytes, Ints, is_utf8, short_extent, short_varint
 from recordmill.schemas.kernels import kernel
 
 # What a column of the Example holds in every record: one value, or a list that the second pass reads.
@@ -20,17 +21,23 @@ ONE_INT, ONE_FLOAT, ONE_BYTES, INTS, FLOATS, BYTESES, STEPS = range(7)
 
 # Why a record is not good; 1..9 are the reasons of records.wire.
 UNUSUAL, WRONG_KIND, WRONG_COUNT, MISSING, OUT_OF_RANGE, NOT_UTF8, WRONG_SIZE, RAGGED = range(20, 28)
+UNREAD = 255
 
 _LEN1, _LEN2, _LEN3 = 0x0A, 0x12, 0x1A  # tags of fields 1, 2, 3 with wire type LEN
+_FLOAT_HEAD = 0x0A | 4 << 8  # LEN field 1 of four bytes, as two bytes in one word
+COLUMN_INTS = 8  # a column's description is 64 bytes, one cache line: the fields below and two spare ones
+_MODE, _CELLS, _SIZES, _BITMAP, _REQUIRED, _LAST_ROW = range(6)  # addresses of its first cell, of its first size, of its bitmap
 
 
-class Cells(NamedTuple):
+@dataclass(frozen=True)
+class Cells:
     """What the first pass finds out about `rows` records and `columns` entries of their maps.
 
     ints: int64 [ints, rows] and floats: uint32 (the bits) [floats, rows]: the values of ONE_INT and ONE_FLOAT columns.
-    at, size: int64 [spans, rows]: position and bytes of the others' values; 0, 0 where there are none.
-    valid: uint8 [columns, ceil(rows / 8)]: bitmaps as Arrow has them. nulls: int64 [columns].
-    status: uint8 [rows]: 0 or the reason why not. culprit: int64 [rows, 2]: the column (-1 unknown) and position it refers to.
+    at, size: int64 [spans, rows]: address and bytes of the others' values; 0, 0 where there are none.
+    valid: uint8 [columns, ceil(rows / 8)]: bitmaps as Arrow has them.
+    status: uint8 [rows]: UNREAD, 0 or the reason why not. culprit: int64 [rows, 2]: the column (-1 unknown) and position it refers to.
+    columns: int64 [columns, COLUMN_INTS], each described for the kernels; places: int64 [columns], each one's line among its family.
     """
 
     ints: Ints
@@ -38,200 +45,248 @@ class Cells(NamedTuple):
     at: Ints
     size: Ints
     valid: npt.NDArray[np.uint8]
-    nulls: Ints
     status: npt.NDArray[np.uint8]
     culprit: Ints
+    columns: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
 
 
-def new_cells(modes: Ints, rows: int) -> Cells:
-    """Room for the cells of that many rows; only what has a defined value before the first pass is filled."""
-    spans = int(np.count_nonzero(modes >= ONE_BYTES))
-    return Cells(
-        np.empty((np.count_nonzero(modes == ONE_INT), rows), np.int64), np.empty((np.count_nonzero(modes == ONE_FLOAT), rows), np.uint32),
-        np.empty((spans, rows), np.int64), np.empty((spans, rows), np.int64), np.full((len(modes), (rows + 7) // 8), 255, np.uint8),
-        np.zeros(len(modes), np.int64), np.zeros(rows, np.uint8), np.full((rows, 2), -1, np.int64),
-    )  # fmt: skip
+def new_cells(modes: npt.NDArray[np.int64], required: npt.NDArray[np.int64], rows: int) -> Cells:
+    """Room for the cells of that many rows; only what must have a value before the first pass is filled."""
+    families = np.minimum(modes, ONE_BYTES)
+    counts = [int(np.count_nonzero(families == family)) for family in (ONE_INT, ONE_FLOAT, ONE_BYTES)]
+    ints, floats = np.empty((counts[0], rows), np.int64), np.empty((counts[1], rows), np.uint32)
+    at, size = np.empty((counts[2], rows), np.int64), np.empty((counts[2], rows), np.int64)
+    valid = np.full((len(modes), (rows + 7) // 8), 255, np.uint8)
+    columns, places = np.zeros((len(modes), COLUMN_INTS), np.int64), np.zeros(len(modes), np.int64)
+    for family, cells in ((ONE_INT, ints), (ONE_FLOAT, floats), (ONE_BYTES, at)):
+        mine = families == family
+        places[mine] = np.arange(len(cells))
+        columns[mine, _CELLS] = address_of(cells) + places[mine] * cells.itemsize * rows
+    columns[:, _MODE], columns[:, _REQUIRED], columns[:, _LAST_ROW] = modes, required, -1
+    columns[:, _SIZES] = address_of(size) + places * 8 * rows
+    columns[:, _BITMAP] = address_of(valid) + np.arange(len(modes)) * valid.shape[1]
+    return Cells(ints, floats, at, size, valid, np.full(rows, UNREAD, np.uint8), np.full((rows, 2), -1, np.int64), columns, places)
 
 
 @kernel
-def plain_bytes_list(data: Bytes, at: int, end: int) -> bool:
-    """Whether [at, end) holds nothing but field 1 of wire type LEN, again and again."""
-    while at < end:
-        if data[at] != _LEN1:
-            return False
-        _, at = short_extent(data, at + 1, end)
-        if at < 0:
-            return False
-    return True
-
-
-@kernel
-def plain_list(data: Bytes, at: int, end: int, tag: int) -> tuple[int, int]:
-    """(position, end) of the values inside a Feature's list: framed bytes, or one packed run's content; (-1, -1) is unusual."""
+def plain_list(at: int, end: int, tag: int) -> tuple[int, int]:
+    """(address, end) of the values inside a Feature's list: framed bytes, or one packed run's content; (-1, -1) is unusual."""
     if tag == _LEN1:
-        return (at, end) if plain_bytes_list(data, at, end) else (-1, -1)
+        start = at
+        while at < end:
+            if load8(at) != _LEN1:
+                return -1, -1
+            _, at = short_extent(at + 1, end)
+            if at < 0:
+                return -1, -1
+        return start, end
     if at == end:
         return at, at
-    if data[at] != _LEN1:
+    if load8(at) != _LEN1:
         return -1, -1
-    start, stop = short_extent(data, at + 1, end)
+    start, stop = short_extent(at + 1, end)
     if stop != end or (tag == _LEN2 and (end - start) & 3):
         return -1, -1
     return start, end
 
 
 @kernel
-def plain_steps(data: Bytes, at: int, end: int) -> bool:
+def plain_varints(at: int, end: int) -> bool:
+    """Whether [at, end) is a whole number of varints, none too long."""
+    run = 0
+    while at < end:
+        run = run + 1 if load8(at) >= 0x80 else 0
+        if run >= 10:
+            return False
+        at += 1
+    return run == 0
+
+
+@kernel
+def plain_feature(at: int, end: int, thorough: bool) -> bool:
+    """Whether [at, end) is a plain Feature; its varints are looked at only if thorough, else the second pass will."""
+    if at == end:
+        return True
+    tag = load8(at)
+    start, stop = short_extent(at + 1, end)
+    if stop != end or (tag != _LEN1 and tag != _LEN2 and tag != _LEN3):
+        return False
+    start, stop = plain_list(start, end, tag)
+    return start >= 0 and (tag != _LEN3 or not thorough or plain_varints(start, stop))
+
+
+@kernel
+def plain_steps(at: int, end: int, thorough: bool) -> bool:
     """Whether [at, end) is a FeatureList of plain Features."""
     while at < end:
-        if data[at] != _LEN1:
+        if load8(at) != _LEN1:
             return False
-        start, at = short_extent(data, at + 1, end)
-        if at < 0:
+        start, at = short_extent(at + 1, end)
+        if at < 0 or not plain_feature(start, at, thorough):
             return False
-        if start < at:
-            tag = np.int64(data[start])
-            begin, stop = short_extent(data, start + 1, at)
-            if (tag != _LEN1 and tag != _LEN2 and tag != _LEN3) or stop != at or plain_list(data, begin, stop, tag)[0] < 0:
-                return False
     return True
 
 
 @kernel
-def read_cell(data: Bytes, at: int, end: int, mode: int, place: int, row: int, cells: Cells, fault: Ints) -> int:
-    """Read the Feature or FeatureList [at, end), which is not empty, into its cell; gives 0 or a status."""
-    if mode == STEPS:
-        cells.at[place, row], cells.size[place, row] = at, end - at
-        return 0 if plain_steps(data, at, end) else UNUSUAL
-    tag = np.int64(data[at])
-    start, stop = short_extent(data, at + 1, end)
-    if stop != end or start < 0:
-        return UNUSUAL
-    if mode == ONE_FLOAT:
-        if tag != _LEN2:
-            return WRONG_KIND
-        if end - start != 6 or data[start] != _LEN1 or data[start + 1] != 4:
-            start, stop = plain_list(data, start, end, tag)
-            if stop - start != 4:
-                return WRONG_COUNT
-            end = stop
-        cells.floats[place, row] = (
-            np.uint32(data[end - 4])
-            | np.uint32(data[end - 3]) << np.uint32(8)
-            | np.uint32(data[end - 2]) << np.uint32(16)
-            | np.uint32(data[end - 1]) << np.uint32(24)
-        )
-        return 0
-    if mode in (ONE_INT, INTS):
-        if tag != _LEN3:
-            return WRONG_KIND
-    elif tag != (_LEN2 if mode == FLOATS else _LEN1):
-        return WRONG_KIND
-    if mode == ONE_BYTES:
-        if start == end:
-            return WRONG_COUNT
-        if data[start] != _LEN1:
-            return UNUSUAL
-        start, stop = short_extent(data, start + 1, end)
-        if stop != end:
-            return UNUSUAL if stop < 0 else WRONG_COUNT
-        cells.at[place, row], cells.size[place, row] = start, end - start
-        return 0
-    start, stop = plain_list(data, start, end, tag)
-    if start < 0:
-        return UNUSUAL
-    if mode == ONE_INT:
-        value, stop = short_varint(data, start, end)
-        if stop < 0:
-            value, stop = varint(data, start, end, fault)
-        cells.ints[place, row] = np.int64(value)
-        return 0 if stop == end else WRONG_COUNT
-    cells.at[place, row], cells.size[place, row] = start, stop - start
+def put_span(column: int, row: int, at: int, size: int) -> int:
+    """Note where a cell's values stand; gives 0."""
+    store64(load64(column + 8 * _CELLS) + 8 * row, at)
+    store64(load64(column + 8 * _SIZES) + 8 * row, size)
     return 0
 
 
 @kernel
-def clear_cell(mode: int, place: int, row: int, column: int, cells: Cells) -> None:
-    """Make the cell a null."""
-    cells.valid[column, row >> 3] &= np.uint8(255 ^ (1 << (row & 7)))
-    cells.nulls[column] += 1
-    if mode == ONE_INT:
-        cells.ints[place, row] = 0
-    elif mode == ONE_FLOAT:
-        cells.floats[place, row] = np.uint32(0)
-    else:
-        cells.at[place, row], cells.size[place, row] = 0, 0
+def read_float(start: int, end: int, row: int, column: int) -> int:
+    """Read a FloatList of one value into its cell; gives 0 or a status."""
+    if end - start != 6 or load32(start) & 0xFFFF != _FLOAT_HEAD:
+        start, stop = plain_list(start, end, _LEN2)
+        if stop - start != 4:
+            return WRONG_COUNT
+    store32(load64(column + 8 * _CELLS) + 4 * row, load32(end - 4))
+    return 0
 
 
 @kernel
-def read_map(
-    data: Bytes, at: int, end: int, part: int, row: int, whole: bool, names: Names, columns: Ints, seen: Ints, cells: Cells, scratch: Ints
-) -> tuple[int, int, int]:
-    """Read the entries of a Features (part 1) or FeatureLists (part 2) message; gives (status, columns found, culprit).
+def read_bytes(start: int, end: int, row: int, column: int) -> int:
+    """Note where the value of a BytesList of one value stands; gives 0 or a status."""
+    if start == end:
+        return WRONG_COUNT
+    if load8(start) != _LEN1:
+        return UNUSUAL
+    start, stop = short_extent(start + 1, end)
+    if stop != end:
+        return UNUSUAL if stop < 0 else WRONG_COUNT
+    return put_span(column, row, start, end - start)
 
-    columns: int64 [3, columns]: mode, place among its kind, required. seen: int64 [columns]: the last row that had the column.
-    scratch: int64: `fault` in the first 3 places, then room for the groups of unknown fields.
-    """
-    found, previous, wanted = 0, 0, columns.shape[1]
+
+@kernel
+def read_int(start: int, end: int, limit: int, row: int, column: int) -> int:
+    """Read an Int64List of one value into its cell; gives 0 or a status."""
+    start, stop = plain_list(start, end, _LEN3)
+    if start < 0:
+        return UNUSUAL
+    value, stop = short_varint(start, end, limit)
+    store64(load64(column + 8 * _CELLS) + 8 * row, value)
+    return 0 if stop == end else WRONG_COUNT
+
+
+@kernel
+def read_list(start: int, end: int, tag: int, row: int, column: int) -> int:
+    """Note where the values of a list stand; gives 0 or a status."""
+    start, stop = plain_list(start, end, tag)
+    return put_span(column, row, start, stop - start) if start >= 0 else UNUSUAL
+
+
+@kernel
+def read_cell(at: int, end: int, limit: int, row: int, column: int) -> int:
+    """Read the Feature or FeatureList [at, end), which is not empty, into its cell; gives 0 or a status."""
+    mode = load64(column + 8 * _MODE)
+    if mode == STEPS:
+        return put_span(column, row, at, end - at) if plain_steps(at, end, False) else UNUSUAL
+    tag = load8(at)
+    start, stop = short_extent(at + 1, end)
+    if stop != end:
+        return UNUSUAL
+    if mode == ONE_INT:
+        return read_int(start, end, limit, row, column) if tag == _LEN3 else WRONG_KIND
+    if mode == ONE_FLOAT:
+        return read_float(start, end, row, column) if tag == _LEN2 else WRONG_KIND
+    if mode == ONE_BYTES:
+        return read_bytes(start, end, row, column) if tag == _LEN1 else WRONG_KIND
+    return read_list(start, end, tag, row, column) if tag == (_LEN3 if mode == INTS else _LEN2 if mode == FLOATS else _LEN1) else WRONG_KIND
+
+
+@kernel
+def clear_cell(row: int, column: int) -> None:
+    """Make the cell a null."""
+    mode = load64(column + 8 * _MODE)
+    bits = load64(column + 8 * _BITMAP) + (row >> 3)
+    store8(bits, load8(bits) & ~(1 << (row & 7)))
+    if mode == ONE_INT:
+        store64(load64(column + 8 * _CELLS) + 8 * row, 0)
+    elif mode == ONE_FLOAT:
+        store32(load64(column + 8 * _CELLS) + 4 * row, 0)
+    else:
+        put_span(column, row, 0, 0)
+
+
+@kernel
+def read_column(column: int, at: int, end: int, limit: int, row: int) -> int:
+    """Read a wanted column's value; gives 0, 1 for a null, or a status."""
+    if load64(column + 8 * _LAST_ROW) == row:  # the same key again: the last one counts, but the first is in the cell already
+        return UNUSUAL
+    store64(column + 8 * _LAST_ROW, row)
+    if at < end or load64(column + 8 * _MODE) == STEPS:
+        return read_cell(at, end, limit, row, column)
+    clear_cell(row, column)
+    return MISSING if load64(column + 8 * _REQUIRED) else 1
+
+
+@kernel
+def plain_entry(at: int, end: int) -> tuple[int, int, int, int]:
+    """(key, its end, value, its end) of the map entry that stands at the address; all -1 if it is unusual."""
+    if load8(at) == _LEN1:
+        at, stop = short_extent(at + 1, end)
+        if at < stop and load8(at) == _LEN1:
+            key, at = short_extent(at + 1, stop)
+            if at == stop:  # a key without a value: a Feature without a kind
+                return key, at, at, at
+            if at >= 0 and load8(at) == _LEN2:
+                value, value_end = short_extent(at + 1, stop)
+                if value_end == stop:
+                    return key, at, value, stop
+    return -1, -1, -1, -1
+
+
+@kernel
+def find_slot(names: int, previous: int, key: int, key_end: int, part: int, limit: int) -> int:
+    """The slot of the key, 0 if there is no room for it, -1 if it is not UTF-8; the prediction having failed."""
+    if not is_utf8(key, key_end):
+        return -1
+    slot = max(add_name(names, key, key_end - key, part, limit), 0)
+    predict(names, previous, slot)
+    return slot
+
+
+@kernel
+def read_map(at: int, end: int, limit: int, part: int, row: int, whole: bool, names: int, columns: int, wanted: int) -> tuple[int, int, int]:
+    """Read the entries of a Features (part 1) or FeatureLists (part 2) message; gives (status, columns found, culprit)."""
+    found, slot = 0, 0
     while at < end:
-        if data[at] != _LEN1:
-            return UNUSUAL, found, -1
-        at, stop = short_extent(data, at + 1, end)
-        if stop <= at or data[at] != _LEN1:
-            return UNUSUAL, found, -1
-        key, at = short_extent(data, at + 1, stop)
+        key, key_end, value, at = plain_entry(at, end)
         if at < 0:
             return UNUSUAL, found, -1
-        slot = predicted(names, previous, data, key, at - key, part)
+        previous = slot
+        slot = predicted(names, previous, key, key_end - key, part, limit)
         if slot < 0:
-            if not is_utf8(data, key, at):
+            slot = find_slot(names, previous, key, key_end, part, limit)
+            if slot < 0:
                 return UNUSUAL, found, -1
-            slot = add_name(names, data, key, at - key, part)
-            names.slots[previous, 3] = max(slot, 0)
-        previous = max(slot, 0)
-        if at < stop:  # else a key without a value: a Feature without a kind
-            if data[at] != _LEN2:
-                return UNUSUAL, found, -1
-            at, value_end = short_extent(data, at + 1, stop)
-            if value_end != stop:
-                return UNUSUAL, found, -1
-        column = slot - 1
-        if 0 <= column < wanted:
-            if seen[column] == row:
-                return UNUSUAL, found, column
-            seen[column] = row
-            status = 0
-            if at < stop or columns[0, column] == STEPS:
-                found += 1
-                status = read_cell(data, at, stop, columns[0, column], columns[1, column], row, cells, scratch)
-            else:
-                clear_cell(columns[0, column], columns[1, column], row, column, cells)
-                status = MISSING if columns[2, column] else 0
-            if status != 0:
-                return status, found, column
-        elif whole and at < stop:
-            checked = check_feature(data, at, stop, 3, scratch[3:], scratch) if part == 1 else check_feature_list(data, at, stop, 3, scratch[3:], scratch)
-            if checked < 0:
-                return UNUSUAL, found, -1
-        at = stop
+        if 0 < slot <= wanted:
+            status = read_column(columns + 8 * COLUMN_INTS * (slot - 1), value, at, limit, row)
+            if status > 1:
+                return status, found, slot - 1
+            found += 1 - status
+        elif whole and not (plain_feature(value, at, True) if part == 1 else plain_steps(value, at, True)):
+            return UNUSUAL, found, -1
     return 0, found, -1
 
 
 @kernel
-def read_message(
-    data: Bytes, at: int, end: int, parts: int, row: int, whole: bool, names: Names, columns: Ints, seen: Ints, cells: Cells, scratch: Ints
-) -> tuple[int, int, int]:
+def read_message(at: int, end: int, limit: int, parts: int, row: int, whole: bool, names: int, columns: int, wanted: int) -> tuple[int, int, int]:
     """Read an Example (parts 1) or SequenceExample (parts 2) whose parts stand once each and in order; gives (status, columns found, culprit)."""
     last, total = 0, 0
     while at < end:
-        part = 1 if data[at] == _LEN1 else 2 if data[at] == _LEN2 else 3
+        tag = load8(at)
+        part = 1 if tag == _LEN1 else 2 if tag == _LEN2 else 3
         if part <= last or part > parts:
             return UNUSUAL, total, -1
         last = part
-        start, at = short_extent(data, at + 1, end)
+        start, at = short_extent(at + 1, end)
         if at < 0:
             return UNUSUAL, total, -1
-        status, found, culprit = read_map(data, start, at, part, row, whole, names, columns, seen, cells, scratch)
+        status, found, culprit = read_map(start, at, limit, part, row, whole, names, columns, wanted)
         total += found
         if status != 0:
             return status, total, culprit
@@ -239,41 +294,55 @@ def read_message(
 
 
 @kernel
-def locate(data: Bytes, starts: Ints, lengths: Ints, parts: int, whole: bool, names: Names, columns: Ints, cells: Cells) -> int:
-    """Fill cells from the records; gives how many records have a status. names: the columns' in slots 1 ..; more are added.
+def clear_absent(row: int, columns: int, wanted: int) -> tuple[int, int]:
+    """Make nulls of the columns that the record did not have; gives (MISSING or 0, the required column that is absent)."""
+    status, culprit = 0, -1
+    for i in range(wanted):
+        column = columns + 8 * COLUMN_INTS * i
+        if load64(column + 8 * _LAST_ROW) != row:
+            clear_cell(row, column)
+            if load64(column + 8 * _REQUIRED) and status == 0:
+                status, culprit = MISSING, i
+    return status, culprit
 
-    whole: also check the features that are no columns (else they are skipped unread).
+
+@kernel
+def locate(data: Bytes, starts: Ints, lengths: Ints, parts: int, whole: bool, names: int, columns: Ints, status: npt.NDArray[np.uint8], culprit: Ints) -> int:
+    """Fill the cells of the rows that are UNREAD; gives how many rows have a status other than 0 then.
+
+    names: the columns' in slots 1 ..; others are added. whole: also check the features that are no columns (else they are skipped unread).
     """
-    seen = np.full(columns.shape[1], -1, np.int64)
-    scratch = np.zeros(3 + 101, np.int64)
+    base, described, wanted = address(data), address(columns), columns.shape[0]
     bad = 0
     for row in range(len(starts)):
-        start = starts[row]
-        status, found, culprit = read_message(data, start, start + lengths[row], parts, row, whole, names, columns, seen, cells, scratch)
-        if status == 0 and found < columns.shape[1]:
-            for column in range(columns.shape[1]):
-                if seen[column] != row:
-                    clear_cell(columns[0, column], columns[1, column], row, column, cells)
-                    if columns[2, column]:
-                        status, culprit = MISSING, column
-        if status != 0:
-            cells.status[row], cells.culprit[row, 0], cells.culprit[row, 1] = status, culprit, start
-            bad += 1
+        if status[row] == UNREAD:
+            start = base + starts[row]
+            reason, found, column = read_message(start, start + lengths[row], base + len(data), parts, row, whole, names, described, wanted)
+            if reason == 0 and found < wanted:
+                reason, column = clear_absent(row, described, wanted)
+            status[row] = reason
+            culprit[row, 0], culprit[row, 1] = column, starts[row]
+        bad += status[row] != 0
     return bad
 
 
 @kernel
-def locate_steps(data: Bytes, at: Ints, size: Ints, columns: Ints, cells: Cells) -> int:
-    """Fill cells of one column from Features that stand alone, such as the steps of a FeatureList; gives how many have a status."""
-    scratch = np.zeros(3, np.int64)
-    bad = 0
+def locate_steps(at: Ints, size: Ints, limit: int, columns: Ints, status: npt.NDArray[np.uint8]) -> None:
+    """Fill the cells of one column from Features that stand alone, such as the steps of a FeatureList; addresses and bytes."""
+    column = address(columns)
     for row in range(len(at)):
-        if size[row] == 0:
-            clear_cell(columns[0, 0], 0, row, 0, cells)
-            continue
-        status = read_cell(data, at[row], at[row] + size[row], columns[0, 0], 0, row, cells, scratch)
-        if status != 0:
-            clear_cell(columns[0, 0], 0, row, 0, cells)
-            cells.status[row] = status
-            bad += 1
-    return bad
+        reason = read_cell(at[row], at[row] + size[row], limit, row, column) if size[row] else 0
+        if size[row] == 0 or reason != 0:
+            clear_cell(row, column)
+        status[row] = reason
+
+
+@kernel
+def forget(rows: Ints, status: npt.NDArray[np.uint8], columns: Ints) -> None:
+    """Make rows UNREAD again, with every bit of theirs valid."""
+    columns[:, _LAST_ROW] = -1
+    for row in rows:
+        status[row] = UNREAD
+        for i in range(columns.shape[0]):
+            bits = columns[i, _BITMAP] + (row >> 3)
+            store8(bits, load8(bits) | 1 << (row & 7))

@@ -6,28 +6,50 @@ table stands a prediction: the name that followed the previous one last time, wh
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from recordmill.records.wire import Bytes, Ints, copy, load64
+from recordmill.records.memory import address_of, copy, load8, load64, store64
 from recordmill.schemas.kernels import kernel
 
-_MIX1, _MIX2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)  # odd constants: the golden ratio, and one of rrmxmx's
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+SLOT_INTS = 8  # a slot is 64 bytes, one cache line: the fields below and two spare ones
+_TEXT, _SIZE, _PART, _NEXT, _FIRST, _LAST = range(6)  # address of the name, its bytes, part of the message, predicted next slot, edge words
+_SLOTS, _TABLE, _MASK, _CAPACITY, _FREE_TEXT, _TEXT_END, _USED = range(7)  # the head: addresses, the table's size - 1, slots there are and in use
+_MIX1, _MIX2 = -0x61C8864680B583EB, -0x29A79F5B38FA6C4F  # odd constants: 2^64 / golden ratio, and one more of no structure
 
 
-class Names(NamedTuple):
-    """slots: int64 [capacity + 1, 4]: (position in text, bytes, part, slot predicted to follow). words: uint64 [capacity + 1, 2].
+@dataclass(frozen=True)
+class Names:
+    """The memory of a table. Kernels get `address()`, the address of its head, and this object must live as long as they run.
 
-    table: int32 [power of two], open addressing, -1 is free. text: the names' bytes. used: int64 [2]: slots and bytes of text in use.
+    slots: int64 [capacity + 1, SLOT_INTS], slot 0 standing for the beginning of a record. table: int64 [power of two], -1 is free.
     """
 
-    slots: Ints
-    words: np.ndarray[tuple[int, int], np.dtype[np.uint64]]
-    table: np.ndarray[tuple[int], np.dtype[np.int32]]
-    text: Bytes
-    used: Ints
+    head: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
+    table: npt.NDArray[np.int64]
+    text: npt.NDArray[np.uint8]
+
+    def address(self) -> int:
+        return address_of(self.head)
+
+    def copy(self) -> Names:
+        slots, text = self.slots.copy(), self.text.copy()
+        slots[:, _TEXT] += address_of(text) - address_of(self.text)
+        return _assembled(slots, self.table.copy(), text, int(self.head[_USED]), int(self.head[_FREE_TEXT]) - address_of(self.text))
+
+    def names(self) -> list[tuple[bytes, int]]:
+        """(name, part) of the slots from 1 on."""
+        base = address_of(self.text)
+        return [(self.text[at - base : at - base + size].tobytes(), int(part)) for at, size, part in self.slots[1 : self.head[_USED], :3].tolist()]
+
+
+def _assembled(slots: npt.NDArray[np.int64], table: npt.NDArray[np.int64], text: npt.NDArray[np.uint8], used: int, text_bytes: int) -> Names:
+    base = address_of(text)
+    head = [address_of(slots), address_of(table), len(table) - 1, len(slots), base + text_bytes, base + len(text), used]
+    return Names(np.array(head), slots, table, text)
 
 
 def new_names(capacity: int, text_bytes: int) -> Names:
@@ -35,80 +57,91 @@ def new_names(capacity: int, text_bytes: int) -> Names:
     size = 64
     while size < 2 * capacity:
         size *= 2
-    slots = np.zeros((capacity + 1, 4), np.int64)
-    slots[0, 1] = -1  # slot 0 is the beginning of a record: no name
-    return Names(slots, np.zeros((capacity + 1, 2), np.uint64), np.full(size, -1, np.int32), np.zeros(text_bytes + 16, np.uint8), np.array([1, 0]))
-
-
-def copy_names(names: Names) -> Names:
-    return Names(*(array.copy() for array in names))
+    slots = np.zeros((capacity + 1, SLOT_INTS), np.int64)
+    slots[0, _SIZE] = -1  # no name has this length
+    return _assembled(slots, np.full(size, -1, np.int64), np.zeros(text_bytes, np.uint8), 1, 0)
 
 
 @kernel
-def edge_word(data: Bytes, at: int, size: int) -> np.uint64:
-    """The first min(size, 8) bytes at data[at] as a little-endian number."""
+def first_word(at: int, size: int, limit: int) -> int:
+    """The first min(size, 8) bytes at the address, zeros behind them; nothing at or behind limit is read."""
     if size >= 8:
-        return load64(data, at)
-    if size == 0:
-        return np.uint64(0)
-    if at + 8 <= len(data):
-        return load64(data, at) & (_ALL >> np.uint64(64 - 8 * size))
-    word = np.uint64(0)
+        return load64(at)
+    if at + 8 <= limit:
+        return load64(at) & ((1 << (8 * size)) - 1)
+    word = 0
     for i in range(size):
-        word |= np.uint64(data[at + i]) << np.uint64(8 * i)
+        word |= load8(at + i) << (8 * i)
     return word
 
 
 @kernel
-def is_name(names: Names, slot: int, data: Bytes, at: int, size: int, part: int, first: np.uint64, last: np.uint64) -> bool:
-    """Whether slot has this name in this part of the message."""
-    if names.slots[slot, 1] != size or names.words[slot, 0] != first or names.words[slot, 1] != last or names.slots[slot, 2] != part:
+def is_name(slot: int, at: int, size: int, part: int, first: int, last: int) -> bool:
+    """Whether the slot at the address has this name in this part of the message."""
+    if load64(slot + 8 * _SIZE) != size or load64(slot + 8 * _FIRST) != first or load64(slot + 8 * _LAST) != last or load64(slot + 8 * _PART) != part:
         return False
-    begin = names.slots[slot, 0]
-    for i in range(8, size - 8, 8):  # noqa: SIM110 - Numba compiles no generators; the last word overlaps what the loop leaves
-        if load64(names.text, begin + i) != load64(data, at + i):
+    return size <= 16 or same_middle(load64(slot), at, size)
+
+
+@kernel
+def same_middle(text: int, at: int, size: int) -> bool:
+    """Whether two names of more than 16 bytes agree between their first and last eight."""
+    for i in range(8, size - 8, 8):  # noqa: SIM110 - Numba compiles no generators
+        if load64(text + i) != load64(at + i):
             return False
     return True
 
 
 @kernel
-def find_name(names: Names, data: Bytes, at: int, size: int, part: int) -> int:
+def find_name(names: int, at: int, size: int, part: int, first: int, last: int) -> int:
     """The slot of the name, or -1 - (free place in the table)."""
-    first = edge_word(data, at, size)
-    last = load64(data, at + size - 8) if size > 8 else first
-    mixed = (first * _MIX1) ^ (last * _MIX2) ^ (np.uint64(size * 2 + part) * _MIX1)
-    mask = len(names.table) - 1
-    place = np.int64((mixed ^ (mixed >> np.uint64(29))) & np.uint64(mask))
-    while names.table[place] >= 0:
-        if is_name(names, names.table[place], data, at, size, part, first, last):
-            return np.int64(names.table[place])
+    slots, table, mask = load64(names + 8 * _SLOTS), load64(names + 8 * _TABLE), load64(names + 8 * _MASK)
+    mixed = (first * _MIX1) ^ ((last * _MIX2) >> 7) ^ ((2 * size + part) * _MIX1)
+    place = (mixed ^ (mixed >> 29)) & mask
+    while True:
+        slot = load64(table + 8 * place)
+        if slot < 0:
+            return -1 - place
+        if is_name(slots + 8 * SLOT_INTS * slot, at, size, part, first, last):
+            return slot
         place = (place + 1) & mask
-    return -1 - place
 
 
 @kernel
-def add_name(names: Names, data: Bytes, at: int, size: int, part: int) -> int:
+def add_name(names: int, at: int, size: int, part: int, limit: int) -> int:
     """The slot of the name, added if it is new; -1 if there is no room for it."""
-    slot = find_name(names, data, at, size, part)
+    first = first_word(at, size, limit)
+    last = load64(at + size - 8) if size > 8 else first
+    slot = find_name(names, at, size, part, first, last)
     if slot >= 0:
         return slot
-    new, begin = names.used[0], names.used[1]
-    if new >= len(names.slots) or begin + size + 16 > len(names.text):
+    new, text = load64(names + 8 * _USED), load64(names + 8 * _FREE_TEXT)
+    if new >= load64(names + 8 * _CAPACITY) or text + size > load64(names + 8 * _TEXT_END):
         return -1
-    copy(names.text, begin, data, at, size)
-    names.slots[new, 0], names.slots[new, 1], names.slots[new, 2], names.slots[new, 3] = begin, size, part, new
-    first = edge_word(data, at, size)
-    names.words[new, 0] = first
-    names.words[new, 1] = load64(data, at + size - 8) if size > 8 else first
-    names.table[-1 - slot] = new
-    names.used[0], names.used[1] = new + 1, begin + size
+    copy(text, at, size)
+    about = load64(names + 8 * _SLOTS) + 8 * SLOT_INTS * new
+    store64(about + 8 * _TEXT, text)
+    store64(about + 8 * _SIZE, size)
+    store64(about + 8 * _PART, part)
+    store64(about + 8 * _FIRST, first)
+    store64(about + 8 * _LAST, last)
+    store64(load64(names + 8 * _TABLE) + 8 * (-1 - slot), new)
+    store64(names + 8 * _USED, new + 1)
+    store64(names + 8 * _FREE_TEXT, text + size)
     return new
 
 
 @kernel
-def predicted(names: Names, previous: int, data: Bytes, at: int, size: int, part: int) -> int:
+def predicted(names: int, previous: int, at: int, size: int, part: int, limit: int) -> int:
     """The slot predicted to follow previous if it has this name, else -1."""
-    slot = names.slots[previous, 3]
-    first = edge_word(data, at, size)
-    last = load64(data, at + size - 8) if size > 8 else first
-    return slot if is_name(names, slot, data, at, size, part, first, last) else -1
+    slots = load64(names + 8 * _SLOTS)
+    slot = load64(slots + 8 * (SLOT_INTS * previous + _NEXT))
+    first = first_word(at, size, limit)
+    last = load64(at + size - 8) if size > 8 else first
+    return slot if is_name(slots + 8 * SLOT_INTS * slot, at, size, part, first, last) else -1
+
+
+@kernel
+def predict(names: int, previous: int, slot: int) -> None:
+    """Let slot be predicted to follow previous from now on."""
+    store64(load64(names + 8 * _SLOTS) + 8 * (SLOT_INTS * previous + _NEXT), slot)

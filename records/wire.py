@@ -1,8 +1,8 @@
 """The Protocol Buffers encoding, one small kernel per term of its specification (protobuf.dev/programming-guides/encoding).
 
-Every kernel takes the buffer, a position and an end, and never reads outside [position, end) unless the whole buffer still holds the
-bytes. Positions are int64 throughout, so a buffer may be larger than 4 GiB. A kernel that can refuse writes (reason, position) into
-`fault` and returns a negative position. What is accepted and what is refused is what upb (the C library under protobuf for Python) does.
+The exact kernels take the buffer, a position and an end, and read inside [position, end) only; one that refuses writes (reason, position)
+into `fault` and returns a negative position. What is accepted and what is refused is what upb (the C library under protobuf for Python)
+does. The short ones work on addresses and know the usual forms only. Positions and addresses are int64: a buffer may exceed 4 GiB.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
+from recordmill.records.memory import load8, load64
 from recordmill.schemas.kernels import kernel
 
 Bytes = npt.NDArray[np.uint8]
@@ -28,62 +28,22 @@ MAX_LENGTH = (1 << 31) - 1  # of a length-delimited field, in bytes
 # Reasons for which the encoding itself is broken; records.faults says them in words.
 PAST_END, LONG_VARINT, BAD_TAG, BAD_WIRE_TYPE, BAD_GROUP, TOO_DEEP, TOO_LONG, KEY_NOT_UTF8, HALF_FLOAT = range(1, 10)
 
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_HIGH = np.uint64(0x8080808080808080)  # the continuation bits of eight bytes
-_LOW7 = np.uint64(0x7F7F7F7F7F7F7F7F)
-_EVEN7, _ODD7 = np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00)
-_EVEN14, _ODD14 = np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000)
-_EVEN28, _ODD28 = np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000)
+# Masks for eight bytes at once, as int64.
+HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in every byte: the continuation bits, or what is not ASCII
+_LOW7 = 0x7F7F7F7F7F7F7F7F
+_EVEN7, _ODD7 = 0x007F007F007F007F, 0x7F007F007F007F00
+_EVEN14, _ODD14 = 0x00003FFF00003FFF, 0x3FFF00003FFF0000
+_EVEN28, _ODD28 = 0x000000000FFFFFFF, 0x0FFFFFFF00000000
 
 
-@intrinsic  # type: ignore[misc]
-def load64(typing_context: Any, data: Any, at: Any) -> Any:
-    """Eight bytes from data[at] as a little-endian uint64, at any alignment; the caller guarantees at + 8 <= len(data)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
-        word = builder.load(pointer)
-        word.align = 1
-        return word
-
-    return types.uint64(data, types.intp), generate
-
-
-@intrinsic  # type: ignore[misc]
-def store64(typing_context: Any, into: Any, at: Any, word: Any) -> Any:
-    """Eight bytes of a uint64 to into[at], little-endian, at any alignment; the caller guarantees at + 8 <= len(into)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
-        builder.store(arguments[2], pointer).align = 1
-        return context.get_dummy_value()
-
-    return types.void(into, types.intp, types.uint64), generate
-
-
-@intrinsic  # type: ignore[misc]
-def memcpy(typing_context: Any, into: Any, to: Any, data: Any, at: Any, size: Any) -> Any:
-    """into[to : to + size] = data[at : at + size] by the C library; both arrays of uint8, ranges checked by the caller."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target = context.make_array(signature.args[0])(context, builder, arguments[0])
-        source = context.make_array(signature.args[2])(context, builder, arguments[2])
-        cgutils.raw_memcpy(builder, builder.gep(target.data, [arguments[1]]), builder.gep(source.data, [arguments[3]]), arguments[4], 1)
-        return context.get_dummy_value()
-
-    return types.void(into, types.intp, data, types.intp, types.intp), generate
-
-
-@intrinsic  # type: ignore[misc]
+@intrinsic  # type: ignore[untyped-decorator]
 def trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """The number of zero bits below the lowest one bit of a uint64; 64 for 0."""
+    """The number of zero bits below the lowest one bit of an int64; 64 for 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
-    return types.int64(types.uint64), generate
+    return types.int64(types.int64), generate
 
 
 @kernel
@@ -114,25 +74,37 @@ def varint(data: Bytes, at: int, end: int, fault: Ints) -> tuple[np.uint64, int]
 
 
 @kernel
-def compact(word: np.uint64) -> np.uint64:
+def compact(word: int) -> int:
     """The value of a varint of up to eight bytes that lies alone in word: eight groups of 7 bits moved together."""
     word &= _LOW7
-    word = (word & _EVEN7) | ((word & _ODD7) >> np.uint64(1))
-    word = (word & _EVEN14) | ((word & _ODD14) >> np.uint64(2))
-    return (word & _EVEN28) | ((word & _ODD28) >> np.uint64(4))
+    word = (word & _EVEN7) | ((word & _ODD7) >> 1)
+    word = (word & _EVEN14) | ((word & _ODD14) >> 2)
+    return (word & _EVEN28) | ((word & _ODD28) >> 4)
 
 
 @kernel
-def short_varint(data: Bytes, at: int, end: int) -> tuple[np.uint64, int]:
-    """varint() for the common case: no branch on the number of bytes, up to eight of them; (0, -1) sends the caller to varint()."""
-    if at + 8 > len(data):
-        return np.uint64(0), -1
-    word = load64(data, at)
-    stop = ~word & _HIGH
-    bits = trailing_zeros(stop) + 1  # of the varint, its last byte included
-    if stop == np.uint64(0) or at + (bits >> 3) > end:
-        return np.uint64(0), -1
-    return compact(word & (_ALL >> np.uint64(64 - bits))), at + (bits >> 3)
+def any_varint(at: int, end: int) -> tuple[int, int]:
+    """varint() at an address, its value as int64; the position is -1 if it is longer than 10 bytes or than what is left."""
+    value = 0
+    for i in range(min(10, end - at)):
+        byte = load8(at + i)
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return value, at + i + 1
+    return value, -1
+
+
+@kernel
+def short_varint(at: int, end: int, limit: int) -> tuple[int, int]:
+    """any_varint() without a branch on the number of bytes, up to eight of them; limit is the address where readable memory ends."""
+    if at + 8 <= limit:
+        word = load64(at)
+        stop = ~word & HIGH_BITS
+        bits = trailing_zeros(stop)  # of the varint, but for its last bit, which is 0
+        behind = at + (bits >> 3) + 1
+        if stop != 0 and behind <= end:
+            return compact(word & ((1 << bits) - 1)), behind
+    return any_varint(at, end)
 
 
 @kernel
@@ -172,11 +144,11 @@ def extent(data: Bytes, at: int, end: int, fault: Ints) -> tuple[int, int]:
 
 
 @kernel
-def short_extent(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """extent() of at most five bytes for the paths that send what is unusual elsewhere; (-1, -1) is unusual."""
+def short_extent(at: int, end: int) -> tuple[int, int]:
+    """extent() at an address, of at most five bytes, for the paths that send what is unusual elsewhere; (-1, -1) is unusual."""
     if at >= end:
         return -1, -1
-    size = np.int64(data[at])
+    size = load8(at)
     at += 1
     if size >= 0x80:
         size &= 0x7F
@@ -184,7 +156,7 @@ def short_extent(data: Bytes, at: int, end: int) -> tuple[int, int]:
         while True:
             if at >= end or shift > 28:
                 return -1, -1
-            byte = np.int64(data[at])
+            byte = load8(at)
             at += 1
             size |= (byte & 0x7F) << shift
             shift += 7
@@ -232,27 +204,27 @@ def skip(data: Bytes, at: int, end: int, field: int, wire: int, depth: int, grou
 
 
 @kernel
-def is_ascii(data: Bytes, at: int, end: int) -> bool:
-    """Whether no byte in [at, end) has its high bit set."""
+def is_ascii(at: int, end: int) -> bool:
+    """Whether no byte at the addresses [at, end) has its high bit set."""
     while at + 8 <= end:
-        if load64(data, at) & _HIGH != np.uint64(0):
+        if load64(at) & HIGH_BITS != 0:
             return False
         at += 8
     while at < end:
-        if data[at] >= 0x80:
+        if load8(at) >= 0x80:
             return False
         at += 1
     return True
 
 
 @kernel
-def is_utf8(data: Bytes, at: int, end: int) -> bool:
-    """Whether [at, end) is UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF."""
+def is_utf8(at: int, end: int) -> bool:
+    """Whether the addresses [at, end) hold UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF."""
     while at < end:
-        if at + 8 <= end and load64(data, at) & _HIGH == np.uint64(0):
+        if at + 8 <= end and load64(at) & HIGH_BITS == 0:
             at += 8
             continue
-        lead = data[at]
+        lead = load8(at)
         at += 1
         if lead < 0x80:
             continue
@@ -261,26 +233,13 @@ def is_utf8(data: Bytes, at: int, end: int) -> bool:
             return False
         lowest = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
         highest = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
-        if data[at] < lowest or data[at] > highest:
+        if not lowest <= load8(at) <= highest:
             return False
         for i in range(1, more):
-            if data[at + i] & 0xC0 != 0x80:
+            if load8(at + i) & 0xC0 != 0x80:
                 return False
         at += more
     return True
-
-
-@kernel
-def copy(into: Bytes, to: int, data: Bytes, at: int, size: int) -> None:
-    """into[to : to + size] = data[at : at + size]; up to 16 bytes as two words where both buffers have room for them.
-
-    It may write up to 16 bytes at `to` whatever size is: fill from front to back.
-    """
-    if size <= 16 and at + 16 <= len(data) and to + 16 <= len(into):
-        store64(into, to, load64(data, at))
-        store64(into, to + 8, load64(data, at + 8))
-    elif size > 0:
-        memcpy(into, to, data, at, size)
 
 
 @kernel
