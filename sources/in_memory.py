@@ -61,7 +61,7 @@ def _batches(source: Any) -> Iterator[pa.RecordBatch]:
 def _from_pandas(frame: Any) -> pa.Table:
     named = any(name is not None for name in frame.index.names)
     try:
-        return pa.Table.from_pandas(frame, preserve_index=True if named else False).replace_schema_metadata(None)
+        return pa.Table.from_pandas(frame, preserve_index=named).replace_schema_metadata(None)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise DataError(f"{' '.join(str(part) for part in error.args)}; give the column one type", source="DataFrame") from None
 

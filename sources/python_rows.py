@@ -74,10 +74,7 @@ def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple
     if len({_family(kind) for kind in kinds}) > 1:
         raise DataError(f"{name!r} is {_first_of_each(values, first)}; give it one type", source="memory")
     try:
-        if any(issubclass(kind, np.generic) for kind in kinds):
-            column = _scalars(values)
-        else:
-            column = _objects(values)
+        column = _scalars(values) if any(issubclass(kind, np.generic) for kind in kinds) else _objects(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError) as error:
         raise _explained(name, values, first, error) from None
     return pa.field(name, column.type), column

@@ -46,7 +46,7 @@ class Unifier:
         for field in schema:
             feature = self._feature(field, where)
             required = feature.required if nulls is None else nulls[field.name] == 0
-            feature = replace(feature, required=required)
+            feature = replace(feature, dtype="string" if _is_null(field.type) else feature.dtype, required=required)
             self._seen[field.name] = self._seen.get(field.name, 0) + 1
             untold = _is_null(field.type)
             if field.name not in self._features or field.name not in self._known:
@@ -61,7 +61,7 @@ class Unifier:
                 self._known.add(field.name)
 
     def schema(self) -> Schema:
-        """All features; what is missing in some part is not required. A column of nothing but nulls is float32."""
+        """All features; what is missing in some part is not required. A column of nothing but nulls, which has no type, is text."""
         return Schema(tuple(replace(f, required=f.required and self._seen[f.name] == self._parts) for f in self._features.values()))
 
     def untold(self) -> tuple[str, ...]:
@@ -83,20 +83,18 @@ class Unifier:
             return Feature(one.name, dtype, shape, one.required and other.required, classes)
         if one.name in self._declared and (shape is not None or "[" in self._declared[one.name]):
             return replace(one, shape=one.shape if shape is None else shape, required=one.required and other.required)
-        raise DataError(
-            f"{one.name!r} is {other.describe()} here, but {one.describe()} in {self._where[one.name]}; declare what it shall be, such as --dtype {one.name}=string",
-            source=where,
-        )
+        before = f"{one.describe()} in {self._where[one.name]}"
+        raise DataError(f"{one.name!r} is {other.describe()} here, but {before}; declare what it shall be, such as --dtype {one.name}=string", source=where)
 
 
 def join_dtypes(one: str, other: str) -> str | None:
     """The narrowest dtype that holds every value of both (of numbers: that a float can hold), or None."""
     if one == other:
         return one
-    times = Feature("", one).timestamp, Feature("", other).timestamp
-    if times[0] and times[1]:
-        unit = max(times[0][0], times[1][0], key=_UNITS.index)
-        return None if times[0][1] != times[1][1] else f"timestamp[{unit}, UTC]" if times[0][1] else f"timestamp[{unit}]"
+    time, moment = Feature("", one).timestamp, Feature("", other).timestamp
+    if time and moment:
+        unit = max(time[0], moment[0], key=_UNITS.index)
+        return None if time[1] != moment[1] else f"timestamp[{unit}, UTC]" if time[1] else f"timestamp[{unit}]"
     if not (_is_number(one) and _is_number(other)):
         return None
     if one in _FLOATS and other in _FLOATS:
