@@ -207,7 +207,7 @@ def _needs_cast(kind: pa.DataType) -> bool:
         kind = kind.value_type
     tests = (
         pa.types.is_dictionary, pa.types.is_string_view, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
-        pa.types.is_date, pa.types.is_null, pa.types.is_list_view, pa.types.is_large_list_view, pa.types.is_run_end_encoded,
+        pa.types.is_date, pa.types.is_null,
     )  # fmt: skip
     return any(test(kind) for test in tests)
 
