@@ -85,10 +85,17 @@ def file_lines(file: InputFile, start: int, stop: int, max_line_bytes: int, bloc
 
 def stream_lines(file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES) -> Iterator[LineBlock]:
     """The lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
+    return whole_lines(decoded_blocks(file, encoding, block_bytes), max_line_bytes)
+
+
+def decoded_blocks(file: InputFile, encoding: str, block_bytes: int = BATCH_BYTES) -> Iterator[Bytes]:
+    """The content of a whole file, uncompressed, from a declared encoding to UTF-8 (which itself is not checked), without byte order mark.
+
+    Raises:
+        DataError: the compressed data is damaged, or the text is not of that encoding.
+    """
     blocks = open_blocks(file.path, block_bytes=block_bytes, source=file.name)
-    if encoding != "utf-8":
-        blocks = _decoded(blocks, encoding, file.name)
-    return whole_lines(_without_bom(blocks), max_line_bytes)
+    return _without_bom(blocks if encoding == "utf-8" else _decoded(blocks, encoding, file.name))
 
 
 def _without_bom(blocks: Iterable[Bytes]) -> Iterator[Bytes]:
