@@ -11,7 +11,9 @@ from typing import Any
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.errors import UsageError
 from recordmill.shards.run_folder import RunFolder
-from recordmill.sources.contract import PlanOptions, Source
+from recordmill.sources.contract import InputFile, PlanOptions, Source
+from recordmill.sources.detect import detect_kind, keep_kind
+from recordmill.sources.layout import NONE, read_layout
 from recordmill.sources.listing import Listing, list_inputs
 
 KINDS = ("images", "csv", "jsonl", "text", "parquet", "tfrecord")
@@ -31,15 +33,10 @@ def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Sourc
         return spool(source, folder.spool, common)
     listing = list_inputs(inputs, follow_links=settings.follow_links)
     _check_apart(listing, folder.out)
-    kind = settings.kind
-    note = ()
-    if kind is None:
-        from recordmill.sources.detect import detect_kind
-
-        kind, reason = detect_kind(listing)
-        note = (f"read as {kind}: {reason}",)
+    kind, reason = (settings.kind, "") if settings.kind is not None else detect_kind(listing)
     planned = _plan(kind, listing, settings.kind_options, common)
-    return replace(planned, notes=(*note, *listing.notes, *planned.notes))  # type: ignore[type-var]
+    note = (f"read as {reason}",) if reason else ()
+    return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
 
 
 def _paths(source: Any) -> list[str] | None:
@@ -64,28 +61,39 @@ def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Sou
         from recordmill.sources.images import ImageOptions, plan_images
 
         return plan_images(listing, _options(kind, options, ImageOptions), common)
-    if kind == "csv":
-        from recordmill.sources.csv_dialect import CsvOptions
-        from recordmill.sources.csv_source import plan_csv
-
-        return plan_csv(listing.files, _options(kind, options, CsvOptions), common)
-    if kind == "jsonl":
-        from recordmill.sources.jsonl import JsonlOptions, plan_jsonl
-
-        return plan_jsonl(listing.files, _options(kind, options, JsonlOptions), common)
     if kind == "text":
         from recordmill.sources.text import TextOptions, plan_text
 
         return plan_text(listing, _options(kind, options, TextOptions), common)
-    if kind == "parquet":
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind {kind!r}; one of {', '.join(KINDS)}")
+    files, notes = _tables(kind, listing)
+    if kind == "csv":
+        from recordmill.sources.csv_dialect import CsvOptions
+        from recordmill.sources.csv_source import plan_csv
+
+        planned: Any = plan_csv(files, _options(kind, options, CsvOptions), common)
+    elif kind == "jsonl":
+        from recordmill.sources.jsonl import JsonlOptions, plan_jsonl
+
+        planned = plan_jsonl(files, _options(kind, options, JsonlOptions), common)
+    elif kind == "parquet":
         from recordmill.sources.parquet_source import ParquetOptions, plan_parquet
 
-        return plan_parquet(listing.files, _options(kind, options, ParquetOptions), common)
-    if kind == "tfrecord":
+        planned = plan_parquet(files, _options(kind, options, ParquetOptions), common)
+    else:
         from recordmill.records.tfrecord_source import TfrecordOptions, plan_tfrecord
 
-        return plan_tfrecord(listing.files, _options(kind, options, TfrecordOptions), common)
-    raise UsageError(f"unknown kind {kind!r}; one of {', '.join(KINDS)}")
+        planned = plan_tfrecord(files, _options(kind, options, TfrecordOptions), common)
+    return replace(planned, notes=(*notes, *planned.notes))
+
+
+def _tables(kind: str, listing: Listing) -> tuple[tuple[InputFile, ...], tuple[str, ...]]:
+    """The files of a kind that holds many records a file, with the splits that folders and names say, and what is worth noting."""
+    kept = keep_kind(listing, kind)
+    layout = read_layout(kept.files, kept.roots, class_from=NONE)
+    files = tuple(replace(file, split=split) for file, split in zip(kept.files, layout.splits, strict=True))
+    return files, (*kept.notes, *layout.notes)
 
 
 def _options(kind: str, options: Any, expected: type) -> Any:

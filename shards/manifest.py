@@ -88,9 +88,9 @@ class Manifest:
         return {split: sum(shard.records for _, _, shard in self.shards(split)) for split in self.splits}
 
     def to_json(self) -> str:
-        """The text of the file, keys sorted, one trailing newline."""
+        """The text of the file, one trailing newline."""
         document = {"format": "recordmill", "version": list(FORMAT_VERSION), **asdict(self)}
-        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, source: str = "manifest") -> Manifest:

@@ -71,7 +71,7 @@ def split_names(options: OrderOptions, files: Sequence[InputFile]) -> tuple[str,
         UsageError: fractions are asked for although the folders say splits; mixing them would leak test records into training.
     """
     said = dict.fromkeys(file.split for file in files if file.split is not None)
-    if said and options.splits:
+    if len(said) > 1 and options.splits:
         raise UsageError(
             f"the inputs' folders or names already say splits ({', '.join(said)}), and --splits would mix them: "
             "drop --splits, or give the folder of one split as INPUT"

@@ -143,6 +143,7 @@ def test_folders_that_say_splits_exclude_fractions() -> None:
     assert split_names(OrderOptions(), source("a", "b", splits=("test", None)).files) == ("train", "test")
     with pytest.raises(UsageError, match="would mix them"):
         split_names(OrderOptions(splits=(("train", 1.0),)), said)
+    assert split_names(OrderOptions(splits=(("a", 0.5), ("b", 0.5))), said[:1]) == ("a", "b")  # dividing one split leaks nothing
 
 
 @pytest.mark.parametrize(
