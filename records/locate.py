@@ -14,7 +14,7 @@ import numpy.typing as npt
 from recordmill.records.memory import address, address_of, load8, load32, load64, store8, store32, store64
 from recordmill.records.names import add_name, predict, predicted
 from recordmill.records.wire import Bytes, Ints, is_utf8, short_extent, short_varint
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import inlined, kernel
 
 # What a column of the Example holds in every record: one value, or a list that the second pass reads.
 ONE_INT, ONE_FLOAT, ONE_BYTES, INTS, FLOATS, BYTESES, STEPS = range(7)
@@ -69,7 +69,7 @@ def new_cells(modes: npt.NDArray[np.int64], required: npt.NDArray[np.int64], row
     return Cells(ints, floats, at, size, valid, np.full(rows, UNREAD, np.uint8), np.full((rows, 2), -1, np.int64), columns, places)
 
 
-@kernel
+@inlined
 def plain_list(at: int, end: int, tag: int) -> tuple[int, int]:
     """(address, end) of the values inside a Feature's list: framed bytes, or one packed run's content; (-1, -1) is unusual."""
     if tag == _LEN1:
@@ -128,7 +128,7 @@ def plain_steps(at: int, end: int, thorough: bool) -> bool:
     return True
 
 
-@kernel
+@inlined
 def put_span(column: int, row: int, at: int, size: int) -> int:
     """Note where a cell's values stand; gives 0."""
     store64(load64(column + 8 * _CELLS) + 8 * row, at)
@@ -136,7 +136,7 @@ def put_span(column: int, row: int, at: int, size: int) -> int:
     return 0
 
 
-@kernel
+@inlined
 def read_float(start: int, end: int, row: int, column: int) -> int:
     """Read a FloatList of one value into its cell; gives 0 or a status."""
     if end - start != 6 or load32(start) & 0xFFFF != _FLOAT_HEAD:
@@ -147,7 +147,7 @@ def read_float(start: int, end: int, row: int, column: int) -> int:
     return 0
 
 
-@kernel
+@inlined
 def read_bytes(start: int, end: int, row: int, column: int) -> int:
     """Note where the value of a BytesList of one value stands; gives 0 or a status."""
     if start == end:
@@ -160,7 +160,7 @@ def read_bytes(start: int, end: int, row: int, column: int) -> int:
     return put_span(column, row, start, end - start)
 
 
-@kernel
+@inlined
 def read_int(start: int, end: int, limit: int, row: int, column: int) -> int:
     """Read an Int64List of one value into its cell; gives 0 or a status."""
     start, stop = plain_list(start, end, _LEN3)
@@ -178,7 +178,7 @@ def read_list(start: int, end: int, tag: int, row: int, column: int) -> int:
     return put_span(column, row, start, stop - start) if start >= 0 else UNUSUAL
 
 
-@kernel
+@inlined
 def read_cell(at: int, end: int, limit: int, row: int, column: int) -> int:
     """Read the Feature or FeatureList [at, end), which is not empty, into its cell; gives 0 or a status."""
     mode = load64(column + 8 * _MODE)
@@ -211,7 +211,7 @@ def clear_cell(row: int, column: int) -> None:
         put_span(column, row, 0, 0)
 
 
-@kernel
+@inlined
 def read_column(column: int, at: int, end: int, limit: int, row: int) -> int:
     """Read a wanted column's value; gives 0, 1 for a null, or a status."""
     if load64(column + 8 * _LAST_ROW) == row:  # the same key again: the last one counts, but the first is in the cell already
@@ -223,7 +223,7 @@ def read_column(column: int, at: int, end: int, limit: int, row: int) -> int:
     return MISSING if load64(column + 8 * _REQUIRED) else 1
 
 
-@kernel
+@inlined
 def plain_entry(at: int, end: int) -> tuple[int, int, int, int]:
     """(key, its end, value, its end) of the map entry that stands at the address; all -1 if it is unusual."""
     if load8(at) == _LEN1:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.records.memory import address_of, copy, load8, load64, store64
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import inlined, kernel
 
 SLOT_INTS = 8  # a slot is 64 bytes, one cache line: the fields below and two spare ones
 _TEXT, _SIZE, _PART, _NEXT, _FIRST, _LAST = range(6)  # address of the name, its bytes, part of the message, predicted next slot, edge words
@@ -62,7 +62,7 @@ def new_names(capacity: int, text_bytes: int) -> Names:
     return _assembled(slots, np.full(size, -1, np.int64), np.zeros(text_bytes, np.uint8), 1, 0)
 
 
-@kernel
+@inlined
 def first_word(at: int, size: int, limit: int) -> int:
     """The first min(size, 8) bytes at the address, zeros behind them; nothing at or behind limit is read."""
     if size >= 8:
@@ -75,7 +75,7 @@ def first_word(at: int, size: int, limit: int) -> int:
     return word
 
 
-@kernel
+@inlined
 def is_name(slot: int, at: int, size: int, part: int, first: int, last: int) -> bool:
     """Whether the slot at the address has this name in this part of the message."""
     if load64(slot + 8 * _SIZE) != size or load64(slot + 8 * _FIRST) != first or load64(slot + 8 * _LAST) != last or load64(slot + 8 * _PART) != part:
@@ -131,7 +131,7 @@ def add_name(names: int, at: int, size: int, part: int, limit: int) -> int:
     return new
 
 
-@kernel
+@inlined
 def predicted(names: int, previous: int, at: int, size: int, part: int, limit: int) -> int:
     """The slot predicted to follow previous if it has this name, else -1."""
     slots = load64(names + 8 * _SLOTS)

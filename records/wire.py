@@ -16,7 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from recordmill.records.memory import load8, load64
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import inlined, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ def varint(data: Bytes, at: int, end: int, fault: Ints) -> tuple[np.uint64, int]
     return value, refuse(fault, LONG_VARINT, at)
 
 
-@kernel
+@inlined
 def compact(word: int) -> int:
     """The value of a varint of up to eight bytes that lies alone in word: eight groups of 7 bits moved together."""
     word &= _LOW7
@@ -94,7 +94,7 @@ def any_varint(at: int, end: int) -> tuple[int, int]:
     return value, -1
 
 
-@kernel
+@inlined
 def short_varint(at: int, end: int, limit: int) -> tuple[int, int]:
     """any_varint() without a branch on the number of bytes, up to eight of them; limit is the address where readable memory ends."""
     if at + 8 <= limit:
@@ -144,27 +144,29 @@ def extent(data: Bytes, at: int, end: int, fault: Ints) -> tuple[int, int]:
 
 
 @kernel
+def long_extent(at: int, end: int) -> tuple[int, int]:
+    """short_extent() for a length of two to five bytes."""
+    size, shift = 0, 0
+    while at < end and shift <= 28:
+        byte = load8(at)
+        at += 1
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (at, at + size) if size <= end - at and size <= MAX_LENGTH else (-1, -1)
+    return -1, -1
+
+
+@inlined
 def short_extent(at: int, end: int) -> tuple[int, int]:
     """extent() at an address, of at most five bytes, for the paths that send what is unusual elsewhere; (-1, -1) is unusual."""
-    if at >= end:
-        return -1, -1
-    size = load8(at)
-    at += 1
-    if size >= 0x80:
-        size &= 0x7F
-        shift = 7
-        while True:
-            if at >= end or shift > 28:
-                return -1, -1
-            byte = load8(at)
-            at += 1
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-    if size > end - at or size > MAX_LENGTH:
-        return -1, -1
-    return at, at + size
+    if at < end:
+        size = load8(at)
+        if size >= 0x80:
+            return long_extent(at, end)
+        if size < end - at:
+            return at + 1, at + 1 + size
+    return -1, -1
 
 
 @kernel

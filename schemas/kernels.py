@@ -21,3 +21,10 @@ def kernel(function: Function) -> Function:
     except RuntimeError:  # numba: "no locator available": no folder for the cache can be written
         return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
 
+
+def inlined(function: Function) -> Function:
+    """A kernel whose body is compiled into every kernel that calls it: for the innermost steps, where a call costs as much as the work."""
+    try:
+        return numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # as in kernel
+        return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)  # type: ignore[no-any-return]
