@@ -68,7 +68,8 @@ class Tokenizer:
 
     def __init__(self, dialect: Dialect, columns: int, most_rows: int, *, ragged: bool = False) -> None:
         self._dialect = np.array(
-            [dialect.delimiter, dialect.quote, dialect.doubled_quote, dialect.escape, dialect.comment, dialect.trim, dialect.max_row_bytes, columns, ragged], np.int64
+            [dialect.delimiter, dialect.quote, dialect.doubled_quote, dialect.escape, dialect.comment, dialect.trim, dialect.max_row_bytes, columns, ragged],
+            np.int64,
         )
         self._starts, self._infos = np.empty((columns, most_rows), np.int32), np.empty((columns, most_rows), np.int32)
         self._rows = np.empty((3, most_rows), np.int64)
@@ -103,7 +104,9 @@ def tokenize(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans
     while True:
         while base < size:
             separators = byte_mask(data, base, size, dialect[_DELIMITER]) | byte_mask(data, base, size, _LF) | byte_mask(data, base, size, _CR)
-            special = byte_mask(data, base, size, dialect[_QUOTE]) | byte_mask(data, base, size, dialect[_ESCAPE]) | byte_mask(data, base, size, dialect[_COMMENT])
+            special = (
+                byte_mask(data, base, size, dialect[_QUOTE]) | byte_mask(data, base, size, dialect[_ESCAPE]) | byte_mask(data, base, size, dialect[_COMMENT])
+            )
             if special == np.uint64(0) and scan[MODE] == PLAIN and scan[LITERAL] < base and dialect[_TRIM] == 0:
                 then = _plain_block(data, base, separators, dialect, scan, starts, infos, rows, bad)
             else:
@@ -155,9 +158,12 @@ def _any_block(data: Bytes, base: int, events: np.uint64, dialect: Ints, scan: I
                 scan[LINE] += _lines(data, at)
         elif mode == SKIP:
             if newline:
+                if _half_crlf(data, at, scan):
+                    scan[STOP] = at
+                    return _FULL
                 scan[LINE] += _lines(data, at)
                 scan[MODE] = PLAIN
-                if _new_row(at + 1, scan, starts, bad):
+                if _new_row(_after_line(data, at), scan, starts, bad):
                     return _FULL
         elif mode == INSIDE:
             _inside(byte, at, dialect, scan)
@@ -253,18 +259,27 @@ def _lines(data: Bytes, at: int) -> int:
 
 
 @kernel
+def _half_crlf(data: Bytes, at: int, scan: Ints) -> bool:
+    """Whether a CR ends the buffer, so that only the bytes that follow tell whether an LF belongs to it."""
+    return data[at] == _CR and at + 1 == len(data) and not scan[FINAL]
+
+
+@kernel
+def _after_line(data: Bytes, at: int) -> int:
+    """Where the line behind the CR, LF or CRLF at `at` starts."""
+    return at + 2 if data[at] == _CR and at + 1 < len(data) and data[at + 1] == _LF else at + 1
+
+
+@kernel
 def _line_end(data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
     """A CR or LF at `at` outside quotes: the row ends, unless the line is blank."""
-    if data[at] == _CR and at + 1 == len(data) and not scan[FINAL]:
-        return _FULL  # whether this is half a CRLF is seen with the bytes that follow
+    if _half_crlf(data, at, scan):
+        return _FULL
     if at > scan[ROW_START]:
         if _end_row(data, at, dialect, scan, starts, infos, rows, bad):
             return _RESCAN
     scan[LINE] += _lines(data, at)
-    start = at + 1
-    if data[at] == _CR and start < len(data) and data[start] == _LF:
-        start += 1
-    return _FULL if _new_row(start, scan, starts, bad) else _GO_ON
+    return _FULL if _new_row(_after_line(data, at), scan, starts, bad) else _GO_ON
 
 
 @kernel
