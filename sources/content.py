@@ -69,6 +69,11 @@ def extension(name: str) -> str:
     return f"{inner}.{last}" if inner else last
 
 
+def is_paper(name: str) -> bool:
+    """Whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
+    return extension(name) in ("", "txt", "text") and name.rpartition("/")[2].partition(".")[0].lower() in _PAPERS
+
+
 def sniff_file(file: InputFile) -> Content:
     """What the file holds.
 
@@ -91,19 +96,18 @@ def sniff(head: bytes, name: str, size_bytes: int) -> Content:
     found = _sniff_binary(head, size_bytes)
     if found is not None:
         return found
-    inner, how = _inflate(head)
+    how = _compression(head)
+    whole = size_bytes == len(head)
     if how:
-        head, size_bytes = inner, 1 << 62
-        found = _sniff_binary(head, size_bytes)
+        head, whole = _inflate(head, how)
+        found = _sniff_binary(head, len(head) if whole else 1 << 62)
         if found is not None:
             return Content(found.kind, f"{found.detail} in {how}")
-    whole = size_bytes == len(head)
     text = _decode(head, whole=whole)
     if text is None:
         return Content(hint or BINARY, "no text and no format known here")
-    stem = name.rpartition("/")[2].partition(".")[0].lower()
-    if stem in _PAPERS or ending.split(".")[0] in _NO_DATA:
-        return Content(OTHER, "a paper" if stem in _PAPERS else f"a .{ending} file")
+    if is_paper(name) or ending.split(".")[0] in _NO_DATA:
+        return Content(OTHER, "a paper" if is_paper(name) else f"a .{ending} file")
     found = _sniff_text(text, hint, whole=whole)
     return Content(found.kind, f"{found.detail} in {how}") if how else found
 
@@ -130,28 +134,38 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _inflate(head: bytes) -> tuple[bytes, str]:
-    """The first bytes behind gzip, zlib or zstd, and which it was; an empty name if none."""
-    for start, name, bits in ((b"\x1f\x8b", "gzip", 31), (b"\x78", "zlib", 15)):
-        if head.startswith(start):
-            try:
-                return zlib.decompressobj(bits).decompress(head, HEAD_BYTES), name
-            except zlib.error:
-                return head, ""
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return _inflate_zstd(head), "zstd"
-    return head, ""
+def _compression(head: bytes) -> str:
+    starts = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+    known = next((name for start, name in starts.items() if head.startswith(start)), "")
+    if known or len(head) < 2 or head[0] != 0x78 or (head[0] << 8 | head[1]) % 31:  # zlib's header of two bytes (RFC 1950) is a weak mark
+        return known
+    return "zlib" if _inflate(head, "zlib")[0] else ""
 
 
-def _inflate_zstd(head: bytes) -> bytes:
+def _inflate(head: bytes, how: str) -> tuple[bytes, bool]:
+    """The first bytes inside, and whether they are all; nothing of a stream that is broken from its beginning."""
+    if how == "zstd":
+        return _inflate_zstd(head)
+    inflater = zlib.decompressobj(31 if how == "gzip" else 15)
+    try:
+        inner = inflater.decompress(head, HEAD_BYTES)
+    except zlib.error:
+        return b"", False
+    return inner, inflater.eof
+
+
+def _inflate_zstd(head: bytes) -> tuple[bytes, bool]:
     stream = pa.CompressedInputStream(pa.BufferReader(head), "zstd")
     parts: list[bytes] = []
     try:
-        while sum(map(len, parts)) < HEAD_BYTES and (part := stream.read(4096)):
+        while sum(map(len, parts)) < HEAD_BYTES:
+            part = stream.read(4096)
+            if not part:
+                return b"".join(parts), True
             parts.append(part)
     except OSError:  # the sample ends inside a frame
         pass
-    return b"".join(parts)
+    return b"".join(parts), False
 
 
 def _decode(head: bytes, *, whole: bool) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from recordmill.schemas.errors import UsageError
-from recordmill.sources.content import BINARY, CSV, JSON_DOCUMENT, JSONL, KINDS, OTHER, TEXT, Content, extension, sniff_file
+from recordmill.sources.content import BINARY, CSV, JSON_DOCUMENT, JSONL, KINDS, OTHER, TEXT, Content, extension, is_paper, sniff_file
 from recordmill.sources.contract import InputFile
 from recordmill.sources.listing import Listing
 
@@ -21,7 +21,7 @@ _TEXTUAL = (CSV, JSONL, TEXT, OTHER)
 
 @dataclass(frozen=True)
 class _Group:
-    """The files of one extension. kinds: of those sampled."""
+    """The files of one extension, papers apart. kinds: of those sampled."""
 
     ending: str
     files: Sequence[InputFile]
@@ -72,10 +72,10 @@ def keep_kind(listing: Listing, kind: str) -> Listing:
     if kind not in KINDS:
         raise UsageError(f"no kind {kind!r}: one of {', '.join(KINDS)}")
     groups = _groups(listing.files)
-    wanted = {group.ending for group in groups if group.kind == kind}
+    wanted = [group for group in groups if group.kind == kind]
     if not wanted and kind in (CSV, JSONL, TEXT):
-        wanted = {group.ending for group in groups if group.kind in _TEXTUAL}
-    kept = {file.path for group in groups if group.ending in wanted for file in group.files} | listing.named
+        wanted = [group for group in groups if group.kind in _TEXTUAL]
+    kept = {file.path for group in wanted for file in group.files} | listing.named
     files = tuple(file for file in listing.files if file.path in kept)
     if not files:
         raise UsageError(f"no {kind} among {len(listing.files)} file(s): {_endings(groups, (*KINDS, OTHER, BINARY))}")
@@ -87,11 +87,11 @@ def keep_kind(listing: Listing, kind: str) -> Listing:
 
 
 def _groups(files: Sequence[InputFile]) -> list[_Group]:
-    by_ending: defaultdict[str, list[InputFile]] = defaultdict(list)
+    by_ending: defaultdict[tuple[str, bool], list[InputFile]] = defaultdict(list)
     for file in files:
-        by_ending[extension(file.name)].append(file)
+        by_ending[extension(file.name), is_paper(file.name)].append(file)
     groups = []
-    for ending, members in sorted(by_ending.items()):
+    for (ending, _), members in sorted(by_ending.items()):
         step = max(len(members) / SAMPLE_FILES, 1.0)
         sample = [members[int(at * step)] for at in range(min(SAMPLE_FILES, len(members)))]
         seen = [(sniff_file(file), file.name) for file in sample]
@@ -107,7 +107,11 @@ def _example(groups: Sequence[_Group], kind: str) -> _Group:
 
 
 def _endings(groups: Sequence[_Group], kinds: Sequence[str]) -> str:
-    return _tally({group.ending: len(group.files) for group in groups if group.kind in kinds})
+    counts: Counter[str] = Counter()
+    for group in groups:
+        if group.kind in kinds:
+            counts[group.ending] += len(group.files)
+    return _tally(counts)
 
 
 def _tally(counts: Mapping[str, int]) -> str:

@@ -132,9 +132,9 @@ def _single(path: str) -> tuple[str, list[Found]]:
 
 
 def _split_glob(path: str) -> tuple[str, str]:
-    """The folder in front of the first wildcard, and the pattern below it."""
+    """The folder in front of the first wildcard, and the pattern below it; a folder that exists by its own name is no pattern."""
     parts = path.split("/")
-    first = next(at for at, part in enumerate(parts) if has_magic(part))
+    first = next((at for at, part in enumerate(parts) if has_magic(part) and not os.path.isdir("/".join(parts[: at + 1]))), len(parts) - 1)
     fixed = "/".join(parts[:first])
     return fixed or ("/" if path.startswith("/") else "."), "/".join(part for part in parts[first:] if part)
 

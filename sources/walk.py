@@ -53,8 +53,7 @@ class Ignored:
             return
         self._seen.add(path)
         self.count[reason] += 1
-        if len(self.examples[reason]) < 3:
-            self.examples[reason].append(name)
+        self.examples[reason] = sorted((*self.examples[reason], name))[:3]  # whatever order the folders give
 
     def notes(self) -> list[str]:
         """One line per reason.

@@ -1,0 +1,141 @@
+"""Splits and classes read out of folder and file names."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recordmill.schemas.errors import UsageError
+from recordmill.sources.contract import InputFile
+from recordmill.sources.layout import SPLIT_WORDS, Layout, read_layout, split_of
+from recordmill.sources.listing import Root
+from recordmill.storage.files import Stat
+
+
+def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> Layout:
+    """The layout of files with these names, blank-separated, below INPUT folders of those names."""
+    pairs = [(0, name) for name in names.split()] if isinstance(names, str) else names
+    files = [InputFile(root, name, f"/r{root}/{name}", Stat(1, 1)) for root, name in pairs]
+    return read_layout(files, [Root(f"/x/{root}", f"/x/{root}", True) for root in roots or ("data",)], **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        *[(word, split) for word, split in SPLIT_WORDS.items()],
+        *[("Train", "train"), ("TEST", "test"), ("train2017", "train"), ("2017train", "train"), ("my-val.set", "validation"), ("a_dev_b", "validation")],
+        *[("test images", "test"), ("eval_1", "test"), ("latest", None), ("trainer", None), ("contest", None), ("Dev_Patel", None), ("trainval", None)],
+        *[("train_test", None), ("train-val", None), ("train_training", "train"), ("", None), ("évaluation", None), ("x+test", None)],
+    ],
+)
+def test_split_of(name: str, split: str | None) -> None:
+    assert split_of(name) == split
+
+
+@given(st.text(st.sampled_from("train val dev-._ 0xé"), max_size=12))
+def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
+    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS), matched against one folder's name."""
+    separators = "-._ 0-9"
+    patterns = ("{}", "{}[" + separators + "]*", "*[" + separators + "]{}", "*[" + separators + "]{}[" + separators + "]*")
+    theirs = {split for word, split in SPLIT_WORDS.items() for p in patterns if re.match(fnmatch.translate(p.format(word)), name)}
+    assert split_of(name) == (theirs.pop() if len(theirs) == 1 else None)
+
+
+def test_split_folders_above_class_folders() -> None:
+    found = lay("train/cat/1.jpg train/dog/2.jpg test/cat/1.jpg valid/dog/1.jpg")
+    assert found.splits == ("train", "train", "test", "validation")
+    assert found.classes == ("cat", "dog", "cat", "dog")
+    assert found.class_names == ("cat", "dog")
+    assert found.notes == ("splits by folder: test 1, train 2, validation 1",)
+
+
+def test_split_folders_below_class_folders() -> None:
+    found = lay("cat/train/1.jpg dog/train/2.jpg cat/test/1.jpg")
+    assert found.splits == ("train", "train", "test")
+    assert found.classes == ("cat", "dog", "cat")
+
+
+def test_the_outermost_split_folder_says_it() -> None:
+    """And a whole name counts before a word in a name: `dev-tools` above `test`."""
+    found = lay("test/train/cat/1.jpg test/train/dog/1.jpg")
+    assert found.splits == ("test", "test")
+    assert lay("dev-tools/test/1.jpg dev-tools/train/2.jpg").splits == ("test", "train")
+
+
+def test_nested_classes_are_joined_and_shared_folders_are_not() -> None:
+    found = lay("photos/all/dogs/terrier/1.jpg photos/all/dogs/husky/1.jpg photos/all/cats/1.jpg")
+    assert found.classes == ("dogs/terrier", "dogs/husky", "cats")
+    assert lay("a/1.jpg a/b/2.jpg").classes == ("a", "a/b")
+
+
+def test_files_outside_class_folders_have_no_class() -> None:
+    found = lay("cat/1.jpg dog/1.jpg loose.jpg")
+    assert found.classes == ("cat", "dog", None)
+    assert found.notes == ("1 file(s) outside every class folder have no label",)
+    assert found.splits == (None, None, None)
+
+
+@pytest.mark.parametrize("names", ["1.jpg 2.jpg", "cat/1.jpg cat/2.jpg", "cat/1.jpg 2.jpg", "train/1.jpg test/1.jpg"])
+def test_fewer_than_two_folders_are_no_classes(names: str) -> None:
+    assert lay(names).class_names == ()
+    assert set(lay(names).classes) == {None}
+
+
+def test_one_class_can_be_demanded_and_many_refused() -> None:
+    assert lay("cat/1.jpg cat/2.jpg", class_from="folders").classes == ("cat", "cat")
+    assert lay("cat/1.jpg dog/2.jpg", class_from="none").classes == (None, None)
+
+
+def test_classes_are_in_the_order_of_their_bytes() -> None:
+    """The label of a class is its place here; readers of built data rely on it."""
+    assert lay("é/1.jpg z/1.jpg A/1.jpg a/1.jpg").class_names == ("A", "a", "z", "é")
+
+
+def test_inputs_own_names_are_classes_or_splits() -> None:
+    """What `data/*` becomes in a shell."""
+    pairs = [(0, "1.jpg"), (1, "1.jpg"), (1, "2.jpg")]
+    assert lay(pairs, "cat", "dog").classes == ("cat", "dog", "dog")
+    assert lay(pairs, "cat", "dog").splits == (None, None, None)
+    split = lay([(0, "cat/1.jpg"), (1, "dog/1.jpg")], "train", "test")
+    assert (split.splits, split.classes) == (("train", "test"), ("cat", "dog"))
+    assert lay(pairs, "train", "test").class_names == ()
+    assert lay(pairs, "train", "extra").splits == (None, None, None)
+
+
+def test_file_names_say_splits_only_if_all_do() -> None:
+    assert lay("train_1.jpg test-2.jpg").splits == ("train", "test")
+    partly = lay("train_1.jpg cat.jpg")
+    assert partly.splits == (None, None)
+    assert partly.notes == ("no splits by file name: only 1 of 2 names say one",)
+    assert lay("train.tar.jpg testing.v2.png").splits == ("train", "test")
+
+
+@pytest.mark.parametrize("names", ["train/1.jpg test/2.jpg extra/3.jpg", "train/1.jpg 2.jpg"])
+def test_split_folders_beside_others_are_refused(names: str) -> None:
+    """Either reading could mix test data into training, silently."""
+    with pytest.raises(UsageError, match=r"folders name splits \(.*train\), but 1 file\(s\) lie outside them, such as .*--split-from none"):
+        lay(names)
+    plain = lay(names, split_from="none")
+    assert set(plain.splits) == {None}
+
+
+def test_a_word_in_some_folder_names_is_no_split() -> None:
+    found = lay("dev-patel/1.jpg anne/1.jpg")
+    assert found.splits == (None, None)
+    assert found.class_names == ("anne", "dev-patel")
+
+
+def test_demands_that_names_do_not_meet() -> None:
+    with pytest.raises(UsageError, match="no folder names a split"):
+        lay("a/1.jpg", split_from="folders")
+    with pytest.raises(UsageError, match=r"b\.jpg: this file's name says no split"):
+        lay("train.jpg b.jpg", split_from="names")
+    assert lay("train/a-test.jpg train/b-test.jpg", split_from="names").splits == ("test", "test")
+
+
+def test_no_files() -> None:
+    assert lay([]) == Layout((), ())
