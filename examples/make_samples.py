@@ -48,13 +48,12 @@ def tables(folder: Path) -> int:
 
 def texts(folder: Path) -> int:
     """Three classes of real prose: `description` (scikit-learn's data sets), `licence` and `readme` (of the installed packages)."""
-    count = 0
-    for label, name, text in _documents():
+    documents = {(label, name): text for label, name, text in _documents()}
+    for (label, name), text in documents.items():
         path = folder / label / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        count += 1
-    return count
+    return len(documents)
 
 
 def packages(path: Path) -> int:
