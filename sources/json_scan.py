@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import inlined, kernel
 from recordmill.sources.json_text import (
     ARRAY,
     CUT,
@@ -106,14 +106,14 @@ def _rewind(nodes: npt.NDArray[np.int64], tape: npt.NDArray[np.int32], first: in
     state[TAPE] = first
 
 
-@kernel
+@inlined
 def skip_space(data: npt.NDArray[np.uint8], at: int, stop: int) -> int:
     while at < stop and (data[at] == 32 or data[at] == 9 or data[at] == 13):
         at += 1
     return at
 
 
-@kernel
+@inlined
 def _scan_record(data: Any, at: int, stop: int, nodes: Any, arena: Any, table: Any, tape: Any, state: Any, stack: Any) -> tuple[int, int]:
     """(place behind the line's object, OK) or (place, what is wrong). stack rows: node, ordinal, tape entry, whether it is an array."""
     if data[at] != 123:  # {
@@ -167,7 +167,7 @@ def _scan_record(data: Any, at: int, stop: int, nodes: Any, arena: Any, table: A
     return at, OK if at >= stop or data[at] == 10 else TRAILING
 
 
-@kernel
+@inlined
 def _scan_value(data: Any, at: int, stop: int, tape: Any, state: Any, node: int, around: int) -> tuple[int, int, int]:
     """(place behind the scalar or the opening bracket, its kind, OK or what is wrong), with its entry on the tape."""
     if at >= stop:
@@ -195,7 +195,7 @@ def _scan_value(data: Any, at: int, stop: int, tape: Any, state: Any, node: int,
     return at, kind, OK
 
 
-@kernel
+@inlined
 def _scan_word(data: Any, at: int, stop: int) -> tuple[int, int]:
     byte = data[at]
     if byte == 116:
@@ -207,7 +207,7 @@ def _scan_word(data: Any, at: int, stop: int) -> tuple[int, int]:
     return FLOAT, word_end(data, at, stop, INFINITY if byte == 73 else _NAN)
 
 
-@kernel
+@inlined
 def _element(node: int, nodes: Any, state: Any) -> int:
     """The node of the array's elements; -1 if there is no room for it."""
     if nodes[node, ELEMENT] < 0:
@@ -221,7 +221,7 @@ def _element(node: int, nodes: Any, state: Any) -> int:
     return nodes[node, ELEMENT]
 
 
-@kernel
+@inlined
 def _member(data: Any, at: int, stop: int, parent: int, before: int, nodes: Any, arena: Any, table: Any, state: Any) -> tuple[int, int, int]:
     """(place of the value, node, OK or what is wrong) for the key at `at`."""
     if at >= stop or data[at] != 34:
@@ -251,7 +251,7 @@ def _member(data: Any, at: int, stop: int, parent: int, before: int, nodes: Any,
     return at, node, OK
 
 
-@kernel
+@inlined
 def _same(text: Any, start: int, stop: int, arena: Any, key_start: int, key_stop: int) -> bool:
     if stop - start != key_stop - key_start:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import inlined, kernel
 
 # Kinds of value; STRING has no backslash, ESCAPED has.
 NULL, FALSE, TRUE, INT, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(9)
@@ -40,7 +40,7 @@ for _letter, _meaning in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
     _SIMPLE[_letter] = _meaning
 
 
-@kernel
+@inlined
 def string_end(data: np.ndarray, at: int, stop: int) -> tuple[int, int, int]:  # type: ignore[type-arg]
     """(place of the closing quote, STRING or ESCAPED, OK or what is wrong) for the string whose first byte is at `at`."""
     kind = STRING
@@ -84,7 +84,7 @@ def escape(data: np.ndarray, at: int, stop: int) -> tuple[int, int, int]:  # typ
     return 12, 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00), OK
 
 
-@kernel
+@inlined
 def _hex4(data: np.ndarray, at: int, stop: int) -> int:  # type: ignore[type-arg]
     if at + 4 > stop:
         return -1
@@ -123,7 +123,7 @@ def unescape(data: np.ndarray, start: int, stop: int, into: np.ndarray, at: int)
     return at
 
 
-@kernel
+@inlined
 def number_end(data: np.ndarray, at: int, stop: int) -> tuple[int, int, int]:  # type: ignore[type-arg]
     """(place behind the number, INT or FLOAT, OK or what is wrong)."""
     if at < stop and data[at] == _MINUS:
@@ -157,7 +157,7 @@ def number_end(data: np.ndarray, at: int, stop: int) -> tuple[int, int, int]:  #
 INFINITY = np.frombuffer(b"Infinity", np.uint8).copy()
 
 
-@kernel
+@inlined
 def word_end(data: np.ndarray, at: int, stop: int, word: np.ndarray) -> int:  # type: ignore[type-arg]
     """The place behind the word if it stands at `at`, else -1."""
     if at + len(word) > stop:
@@ -168,7 +168,7 @@ def word_end(data: np.ndarray, at: int, stop: int, word: np.ndarray) -> int:  # 
     return at + len(word)
 
 
-@kernel
+@inlined
 def _digits(data: np.ndarray, at: int, stop: int) -> int:  # type: ignore[type-arg]
     while at < stop and 48 <= data[at] <= 57:
         at += 1

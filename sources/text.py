@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from recordmill.schemas.errors import DataError, Reject, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.contract import UNIT_BYTES, Chunk, InputFile, PlanOptions, Unit
+from recordmill.sources.detect import keep_kind
 from recordmill.sources.layout import AUTO, Layout, read_layout
 from recordmill.sources.lines import MAX_LINE_BYTES, check_encoding, file_lines, stream_lines
 from recordmill.sources.listing import Listing
@@ -87,10 +88,13 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
     Raises:
         DataError: there is no record, or a file is damaged. UsageError: an option asks for a column that is not there.
     """
+    kept = keep_kind(listing, "text")
+    beside = tuple(note for note in kept.notes if note not in listing.notes)
+    listing = kept
     layout = read_layout(listing.files, listing.roots, split_from=options.split_from, class_from=options.class_from)
     files = tuple(replace(file, split=split) for file, split in zip(listing.files, layout.splits, strict=True))
     mode, reason = _mode(files, layout, options)
-    notes = (f"read as {mode}: {reason}", *layout.notes)
+    notes = (f"read as {mode}: {reason}", *beside, *layout.notes)
     schema = _schema(mode, layout, common)
     ids = {name: at for at, name in enumerate(layout.class_names)}
     labels = tuple(None if name is None else ids[name] for name in layout.classes) if layout.class_names else ()
