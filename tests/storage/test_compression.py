@@ -1,0 +1,173 @@
+"""Compressed streams: read whole, cut at every byte, damaged, followed by something, and grown beyond measure."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from recordmill.schemas.errors import DataError
+from recordmill.storage import compression
+from recordmill.storage.compression import detect, gzip_member, open_blocks, open_stream
+
+CONTENT = np.random.default_rng(1).integers(0, 9, 3000, dtype=np.uint8).tobytes()
+
+
+def zstd(data: bytes) -> bytes:
+    return bytes(pa.compress(data, codec="zstd", asbytes=True))
+
+
+PACKED = {
+    "gzip": gzip_member(CONTENT[:2000]) + gzip_member(b"") + gzip.compress(CONTENT[2000:]),
+    "zlib": zlib.compress(CONTENT),
+    "zstd": zstd(CONTENT[:2000]) + zstd(CONTENT[2000:]),
+}
+MEMBER_STARTS = {  # where a cut can't be seen, since what is there is a whole file
+    "gzip": {len(gzip_member(CONTENT[:2000])), len(gzip_member(CONTENT[:2000]) + gzip_member(b""))},
+    "zlib": set(),
+    "zstd": {len(zstd(CONTENT[:2000]))},
+}  # fmt: skip
+
+
+def read(path: Path, data: bytes, kind: str = "auto", block_bytes: int = 700, **options: object) -> bytes:
+    path.write_bytes(data)
+    blocks = list(open_blocks(str(path), block_bytes=block_bytes, compression=kind, source="name", **options))  # type: ignore[arg-type]
+    assert all(len(block) == block_bytes for block in blocks[:-1])
+    assert all(0 < len(block) <= block_bytes for block in blocks)
+    return b"".join(block.tobytes() for block in blocks)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("block_bytes", [1, 700, 3000, 1 << 20])
+def test_read_whole(tmp_path: Path, kind: str, block_bytes: int) -> None:
+    assert detect(PACKED[kind][:4096]) == kind
+    assert read(tmp_path / "f", PACKED[kind], block_bytes=block_bytes) == CONTENT
+    assert read(tmp_path / "f", PACKED[kind], kind, block_bytes) == CONTENT
+
+
+def test_plain_and_empty(tmp_path: Path) -> None:
+    assert read(tmp_path / "f", CONTENT) == CONTENT
+    assert read(tmp_path / "f", b"") == b""
+    for kind in PACKED:
+        with pytest.raises(DataError, match="name: byte 0 of the file: truncated"):
+            read(tmp_path / "f", b"", kind)
+    with pytest.raises(ValueError, match="compression 'lz4' is none of"):
+        open_stream("f", compression="lz4")
+    with pytest.raises(ValueError, match="can't be read from byte 5 on"):
+        open_stream("f", compression="gzip", start=5)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
+    for cut in range(1, len(PACKED[kind])):
+        if cut in MEMBER_STARTS[kind]:
+            assert CONTENT.startswith(read(tmp_path / "f", PACKED[kind][:cut], kind))
+            continue
+        with pytest.raises(DataError, match=f"^name: byte {cut} of the file: truncated: the {kind} data that begins at byte"):
+            read(tmp_path / "f", PACKED[kind][:cut], kind)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("garbage", [b"\0", b"\0" * 600, b"garbage", b"\x1f\x8c" + b"x" * 30])
+def test_what_follows_the_end_is_an_error(tmp_path: Path, kind: str, garbage: bytes) -> None:
+    place = {"zstd": "before byte", "zlib": f"byte {len(PACKED['zlib'])} of", "gzip": ""}[kind]
+    with pytest.raises(DataError, match=f"^name: .*{place}") as caught:
+        read(tmp_path / "f", PACKED[kind] + garbage, kind)
+    if kind == "gzip":  # one zero byte may be the first of a header
+        assert f"byte {len(PACKED['gzip'])} of the file" in str(caught.value) or "truncated" in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_every_flipped_bit_of_gzip_data_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
+    member, found = gzip_member(CONTENT), 0
+    for bit in range(8 * len(member)):
+        damaged = bytearray(member)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            assert read(tmp_path / "f", bytes(damaged), "gzip") == CONTENT  # the header's time, or another way to say the same
+        except DataError:
+            found += 1
+    assert found > 0.98 * 8 * len(member)
+
+
+def test_content_before_the_damage_is_given_first(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(gzip_member(CONTENT) + gzip_member(CONTENT)[:-1])
+    blocks = open_blocks(str(tmp_path / "f"), block_bytes=4000)
+    got = []
+    with pytest.raises(DataError, match="truncated"):
+        got.extend(block.tobytes() for block in blocks)
+    stream = open_blocks(str(tmp_path / "f"), block_bytes=4000)
+    assert next(stream).tobytes() + next(stream).tobytes() == CONTENT * 2
+    with pytest.raises(DataError, match="truncated"):
+        next(stream)
+
+
+def test_a_bomb_is_stopped(tmp_path: Path) -> None:
+    bomb = zstd(bytes(100 << 20))
+    (tmp_path / "f").write_bytes(bomb)
+
+    def drain(**options: int | None) -> int:
+        return sum(map(len, open_blocks(str(tmp_path / "f"), source="name", **options)))  # type: ignore[arg-type]
+
+    with pytest.raises(DataError, match=r"name: byte \d+ of the file: \d+ compressed bytes have become \d+, above the limit of 1000 times"):
+        drain()
+    assert drain(max_ratio=None) == 100 << 20
+    (tmp_path / "f").write_bytes(gzip_member(bytes(80 << 20)))
+    with pytest.raises(DataError, match="above the limit of 500 times"):
+        drain(max_ratio=500)
+
+
+def test_memory_of_a_bomb_is_one_piece(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(gzip_member(bytes(40 << 20), 9))
+    with open_stream(str(tmp_path / "f")) as stream:
+        block = np.empty(1000, np.uint8)
+        assert stream.fill(block) == 1000
+        assert len(stream._rest) <= compression._PIECE_BYTES  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        (b"", "none"), (b"\x1f\x8b", "none"), (b"X\tcolumn\tanother column\n1\t2\t3\n", "none"), (b"x^2,y,and more columns\n1,2,3\n", "none"),
+        (b"(\xb5/\xfd", "zstd"), (b"\x5a\x2a\x4d\x18\x04\0\0\0abcd", "zstd"), (zlib.compress(CONTENT, 1), "zlib"), (zlib.compress(b""), "zlib"),
+        (bytes(4096), "none"),
+    ],
+)  # fmt: skip
+def test_detection(head: bytes, kind: str) -> None:
+    assert detect(head) == kind
+
+
+def test_gzip_members_are_pinned_and_readable_by_all() -> None:
+    # Shards are compared by their bytes across runs: no time, no name, no operating system.
+    assert gzip_member(b"").hex() == "1f8b08000000000000ff03000000000000000000"
+    assert gzip.decompress(gzip_member(CONTENT) * 2) == CONTENT * 2
+    assert gzip_member(CONTENT) == gzip_member(np.frombuffer(CONTENT, np.uint8)) == gzip_member(memoryview(CONTENT))
+    assert len(gzip_member(CONTENT, 9)) <= len(gzip_member(CONTENT, 1))
+    assert io.BytesIO(gzip_member(CONTENT)).read(10) == b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+
+
+def test_a_missing_file_is_the_systems_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        next(open_blocks(str(tmp_path / "no")))
+
+
+def test_a_stream_that_is_left_closes_its_file(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(PACKED["gzip"])
+    blocks: Iterator[np.ndarray] = open_blocks(str(tmp_path / "f"), block_bytes=10)
+    next(blocks)
+    assert str(tmp_path / "f") in _open_files()
+    blocks.close()  # type: ignore[attr-defined]
+    assert str(tmp_path / "f") not in _open_files()
+
+
+def _open_files() -> set[str]:
+    folder = Path("/proc/self/fd")
+    if not folder.is_dir():
+        pytest.skip("no /proc to ask which files are open")
+    return {str(link.resolve()) for link in folder.iterdir()}
