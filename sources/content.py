@@ -71,7 +71,8 @@ def extension(name: str) -> str:
 
 def is_paper(name: str) -> bool:
     """Whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
-    return extension(name) in ("", "txt", "text") and name.rpartition("/")[2].partition(".")[0].lower() in _PAPERS
+    ending = extension(name).split(".")[0]
+    return ending in ("", "txt", "text", *_COMPRESSED) and name.rpartition("/")[2].partition(".")[0].lower() in _PAPERS
 
 
 def sniff_file(file: InputFile) -> Content:

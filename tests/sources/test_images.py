@@ -1,0 +1,304 @@
+"""Images from folders to chunks: what is read equals what stands in the files; options, errors, order and accounts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import image_samples
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError, Reject, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources import contract, images
+from recordmill.sources.contract import BATCH_BYTES, Chunk, PlanOptions, Source
+from recordmill.sources.images import ImageOptions, ImageSource, plan_images
+from recordmill.sources.listing import list_inputs
+from recordmill.storage.digest import digest_file
+
+PNG, JPEG, GIF = (image_samples.encoded(name, image_samples.picture().quantize(8) if name == "GIF" else None) for name in ("PNG", "JPEG", "GIF"))
+
+
+def write(root: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def plan(*inputs: Path, common: PlanOptions | None = None, **options: Any) -> ImageSource:
+    return plan_images(list_inputs([str(path) for path in inputs]), ImageOptions(**options), common)
+
+
+def drain(source: ImageSource) -> tuple[list[dict[str, Any]], list[Reject]]:
+    """All rows and rejects, after checking what every source promises."""
+    assert isinstance(source, Source)
+    rows: list[dict[str, Any]] = []
+    rejects: list[Reject] = []
+    covered: list[int] = []
+    for unit in source.units:
+        covered.extend(range(unit.first_file, unit.last_file))
+        before = len(rows) + len(rejects)
+        for chunk in source.read(unit):
+            assert chunk.records.schema == to_arrow(source.schema)
+            chunk.records.validate(full=True)
+            assert chunk.file.dtype == np.uint32
+            assert chunk.position.tolist() == [0] * chunk.rows
+            assert chunk.rows == chunk.records.num_rows
+            rows.extend(chunk.records.to_pylist())
+            rejects.extend(chunk.rejects)
+        assert unit.rows == len(rows) + len(rejects) - before
+    assert covered == list(range(len(source.files)))
+    return rows, rejects
+
+
+def chunks(source: ImageSource) -> list[Chunk]:
+    return [chunk for unit in source.units for chunk in source.read(unit)]
+
+
+def test_class_folders_of_real_photographs(shared_data: Path) -> None:
+    """Against a plain reading of the folder: bytes, sizes by Pillow, classes and splits by path."""
+    from PIL import Image
+
+    folder = shared_data / "images" / "clothing-small"
+    source = plan(folder)
+    rows, rejects = drain(source)
+    paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jpg"))
+    assert not rejects
+    assert [row["source"] for row in rows] == paths
+    assert [file.name for file in source.files] == paths
+    classes = sorted({path.split("/")[1] for path in paths})
+    assert source.schema["label"].classes == tuple(classes)
+    assert source.schema.label == "label"
+    for row, file in zip(rows, source.files, strict=True):
+        split, name, _ = row["source"].split("/")
+        assert (file.split, row["class_name"], classes[row["label"]]) == (split, name, name)
+        assert row["image"] == (folder / row["source"]).read_bytes()
+        assert (row["format"], row["channels"]) == ("JPEG", 3)
+        with Image.open(folder / row["source"]) as image:
+            assert (row["width"], row["height"]) == image.size
+    assert all(source.schema[name].required for name in ("image", "format", "height", "width", "channels", "label", "class_name", "source"))
+
+
+def test_annotations_beside_images_are_ignored_and_counted(shared_data: Path) -> None:
+    source = plan(shared_data / "images" / "bccd")
+    rows, rejects = drain(source)
+    assert (len(rows), rejects, source.plan_rejects) == (364, [], ())
+    assert source.schema.names == ("image", "format", "height", "width", "channels", "source")
+    assert "ignored beside the images: 1 without extension, 1 .csv, 4 .txt, 364 .xml" in source.notes
+
+
+def test_chunks_and_units_are_bounded_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {f"{at:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=at)) for at in range(50)})
+    whole = drain(plan(tmp_path))
+    monkeypatch.setattr(images, "UNIT_BYTES", 5_000)
+    monkeypatch.setattr("recordmill.sources.image_reading.BATCH_BYTES", 2_500)
+    small = plan(tmp_path)
+    assert len(small.units) > 5
+    assert max(unit.size_bytes for unit in small.units) <= 5_000
+    assert len(chunks(small)) > 10
+    assert drain(small) == whole
+    monkeypatch.setattr(images, "UNIT_FILES", 3)
+    assert max(unit.rows or 0 for unit in plan(tmp_path).units) == 3
+    assert drain(plan(tmp_path)) == whole
+
+
+def test_a_chunk_keeps_to_its_size(tmp_path: Path) -> None:
+    """Files of 3 MiB: two make a chunk of 8 MiB at most; one of 9 MiB is a chunk of its own."""
+    padded = {f"{at}.png": PNG + bytes((9 << 20) if at == 2 else 3 << 20) for at in range(5)}
+    source = plan(write(tmp_path, padded))
+    sizes = [[len(image.as_py()) for image in chunk.records["image"]] for chunk in chunks(source)]
+    assert [len(size) for size in sizes] == [2, 1, 2]
+    assert all(len(size) == 1 or sum(size) <= BATCH_BYTES for size in sizes)
+
+
+def test_rejects_leave_no_gap(tmp_path: Path) -> None:
+    """The next file is read over a bad one: neighbours of every kind of reject keep their bytes."""
+    bad = {"b.jpg": JPEG[:-2], "c.png": PNG[:50] + b"?" + PNG[51:], "e.gif": b"no image at all", "g.webp": b"", "h.jpg": b"P6\n1 1\n255\n..."}
+    good = {"a.png": PNG, "d.gif": GIF, "f.jpg": JPEG, "i.png": PNG}
+    source = plan(write(tmp_path, {**bad, **good}))
+    rows, rejects = drain(source)
+    assert {row["source"]: row["image"] for row in rows} == good
+    assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
+        ("b.jpg", "", "truncated"),
+        ("c.png", "", "crc"),
+        ("e.gif", "", "format"),
+        ("g.webp", "", "truncated"),
+        ("h.jpg", "", "format"),
+    ]
+    files = [ordinal for chunk in chunks(source) for ordinal in chunk.file.tolist()]
+    assert [source.files[ordinal].name for ordinal in files] == sorted(good)
+
+
+def test_only_rejects_still_make_a_chunk(tmp_path: Path) -> None:
+    rows, rejects = drain(plan(write(tmp_path, {"a.png": b"x", "b.png": b"y"})))
+    assert (rows, len(rejects)) == ([], 2)
+
+
+def test_digests_are_those_of_the_files(tmp_path: Path) -> None:
+    big = PNG + os.urandom(9 << 20)  # two chunks of the digest
+    source = plan(write(tmp_path, {"a.png": big, "b.png": PNG, "c.png": b"bad"}))
+    found = {ordinal: digest for chunk in chunks(source) for ordinal, digest in chunk.digests.items()}
+    assert found == {ordinal: digest_file(file.path) for ordinal, file in enumerate(source.files)}
+
+
+def test_content_decides_the_format(tmp_path: Path) -> None:
+    names = {"a.jpg": PNG, "b.jpg": JPEG, "noextension": GIF, "c.dat": PNG, "d.dat": b"what else", "e.jpeg": PNG}
+    source = plan(write(tmp_path, names))
+    rows, rejects = drain(source)
+    assert {row["source"]: row["format"] for row in rows} == {"a.jpg": "PNG", "b.jpg": "JPEG", "noextension": "GIF", "c.dat": "PNG", "e.jpeg": "PNG"}
+    assert not rejects
+    totals = sum((Counter(chunk.counts) for chunk in chunks(source)), Counter[str]())
+    assert totals == {"PNG named .jpg": 1, "PNG named .jpeg": 1, "GIF with palette": 1}
+    assert "ignored beside the images: 1 .dat" in source.notes
+
+
+def test_a_file_given_by_its_name_is_looked_into(tmp_path: Path) -> None:
+    write(tmp_path, {"picture.txt": PNG, "a.png": PNG})
+    assert len(drain(plan(tmp_path / "picture.txt"))[0]) == 1
+    assert len(drain(plan(tmp_path))[0]) == 1
+
+
+def test_unlabelled_images_at_the_root_have_no_label(tmp_path: Path) -> None:
+    source = plan(write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "loose.png": PNG}))
+    rows, _ = drain(source)
+    assert [(row["label"], row["class_name"]) for row in rows] == [(0, "cat"), (1, "dog"), (None, None)]
+    assert not source.schema["label"].required
+
+
+def test_the_sources_own_schema_fixes_the_order_of_classes(tmp_path: Path) -> None:
+    """A schema of an earlier build: the labels of its classes stay, and a class that it does not know is a reject."""
+    write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "eel/1.png": PNG})
+    schema = Schema((Feature("image", "bytes", required=True), Feature("label", "int64", classes=("dog", "cat"))), "label")
+    source = plan(tmp_path, common=PlanOptions(schema=schema))
+    rows, _ = drain(source)
+    assert [row["label"] for row in rows] == [1, 0]
+    assert list(rows[0]) == ["image", "label"]
+    assert [(reject.source, "eel" in reject.message) for reject in source.plan_rejects] == [("eel/1.png", True)]
+
+
+def test_a_schema_that_images_can_not_meet(tmp_path: Path) -> None:
+    write(tmp_path, {"a.png": PNG})
+    with pytest.raises(UsageError, match="'image' is uint8"):
+        plan(tmp_path, common=PlanOptions(schema=Schema((Feature("image", "uint8", (28, 28)),))))
+    with pytest.raises(DataError, match="requires 'weight'"):
+        plan(tmp_path, common=PlanOptions(schema=Schema((Feature("weight", "float32", required=True),))))
+    with pytest.raises(UsageError, match="names no feature"):
+        plan(tmp_path, common=PlanOptions(schema=Schema(())))
+    with pytest.raises(UsageError, match="--dtype height: this feature comes from the image itself"):
+        plan(tmp_path, common=PlanOptions(dtypes={"height": "int32"}))
+    absent = Schema((Feature("image", "bytes", required=True), Feature("weight", "float32")))
+    assert drain(plan(tmp_path, common=PlanOptions(schema=absent)))[0] == [{"image": PNG, "weight": None}]
+
+
+def test_decode_is_stricter_than_structure(tmp_path: Path) -> None:
+    at = GIF.rindex(b"\0;") - 40
+    damaged = GIF[:at] + bytes(byte ^ 0xFF for byte in GIF[at : at + 30]) + GIF[at + 30 :]  # inside the LZW data; the blocks stay whole
+    write(tmp_path, {"a.gif": damaged, "b.gif": GIF})
+    assert len(drain(plan(tmp_path))[0]) == 2
+    rows, rejects = drain(plan(tmp_path, check="decode"))
+    assert [row["source"] for row in rows] == ["b.gif"]
+    assert [(reject.source, reject.reason) for reject in rejects] == [("a.gif", "decode")]
+
+
+@pytest.mark.parametrize("check", ["structure", "decode"])
+def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path, check: str) -> None:
+    width, height = image_samples.SIZE
+    write(tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", image_samples.picture(size=(width + 1, height)))})
+    rows, rejects = drain(plan(tmp_path, check=check, max_pixels=width * height))
+    assert [row["source"] for row in rows] == ["a.png"]
+    assert [(reject.source, reject.reason) for reject in rejects] == [("b.png", "size")]
+
+
+def test_decode_of_more_pixels_than_pillows_own_limit_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+    """max_pixels is the one limit; the module-wide one of Pillow belongs to the user's own code."""
+    from PIL import Image
+
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    write(tmp_path, {"a.png": PNG, "b.gif": GIF, "c.jpg": JPEG})
+    rows, rejects = drain(plan(tmp_path, check="decode"))
+    assert (len(rows), rejects) == (3, [])
+    assert not [warning for warning in recwarn if issubclass(warning.category, Image.DecompressionBombWarning)]
+
+
+def test_a_file_beyond_memory_is_a_reject(tmp_path: Path) -> None:
+    write(tmp_path, {"a.png": PNG, "b.png": PNG + bytes(5000)})
+    source = plan(tmp_path, common=PlanOptions(memory_bytes=4 * 4000))
+    assert [(reject.source, reject.reason) for reject in source.plan_rejects] == [("b.png", "size")]
+    assert [row["source"] for row in drain(source)[0]] == ["a.png"]
+
+
+@pytest.mark.parametrize("change", ["grow", "shrink", "touch", "remove"])
+def test_a_file_that_changes_after_the_plan_is_an_error(tmp_path: Path, change: str) -> None:
+    write(tmp_path, {"a.png": PNG, "b.png": PNG})
+    source = plan(tmp_path)
+    path = tmp_path / "b.png"
+    if change == "grow":
+        path.write_bytes(PNG + b"more")
+    elif change == "shrink":
+        path.write_bytes(PNG[:40])
+    elif change == "touch":
+        os.utime(path, ns=(1, 1))
+    else:
+        path.unlink()
+    with pytest.raises(DataError, match=r"b\.png: (changed while it was read|can't be read: No such file)"):
+        chunks(source)
+
+
+def test_a_source_travels(tmp_path: Path) -> None:
+    write(tmp_path, {"cat/1.png": PNG, "dog/1.jpg": JPEG})
+    source = plan(tmp_path)
+    copy = pickle.loads(pickle.dumps(source))
+    assert drain(copy) == drain(source)
+    assert copy == source
+
+
+def test_moved_inputs_give_the_same_records(tmp_path: Path) -> None:
+    write(tmp_path / "one", {"cat/1.png": PNG, "dog/1.jpg": JPEG})
+    before = drain(plan(tmp_path / "one"))
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert drain(plan(tmp_path / "two")) == before
+
+
+def test_no_image(tmp_path: Path) -> None:
+    write(tmp_path, {"a.csv": b"a,b\n", "b.xml": b"<x/>", "c": b"?"})
+    with pytest.raises(UsageError, match=r"no image among 3 file\(s\): 1 without extension, 1 \.csv, 1 \.xml"):
+        plan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"check": "full"}, "check='full': one of structure, decode"),
+        ({"missing": "drop"}, "missing='drop': one of reject, ignore"),
+        ({"class_from": "names"}, "class_from='names': one of"),
+        ({"split_from": "x"}, "split_from='x': one of"),
+        ({"max_pixels": 0}, "max_pixels=0: at least 1"),
+        ({"labels_path_column": "file"}, "without labels"),
+    ],
+)
+def test_options_check_themselves(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ImageOptions(**options)
+
+
+def test_a_label_column_needs_a_labels_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--label breed: images have a label by their folders, or by a column of --labels FILE"):
+        plan(write(tmp_path, {"a.png": PNG}), common=PlanOptions(label="breed"))
+
+
+def test_images_are_read_without_a_copy(tmp_path: Path) -> None:
+    """The Arrow column's one data buffer is as large as the files, and rejects cost nothing of it but its end."""
+    source = plan(write(tmp_path, {"a.png": PNG, "b.png": PNG[:-4], "c.png": PNG}))
+    (chunk,) = chunks(source)
+    column = chunk.records["image"]
+    assert column.buffers()[2].size == 3 * len(PNG) - 4
+    assert pa.compute.sum(pa.compute.binary_length(column)).as_py() == 2 * len(PNG)
+    assert contract.BATCH_ROWS >= images.UNIT_FILES
