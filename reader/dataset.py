@@ -85,6 +85,11 @@ class Dataset:
         """The number of records up to and with each file."""
         return np.cumsum([file.records for file in self._files], dtype=np.int64)
 
+    @property
+    def file_records(self) -> list[int]:
+        """The number of records of each file."""
+        return [file.records for file in self._files]
+
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
