@@ -4,6 +4,9 @@ It is plain vector IR (compare, bitcast), which LLVM lowers to whatever the proc
 depends on the machine.
 """
 
+# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
+# In compiled code NumPy's scalars and Python's are the same.
+
 from __future__ import annotations
 
 from typing import Any
@@ -25,7 +28,7 @@ _BYTES = ir.VectorType(ir.IntType(8), LANES)
 _SPREAD = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def equal_mask(_context: Any, data: Any, at: Any, byte: Any) -> tuple[Signature, Any]:
     """uint64: bit i says whether data[at + i] == byte. data: C-contiguous uint8 with at least at + 64 bytes, which is not checked."""
 
@@ -39,7 +42,7 @@ def equal_mask(_context: Any, data: Any, at: Any, byte: Any) -> tuple[Signature,
     return types.uint64(data, types.int64, types.uint8), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def first_bit(_context: Any, mask: Any) -> tuple[Signature, Any]:
     """int64: the index of the lowest set bit; 64 if there is none."""
 
@@ -49,7 +52,7 @@ def first_bit(_context: Any, mask: Any) -> tuple[Signature, Any]:
     return types.int64(types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def leading_zeros(_context: Any, mask: Any) -> tuple[Signature, Any]:
     """int64: how many bits above the highest set one are clear; 64 if there is none."""
 
@@ -59,7 +62,7 @@ def leading_zeros(_context: Any, mask: Any) -> tuple[Signature, Any]:
     return types.int64(types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def high_product(_context: Any, one: Any, other: Any) -> tuple[Signature, Any]:
     """uint64: the upper half of the 128-bit product of two uint64."""
 

@@ -5,6 +5,9 @@ fields are unescaped *in place* (the text never grows), so that what comes after
 Python's `_csv.c`; `sources.csv_scan` holds the same automaton as a table.
 """
 
+# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
+# In compiled code NumPy's scalars and Python's are the same.
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -45,7 +48,8 @@ class Rows:
     starts, infos: [columns, rows]: where a field starts in the buffer; its length with QUOTED. widths: [rows], the number of fields (which is
     columns, unless ragged). ordinals: [rows], the row's number counted from the first row of the call, bad ones included. lines: [rows], the
     physical line where it starts. bad: [bad rows, 4]: ordinal, line, start, width or TOO_LONG.
-    stop: where the next row starts or the data ends. line: its line. count: how many rows there were, bad ones included. skipping: the buffer ended inside a line to skip.
+    stop: where the next row starts or the data ends. line: its line. count: how many rows there were, bad ones included.
+    skipping: the buffer ended inside a line to skip.
     """
 
     starts: Spans
@@ -152,7 +156,7 @@ def _any_block(data: Bytes, base: int, events: np.uint64, dialect: Ints, scan: I
         at = base + first_bit(events)
         events &= events - np.uint64(1)
         byte, mode = data[at], scan[MODE]
-        newline = byte == _LF or byte == _CR
+        newline = byte in (_LF, _CR)
         if at == scan[LITERAL] or (mode == INSIDE and newline):
             if newline:
                 scan[LINE] += _lines(data, at)
@@ -221,10 +225,9 @@ def _only_blanks(data: Bytes, start: int, stop: int, dialect: Ints) -> bool:
         return True
     if not dialect[_TRIM]:
         return False
-    for at in range(start, stop):
-        if not _blank(data[at], dialect):
-            return False
-    return True
+    while start < stop and _blank(data[start], dialect):
+        start += 1
+    return start == stop
 
 
 @kernel
@@ -275,9 +278,8 @@ def _line_end(data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, in
     """A CR or LF at `at` outside quotes: the row ends, unless the line is blank."""
     if _half_crlf(data, at, scan):
         return _FULL
-    if at > scan[ROW_START]:
-        if _end_row(data, at, dialect, scan, starts, infos, rows, bad):
-            return _RESCAN
+    if at > scan[ROW_START] and _end_row(data, at, dialect, scan, starts, infos, rows, bad):
+        return _RESCAN
     scan[LINE] += _lines(data, at)
     return _FULL if _new_row(_after_line(data, at), scan, starts, bad) else _GO_ON
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recordmill.schemas.lattice import Seen
+from recordmill.schemas.lattice import TEXT, Seen
 from recordmill.sources import csv_kernels as kernels
 from recordmill.sources.byte_masks import Bytes
 from recordmill.sources.csv_fields import Rows
@@ -24,7 +24,7 @@ class ColumnsSeen:
     def __init__(self, null_tokens: Sequence[str], typed: Sequence[bool], label: int | None) -> None:
         self._names, self._tokens, self._label = tuple(null_tokens), NullTokens.of(null_tokens), label
         self._counts = np.zeros((len(typed), kernels.COUNTS + len(self._names)), np.int64)
-        self._counts[~np.array(typed, np.bool_), kernels.CLASSES] = kernels.TEXT
+        self._counts[~np.array(typed, np.bool_), kernels.CLASSES] = TEXT
         self._typed = tuple(typed)
         self.labels: set[str] = set()
 

@@ -4,6 +4,9 @@ Every kernel takes (data, starts, infos) as `csv_fields` gives them, writes valu
 gives back how many fields were null and how many were faulty. A quoted null token is a null here; only `text` takes it for text.
 """
 
+# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
+# In compiled code NumPy's scalars and Python's are the same.
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,7 +18,17 @@ from recordmill.sources.byte_masks import Bytes
 from recordmill.sources.csv_fields import LENGTH, QUOTED
 from recordmill.sources.null_tokens import NullTokens, null_index
 from recordmill.sources.text_values import (
-    INEXACT_DECIMAL, INEXACT_INTEGER, NOT_A_NUMBER, OVERFLOW, WHOLE, classify, fits_int64, magnitude, scan_number, truth, word_number,
+    INEXACT_DECIMAL,
+    INEXACT_INTEGER,
+    NOT_A_NUMBER,
+    OVERFLOW,
+    WHOLE,
+    classify,
+    fits_int64,
+    magnitude,
+    scan_number,
+    truth,
+    word_number,
 )  # fmt: skip
 from recordmill.sources.timestamp_text import scan_timestamp
 

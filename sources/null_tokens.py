@@ -1,5 +1,8 @@
 """The texts that stand for a null, as bytes that kernels compare with a field."""
 
+# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
+# In compiled code NumPy's scalars and Python's are the same.
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -12,6 +12,9 @@ A decimal *loses digits* as float32 if its float64 value is no float32, and it h
 number of significant digits is another number. So 0.1 loses none, 16777217.0 and 41.985015101 do. Zeros at either end are not significant.
 """
 
+# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
+# In compiled code NumPy's scalars and Python's are the same.
+
 from __future__ import annotations
 
 import numpy as np

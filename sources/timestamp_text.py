@@ -4,6 +4,9 @@
 9999 of the Gregorian calendar. No leap second, no 24:00, no week dates, no lower-case letters: those stay text.
 """
 
+# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
+# In compiled code NumPy's scalars and Python's are the same.
+
 from __future__ import annotations
 
 import numpy as np
@@ -43,7 +46,7 @@ def scan_timestamp(data: Bytes, start: int, stop: int) -> tuple[int, bool, int, 
         return nothing
     year = two_digits(data, start) * 100 + two_digits(data, start + 2)
     month, day = two_digits(data, start + 5), two_digits(data, start + 8)
-    if not (1 <= year <= 9999 and 1 <= month <= 12 and 1 <= day):
+    if not (1 <= year <= 9999 and 1 <= month <= 12 and day >= 1):
         return nothing
     leap = month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     if day > _MONTH_DAYS[month - 1] + (1 if leap else 0):

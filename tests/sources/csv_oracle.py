@@ -1,0 +1,135 @@
+"""CSV read the slow and obvious way: `_csv.c`'s states byte by byte, with recordmill's rules for blank lines, comments and rows without end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from recordmill.sources.csv_dialect import CsvOptions
+
+_LINE_ENDS = (10, 13)
+
+
+@dataclass(frozen=True)
+class Row:
+    """start: its first byte. line: its physical line, from 1. fields: None if it has no end or is too long. quoted: which fields were."""
+
+    start: int
+    line: int
+    fields: tuple[bytes, ...] | None
+    quoted: tuple[bool, ...] = ()
+
+
+def oracle_rows(data: bytes, options: CsvOptions, delimiter: str = ",") -> list[Row]:
+    """All rows of the file."""
+    return list(_rows(data, options, delimiter))
+
+
+def _rows(data: bytes, options: CsvOptions, delimiter: str) -> Iterator[Row]:
+    at = 0
+    while at < len(data):
+        if data[at] in _LINE_ENDS:
+            at += 1
+        elif options.comment is not None and data[at] == ord(options.comment):
+            at = _line_end(data, at)
+        else:
+            line = 1 + physical_lines(data[:at])
+            end, fields, quoted = _one_row(data, at, options, delimiter)
+            if fields is None or end - at > options.max_row_bytes:
+                yield Row(at, line, None)
+                at = _line_end(data, at)
+            else:
+                yield Row(at, line, fields, quoted)
+                at = end
+
+
+def physical_lines(data: bytes) -> int:
+    """How many CR, LF and CRLF there are; a CR at the end counts, which is right before anything but an LF."""
+    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
+
+
+def _line_end(data: bytes, at: int) -> int:
+    while at < len(data) and data[at] not in _LINE_ENDS:
+        at += 1
+    return at
+
+
+def _one_row(data: bytes, at: int, options: CsvOptions, delimiter: str) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...]]:
+    """(the offset of what ends it, its fields or None if it never ends, which are quoted)."""
+    comma, quote, escape = (ord(c) if c is not None else 256 for c in (delimiter, options.quote, options.escape))
+    fields: list[bytes] = []
+    quoted: list[bool] = []
+    field = bytearray()
+    state, was_quoted = "START", False
+    kept = 0  # trim must not cut below: quoted or escaped bytes
+
+    def save() -> None:
+        nonlocal field, was_quoted, kept
+        text = bytes(field)
+        if options.trim:
+            blanks = b" " if delimiter == "\t" else b" \t"
+            text = text[:kept] + text[kept:].rstrip(blanks)
+        fields.append(text)
+        quoted.append(was_quoted)
+        field, was_quoted, kept = bytearray(), False, 0
+
+    while at < len(data):
+        byte = data[at]
+        if state == "START":
+            if byte in _LINE_ENDS:
+                save()
+                return at, tuple(fields), tuple(quoted)
+            if byte == quote:
+                state, was_quoted = "INSIDE", True
+            elif byte == escape:
+                state = "ESCAPED"
+            elif byte == comma:
+                save()
+            elif options.trim and (byte == 32 or (byte == 9 and delimiter != "\t")):
+                pass
+            else:
+                field.append(byte)
+                state = "FIELD"
+        elif state == "ESCAPED":
+            field.append(byte)
+            kept, state = len(field), "FIELD"
+        elif state == "FIELD":
+            if byte in _LINE_ENDS:
+                save()
+                return at, tuple(fields), tuple(quoted)
+            if byte == escape:
+                state = "ESCAPED"
+            elif byte == comma:
+                save()
+                state = "START"
+            else:
+                field.append(byte)
+        elif state == "INSIDE":
+            if byte == escape:
+                state = "ESCAPED INSIDE"
+            elif byte == quote:
+                kept = len(field)
+                state = "CLOSED" if options.doubled_quote else "FIELD"
+            else:
+                field.append(byte)
+        elif state == "ESCAPED INSIDE":
+            field.append(byte)
+            state = "INSIDE"
+        elif state == "CLOSED":
+            if byte == quote:
+                field.append(byte)
+                state = "INSIDE"
+            elif byte == comma:
+                save()
+                state = "START"
+            elif byte in _LINE_ENDS:
+                save()
+                return at, tuple(fields), tuple(quoted)
+            else:
+                field.append(byte)
+                state = "FIELD"
+        at += 1
+    if state in ("INSIDE", "ESCAPED", "ESCAPED INSIDE"):
+        return at, None, ()
+    save()
+    return at, tuple(fields), tuple(quoted)

@@ -1,0 +1,143 @@
+"""Ranges of any size give exactly the rows, positions and lines of a sequential read; quotes, escapes, CRLF and rows without end included."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from csv_oracle import oracle_rows, physical_lines
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from recordmill.schemas.errors import DataError
+from recordmill.sources.contract import InputFile
+from recordmill.sources.csv_dialect import CsvOptions, Dialect
+from recordmill.sources.csv_head import Head
+from recordmill.sources.csv_ranges import Part, Scan, scan_files
+from recordmill.sources.csv_scan import NOT_ENDED, RECORD, STATES, Automaton
+from recordmill.storage.digest import chunk_digests
+from recordmill.storage.files import stat
+
+COLUMNS = 3
+
+pieces = st.sampled_from([b"a", b"1", b",", b",", b'"', b'"', b"\n", b"\n", b"\r", b"\r\n", b"\\", b"#", b" ", b"a,b,c\n", b'"a\n",b,c\n', b"x" * 61])
+contents = st.lists(pieces, min_size=1, max_size=30).map(b"".join)
+dialects = st.builds(
+    CsvOptions,
+    quote=st.sampled_from(['"', '"', None]),
+    doubled_quote=st.booleans(),
+    escape=st.sampled_from([None, None, "\\"]),
+    comment=st.sampled_from([None, "#"]),
+    trim=st.booleans(),
+    max_row_bytes=st.sampled_from([1 << 20, 1 << 20, 70, 12, 3]),
+)
+
+
+def scanned(path: Path, options: CsvOptions, range_bytes: int, tail_bytes: int, threads: int) -> list[Part]:
+    file = InputFile(0, path.name, str(path), stat(str(path)))
+    head = Head("none", "utf-8", ",", tuple("abc"), 0, 1)
+    scan = Scan(Dialect.of(options, ","), ("", "NA"), frozenset(), None, range_bytes, tail_bytes)
+    return list(scan_files([file], [head], scan, threads))
+
+
+def check_parts(content: bytes, options: CsvOptions, parts: list[Part], range_bytes: int) -> None:
+    """The parts lie one behind the other, and each holds the rows that start in its range."""
+    rows = oracle_rows(content, options)
+    assert sum(part.rows for part in parts) == len(rows)
+    assert parts[0].start == 0
+    assert parts[-1].stop == len(content)
+    line = 1
+    for index, part in enumerate(parts):
+        assert part.stop == (parts[index + 1].start if index + 1 < len(parts) else len(content))
+        mine = [row for row in rows if part.start <= row.start < part.stop]
+        assert part.rows == len(mine)
+        assert all(row.start < (index + 1) * range_bytes for row in mine)
+        if part.rows:
+            assert line == 1 + physical_lines(content[: part.start])
+        line += part.lines
+
+
+@settings(max_examples=150, deadline=None)
+@given(contents, dialects, st.data())
+@example(b'"a\nb",c\n' * 3, CsvOptions(), None)
+@example(b'"open\n' + b"a,b,c\n" * 9 + b'"x",y,z\n', CsvOptions(max_row_bytes=12), None)
+@example(b"a,b,c\r\n" * 5 + b'"never\r\nclosed', CsvOptions(), None)
+def test_every_split_point_gives_the_same_rows(content: bytes, options: CsvOptions, data: st.DataObject | None) -> None:
+    sizes = range(1, len(content) + 1) if data is None else sorted({data.draw(st.integers(1, len(content))) for _ in range(3)} | {1})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in.csv"
+        path.write_bytes(content)
+        for range_bytes in sizes:
+            for tail_bytes, threads in ((1, 1), (3, 1), (1000, 1)):
+                check_parts(content, options, scanned(path, options, range_bytes, tail_bytes, threads), range_bytes)
+
+
+def test_ranges_are_scanned_at_once(tmp_path: Path) -> None:
+    content = b'"a\n""b",c,d\nx,"y\r\n,",z\n' * 2000 + b'"open,1,2\n' + b"a,b,c\n" * 500
+    path = tmp_path / "in.csv"
+    path.write_bytes(content)
+    options = CsvOptions(max_row_bytes=200)
+    sequential = scanned(path, options, len(content), 1, 1)
+    assert sequential[0].rows == len(oracle_rows(content, options)) == 4501
+    for threads in (2, 8):
+        parts = scanned(path, options, 1000, 16, threads)
+        check_parts(content, options, parts, 1000)
+        total = parts[0].seen
+        for part in parts[1:]:
+            total = tuple(one + other for one, other in zip(total, part.seen, strict=True))
+        assert total == sequential[0].seen
+
+
+def test_digests_are_those_of_the_bytes_before_unescaping(tmp_path: Path) -> None:
+    content = b'"a""b","c""",d\n' * 100
+    (tmp_path / "in.csv").write_bytes(content)
+    (part,) = scanned(tmp_path / "in.csv", CsvOptions(), 1 << 20, 10, 1)
+    assert list(part.digests) == chunk_digests(np.frombuffer(content, np.uint8))
+
+
+def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(b"a,b,c\n" * 1000)
+    file = InputFile(0, path.name, str(path), stat(str(path)))
+    path.write_bytes(b"a,b,c\n" * 10)
+    head = Head("none", "utf-8", ",", tuple("abc"), 0, 1)
+    scan = Scan(Dialect.of(CsvOptions(), ","), (), frozenset(), None, 500, 10)
+    with pytest.raises(DataError, match=r"^in\.csv: changed while it was read"):
+        list(scan_files([file], [head], scan, 2))
+
+
+@settings(max_examples=200, deadline=None)
+@given(contents, dialects)
+def test_transitions_equal_the_table_walked_byte_by_byte(content: bytes, options: CsvOptions) -> None:
+    automaton = Automaton.of(Dialect.of(options, ","))
+    data = np.frombuffer(bytearray(content), np.uint8)
+    exits, longest = automaton.transitions(data)
+    table = automaton.table.reshape(STATES, 256)
+    for start in range(STATES):
+        state, row, most = start, 0, 0
+        for at, byte in enumerate(content):
+            state = int(table[state, byte])
+            if state == RECORD:
+                most, row = max(most, at - row), at + 1
+        assert exits[start] == state
+        assert longest[start] >= max(most, len(content) - row)
+        assert automaton.follow(data, start)[0] == state
+
+
+def test_long_ranges_merge_their_lanes() -> None:
+    automaton = Automaton.of(Dialect.of(CsvOptions(), ","))
+    data = np.frombuffer(bytearray(b'a,"b\n",c\n' * 50_000), np.uint8)
+    exits, longest = automaton.transitions(data)
+    assert exits[RECORD] == RECORD
+    assert longest[RECORD] <= 64  # what is within a block is not measured finer
+    assert len(set(exits)) <= 2
+
+
+def test_row_end_sees_half_a_line_end() -> None:
+    automaton = Automaton.of(Dialect.of(CsvOptions(), ","))
+    data = np.frombuffer(b'x"\r\ny', np.uint8)
+    assert automaton.row_end(data, 0, 3) == 4
+    assert automaton.row_end(data[:3], 0, 3) == NOT_ENDED
+    assert automaton.row_end(data, 4, RECORD) == 4
