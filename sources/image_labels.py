@@ -31,8 +31,8 @@ _PATH_COLUMNS = (
 )
 _DELIMITERS = ",;\t|"
 _NULLS = ("", "NA")
-_INTEGER = r"^[-+]?(0|[1-9][0-9]{0,17})$"  # 007 and +49... with more digits than an int64 surely holds are names, not numbers
-_DECIMAL = r"^[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?(nan|NaN|inf|Inf)$"
+_INTEGER = r"^(0|-?[1-9][0-9]*)$"  # 007 and +49 are names, not numbers
+_DECIMAL = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$|^-?(nan|NaN|inf|Inf)$"
 _BOOLEAN = r"^(true|false|True|False|TRUE|FALSE)$"
 
 
@@ -40,7 +40,7 @@ _BOOLEAN = r"^(true|false|True|False|TRUE|FALSE)$"
 class LabelRequest:
     """path: the labels file. path_column: None: found. label: the label's column, None: the one called `label`, if any.
 
-    reject: rows without a file and files without a row are rejects. taken: the names that the image's own features have.
+    reject: rows without a file and files without a row are rejects. taken: the names of features that come from elsewhere.
     """
 
     path: str
@@ -139,10 +139,19 @@ def _typed(values: pa.Array) -> pa.Array:
     values = pc.if_else(pc.is_in(values, pa.array(_NULLS, pa.large_string())), pa.scalar(None, pa.large_string()), values)
     if values.null_count == len(values):
         return values
-    for pattern, kind in ((_INTEGER, pa.int64()), (_DECIMAL, pa.float64()), (_BOOLEAN, pa.bool_())):
-        if pc.all(pc.match_substring_regex(values, pattern)).as_py():
-            return pc.cast(pc.replace_substring_regex(values, r"^\+", ""), kind)
+    if _all(values, _INTEGER):
+        try:
+            return pc.cast(values, pa.int64())
+        except pa.ArrowInvalid:  # longer than an int64: an identifier, which a float would bend
+            return values
+    for pattern, kind in ((_DECIMAL, pa.float64()), (_BOOLEAN, pa.bool_())):
+        if _all(values, pattern):
+            return pc.cast(values, kind)
     return values
+
+
+def _all(values: pa.Array, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())
 
 
 def _read_jsonl(text: str, name: str) -> _Rows:
@@ -196,6 +205,8 @@ class _Finder:
     def _find(self, value: str | None) -> int:
         if not value:
             return -1
+        if value[0] == "/":  # as the files' own paths are: without links
+            value = os.path.join(os.path.realpath(os.path.dirname(value)), os.path.basename(value))
         for folder in self._folders:
             if (at := self._by_path.get(os.path.normpath(os.path.join(folder, value)))) is not None:
                 return at
@@ -235,12 +246,13 @@ def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> dict[str
     if label is not None and label not in columns:
         raise UsageError(f"--label {label}: {name} has no such column; it has {', '.join(columns)}")
     renamed: dict[str, pa.Array] = {}
+    taken = request.taken if label is None else request.taken - {"label", "class_name"}
     if label is not None:
         renamed["label"] = columns.pop(label)
         if _is_text(renamed["label"].type):
             renamed["class_name"] = renamed["label"]
     for column, values in columns.items():
-        key = f"labels_{column}" if column in request.taken or column in renamed else column
+        key = f"labels_{column}" if column in taken or column in renamed else column
         if key in renamed:
             raise UsageError(f"{name}: two columns would be called {key!r}; rename one")
         renamed[key] = values

@@ -21,13 +21,14 @@ from recordmill.schemas.errors import Reject, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources import layout
 from recordmill.sources.conform import conform
+from recordmill.sources.content import extension
 from recordmill.sources.contract import UNIT_BYTES, Chunk, InputFile, PlanOptions, Unit
 from recordmill.sources.image_check import EXTENSIONS, HEAD_BYTES, MAX_PIXELS, sniff, sniff_foreign
 from recordmill.sources.image_header import SIZE
 from recordmill.sources.image_labels import LabelRequest, label_columns
 from recordmill.sources.image_reading import read_images
 from recordmill.sources.labels import ClassNames
-from recordmill.sources.layout import Layout, read_layout
+from recordmill.sources.layout import Layout, read_layout, with_splits
 from recordmill.sources.listing import Listing
 from recordmill.sources.overrides import apply_dtypes, select_given
 from recordmill.storage.files import read_range
@@ -127,46 +128,42 @@ def plan_images(listing: Listing, options: ImageOptions | None = None, common: P
         DataError: the labels file can't be read or doesn't fit the schema.
     """
     options, common = options or ImageOptions(), common or PlanOptions()
-    files, notes = _choose(listing, options)
+    files, notes = _choose(listing)
     files, rejects = _bounded(files, common.memory_bytes)
     said = read_layout(files, listing.roots, split_from=options.split_from, class_from=options.class_from)
-    files = [file if split is None else InputFile(file.root, file.name, file.path, file.stat, split) for file, split in zip(files, said.splits, strict=True)]
+    files = with_splits(files, said.splits)
     columns, keep = _folder_columns(said), np.ones(len(files), np.bool_)
     if options.labels is not None:
-        request = LabelRequest(options.labels, options.labels_path_column, common.label, options.missing == REJECT, OWN_NAMES)
+        request = LabelRequest(options.labels, options.labels_path_column, common.label, options.missing == REJECT, OWN_NAMES | columns.keys())
         given = label_columns(request, files, listing.roots)
         columns = {**(columns if "label" not in given.columns else {}), **given.columns}
         rejects, notes, keep = [*rejects, *given.rejects], [*notes, *given.notes], given.keep
-    elif common.label is not None and common.label != "label":
+    elif common.label is not None and common.label not in columns:
         raise UsageError(f"--label {common.label}: images have a label by their folders, or by a column of --labels FILE")
-    side = pa.RecordBatch.from_pydict(columns) if columns else _no_columns(len(files))
+    files = [file for file, kept in zip(files, keep.tolist(), strict=True) if kept]
+    side = pa.RecordBatch.from_pydict(columns).filter(pa.array(keep)) if columns else _no_columns(len(files))
     schema, more = _schema(side, common)
-    side, files, bad = _conform_side(side, schema, files, keep)
-    notes += [*said.notes, *more]
+    side, files, bad, lost = _conform_side(side, schema, files)
+    notes += [*said.notes, *more, *lost]
     return ImageSource(schema, tuple(files), _units(files), side, options, (*listing.notes, *notes), (*rejects, *bad))
 
 
-def _choose(listing: Listing, options: ImageOptions) -> tuple[list[InputFile], list[str]]:
+def _choose(listing: Listing) -> tuple[list[InputFile], list[str]]:
     """The files that are images by extension or, where that tells nothing, by their first bytes; the others counted by extension."""
     chosen: list[InputFile] = []
     others: Counter[str] = Counter()
     for file in listing.files:
-        extension = _extension(file.name)
-        if extension in EXTENSIONS or extension in _FOREIGN_EXTENSIONS:
+        ending = extension(file.name)
+        if ending in EXTENSIONS or ending in _FOREIGN_EXTENSIONS:
             chosen.append(file)
-        elif (extension in _OTHER_EXTENSIONS and file.path not in listing.named) or not _looks_like_image(file):
-            others[extension] += 1
+        elif (ending in _OTHER_EXTENSIONS and file.path not in listing.named) or not _looks_like_image(file):
+            others[ending] += 1
         else:
             chosen.append(file)
-    shown = ", ".join(f"{count} {'.' + extension if extension else 'without extension'}" for extension, count in sorted(others.items()))
+    shown = ", ".join(f"{count} {'.' + ending if ending else 'without extension'}" for ending, count in sorted(others.items()))
     if not chosen:
         raise UsageError(f"no image among {len(listing.files)} file(s){f': {shown}' if shown else ''}")
     return chosen, [f"ignored beside the images: {shown}"] if others else []
-
-
-def _extension(name: str) -> str:
-    stem, dot, extension = name.rpartition("/")[2].rpartition(".")
-    return extension.lower() if dot and stem else ""
 
 
 def _looks_like_image(file: InputFile) -> bool:
@@ -226,17 +223,15 @@ def _side_feature(name: str, column: pa.Array) -> Feature:
     return feature
 
 
-def _conform_side(
-    side: pa.RecordBatch, schema: Schema, files: Sequence[InputFile], keep: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> tuple[pa.RecordBatch, list[InputFile], list[Reject]]:
-    """The side columns as the schema has them, for the files that are kept; a file whose columns don't fit is a reject."""
+def _conform_side(side: pa.RecordBatch, schema: Schema, files: list[InputFile]) -> tuple[pa.RecordBatch, list[InputFile], list[Reject], list[str]]:
+    """The side columns as the schema has them; a file whose columns don't fit is a reject; and which floats lose digits."""
     names = [name for name in schema.names if name not in OWN_NAMES]
-    if not names or not len(files):
-        return _no_columns(len(files)), list(files), []
-    kept = np.flatnonzero(keep)
-    fitted = conform(side.take(pa.array(kept)), schema.select(names))
-    bad = [Reject(files[kept[row]].name, "", reason, f"labels: {message}") for row, reason, message in fitted.bad]
-    return fitted.batch, [files[at] for at in kept[fitted.good].tolist()], bad
+    if not names or not files:
+        return _no_columns(len(files)), files, [], []
+    fitted = conform(side, schema.select(names))
+    bad = [Reject(files[row].name, "", reason, f"labels: {message}") for row, reason, message in fitted.bad]
+    lost = [f"{name}: {count} value(s) lose digits as {schema[name].dtype}" for name, count in fitted.lost.items()]
+    return fitted.batch, [files[row] for row in fitted.good.tolist()], bad, lost
 
 
 def _units(files: Sequence[InputFile]) -> tuple[Unit, ...]:

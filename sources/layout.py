@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recordmill.schemas.errors import UsageError
 from recordmill.sources.contract import InputFile
-from recordmill.sources.listing import Root
+from recordmill.sources.listing import Listing, Root
 
 SPLIT_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -79,6 +79,22 @@ def read_layout(files: Sequence[InputFile], roots: Sequence[Root], *, split_from
             if bare := classes.count(None):
                 notes.append(f"{bare} file(s) outside every class folder have no label")
     return Layout(splits, classes, names, tuple(notes))
+
+
+def assign_splits(listing: Listing, split_from: str = AUTO) -> Listing:
+    """The listing with the split of each file as its folders or its name say it; for kinds whose records have no classes by folder.
+
+    Raises:
+        UsageError: as read_layout.
+    """
+    said = read_layout(listing.files, listing.roots, split_from=split_from, class_from=NONE)
+    return replace(listing, files=tuple(with_splits(listing.files, said.splits)), notes=(*listing.notes, *said.notes))
+
+
+def with_splits(files: Sequence[InputFile], splits: Sequence[str | None]) -> list[InputFile]:
+    """The files with these splits, one per file."""
+    pairs = zip(files, splits, strict=True)
+    return [file if split == file.split else InputFile(file.root, file.name, file.path, file.stat, split) for file, split in pairs]
 
 
 def _splits(

@@ -292,6 +292,8 @@ def test_options_check_themselves(options: dict[str, Any], message: str) -> None
 def test_a_label_column_needs_a_labels_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--label breed: images have a label by their folders, or by a column of --labels FILE"):
         plan(write(tmp_path, {"a.png": PNG}), common=PlanOptions(label="breed"))
+    with pytest.raises(UsageError, match="--label label: images have a label by their folders"):
+        plan(tmp_path, common=PlanOptions(label="label"))
 
 
 def test_images_are_read_without_a_copy(tmp_path: Path) -> None:

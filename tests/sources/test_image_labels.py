@@ -1,0 +1,277 @@
+"""A labels file beside images: its paths matched to files, its columns as features, several rows per file as lists, and what doesn't fit."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import image_samples
+import numpy as np
+import pytest
+
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.sources.contract import PlanOptions
+from recordmill.sources.images import ImageOptions, ImageSource, plan_images
+from recordmill.sources.listing import list_inputs
+
+PNG = image_samples.encoded("PNG")
+OWN = {"image", "format", "height", "width", "channels", "source"}
+
+
+def images(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(PNG)
+    return root
+
+
+def plan(
+    root: Path, labels: Path | str, text: str | None = None, *, label: str | None = None, dtypes: dict[str, str] | None = None, **options: Any
+) -> ImageSource:
+    if text is not None:
+        Path(labels).write_text(text)
+    return plan_images(list_inputs([str(root)]), ImageOptions(labels=str(labels), **options), PlanOptions(label=label, dtypes=dtypes or {}))
+
+
+def table(source: ImageSource) -> dict[str, dict[str, Any]]:
+    """Per file the features that don't come from the image itself."""
+    rows: dict[str, dict[str, Any]] = {}
+    for unit in source.units:
+        for chunk in source.read(unit):
+            chunk.records.validate(full=True)
+            for row in chunk.records.to_pylist():
+                rows[row["source"]] = {name: value for name, value in row.items() if name not in OWN}
+    return rows
+
+
+def test_boxes_of_real_images_become_lists(shared_data: Path) -> None:
+    """Against Python's csv module: every box of every image, in the file's order."""
+    folder = shared_data / "images" / "bccd"
+    source = plan(folder, folder / "test.csv", label="cell_type", missing="ignore")
+    wanted: dict[str, dict[str, list[Any]]] = {}
+    with open(folder / "test.csv", newline="") as lines:
+        for row in csv.DictReader(lines):
+            boxes = wanted.setdefault(row["filename"], {"class_name": [], "xmin": [], "xmax": [], "ymin": [], "ymax": []})
+            boxes["class_name"].append(row["cell_type"])
+            for side in ("xmin", "xmax", "ymin", "ymax"):
+                boxes[side].append(int(row[side]))
+    classes = source.schema["label"].classes
+    assert classes == ("Platelets", "RBC", "WBC")
+    found = table(source)
+    assert len(found) == 364
+    assert sum(len(boxes["xmin"]) for boxes in wanted.values()) > 4000
+    for name, row in found.items():
+        label = row.pop("label")
+        assert row == wanted[name.rpartition("/")[2]]
+        assert [classes[at] for at in label] == row["class_name"]
+    assert source.schema["xmin"].shape == (None,)
+    assert source.schema["label"].shape == (None,)
+
+
+def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png", "c.png")
+    text = "file_name,label,age,weight,adult,code,note\nc.png,dog,3,1.5,true,007,\na.png,cat,,2,False,+491,NA\nb.png,cat,-1,1e3,TRUE,12,hi\n"
+    source = plan(tmp_path, tmp_path / "labels.csv", text)
+    assert table(source) == {
+        "a.png": {"label": 0, "class_name": "cat", "age": None, "weight": 2.0, "adult": False, "code": "+491", "note": None},
+        "b.png": {"label": 0, "class_name": "cat", "age": -1, "weight": 1000.0, "adult": True, "code": "12", "note": "hi"},
+        "c.png": {"label": 1, "class_name": "dog", "age": 3, "weight": 1.5, "adult": True, "code": "007", "note": None},
+    }
+    assert {name: source.schema[name].dtype for name in ("label", "age", "weight", "adult", "code")} == {
+        "label": "int64",
+        "age": "int64",
+        "weight": "float32",
+        "adult": "bool",
+        "code": "string",
+    }
+    assert source.schema.label == "label"
+    assert source.schema["label"].classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("cells", "dtype", "values"),
+    [
+        ("1 -2 0", "int64", [1, -2, 0]),
+        ("1 NA 3", "int64", [1, None, 3]),
+        ("9223372036854775807 1 2", "int64", [9223372036854775807, 1, 2]),
+        ("9223372036854775808 1 2", "string", ["9223372036854775808", "1", "2"]),
+        ("007 8 9", "string", ["007", "8", "9"]),
+        ("+49 8 9", "string", ["+49", "8", "9"]),
+        ("1 2.5 -.5", "float32", [1.0, 2.5, -0.5]),
+        ("1e3 -inf 0", "float32", [1000.0, float("-inf"), 0.0]),
+        ("true False TRUE", "bool", [True, False, True]),
+        ("true 1 0", "string", ["true", "1", "0"]),
+        ("1 x 2", "string", ["1", "x", "2"]),
+        ("NA NA NA", "string", [None, None, None]),
+    ],
+)
+def test_types(tmp_path: Path, cells: str, dtype: str, values: list[Any]) -> None:
+    images(tmp_path, "a.png", "b.png", "c.png")
+    rows = "".join(f"{name}.png,{cell}\n" for name, cell in zip("abc", cells.split(), strict=True))
+    source = plan(tmp_path, tmp_path / "labels.csv", "file,x\n" + rows)
+    assert source.schema["x"].dtype == dtype
+    assert [row["x"] for row in table(source).values()] == values
+
+
+def test_declared_dtypes_win(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png")
+    text = "file,weight,code\na.png,0.1,7\nb.png,0.2,8\n"
+    source = plan(tmp_path, tmp_path / "labels.csv", text, dtypes={"weight": "float64", "code": "string"})
+    assert table(source)["a.png"] == {"weight": 0.1, "code": "7"}
+    rounded = plan(tmp_path, tmp_path / "labels.csv")
+    assert "weight: 2 value(s) lose digits as float32" in rounded.notes
+    assert np.float32(table(plan(tmp_path, tmp_path / "labels.csv"))["a.png"]["weight"]) == np.float32(0.1)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_delimiters_quotes_newlines_and_byte_order_mark(tmp_path: Path, delimiter: str) -> None:
+    images(tmp_path, "a, b.png", "c.png")
+    text = '\ufeffpath,caption\r\n"a, b.png","two\r\nlines, ""quoted"""\r\n\r\nc.png,x\r\n'
+    if delimiter != ",":
+        text = text.replace("path,", f"path{delimiter}").replace('b.png",', f'b.png"{delimiter}').replace("c.png,", f"c.png{delimiter}")
+    source = plan(tmp_path, tmp_path / "labels.csv", text)
+    assert table(source) == {"a, b.png": {"caption": 'two\r\nlines, "quoted"'}, "c.png": {"caption": "x"}}
+
+
+def test_jsonl_with_nested_objects_and_lists(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png")
+    rows = [
+        {"file_name": "a.png", "objects": {"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": ["x", "y"]}, "score": 0.5},
+        {"file_name": "b.png", "objects": {"bbox": [], "category": []}, "score": None},
+    ]
+    source = plan(tmp_path, tmp_path / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert table(source) == {
+        "a.png": {"objects.bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "objects.category": ["x", "y"], "score": 0.5},
+        "b.png": {"objects.bbox": [], "objects.category": [], "score": None},
+    }
+    assert source.schema["objects.bbox"].shape == (None, None)
+
+
+def test_where_paths_count_from(tmp_path: Path) -> None:
+    """The labels file's folder, then the INPUT, then the name alone, then the name without extension."""
+    images(tmp_path / "in", "x/1.png", "y/1.png", "x/2.png", "y/3.png")
+    (tmp_path / "meta").mkdir()
+    labels = tmp_path / "meta" / "labels.csv"
+    text = f"path,n\n../in/x/1.png,1\ny/1.png,2\n2.png,3\n{tmp_path}/in/y/3.png,4\n"
+    assert {name: row["n"] for name, row in table(plan(tmp_path / "in", labels, text)).items()} == {"x/1.png": 1, "y/1.png": 2, "x/2.png": 3, "y/3.png": 4}
+    stems = plan(tmp_path / "in", labels, "id,n\n2,5\n3,6\n", missing="ignore")
+    assert {name: row["n"] for name, row in table(stems).items()} == {"x/1.png": None, "x/2.png": 5, "y/1.png": None, "y/3.png": 6}
+
+
+def test_a_name_that_two_files_have_is_no_match(tmp_path: Path) -> None:
+    images(tmp_path, "x/1.png", "y/1.png", "y/2.png")
+    source = plan(tmp_path, tmp_path / "labels.csv", "file,n\n1.png,1\n2.png,2\n")
+    assert [(reject.source, reject.place, reject.reason) for reject in source.plan_rejects] == [
+        ("labels.csv", "line 2", "no file"),
+        ("x/1.png", "", "no label row"),
+        ("y/1.png", "", "no label row"),
+    ]
+    assert {name: row["n"] for name, row in table(source).items()} == {"y/2.png": 2}
+
+
+def test_rows_without_files_and_files_without_rows(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png", "c.png")
+    text = 'file,n,t\na.png,1,"x\ny"\nzzz.png,2,z\n,3,q\nb.png,4,w\n'
+    strict = plan(tmp_path, tmp_path / "labels.csv", text)
+    assert [str(reject) for reject in strict.plan_rejects] == [
+        "labels.csv: line 4: file 'zzz.png' is no image of this input",
+        "labels.csv: line 5: file None is no image of this input",
+        "c.png: labels.csv has no row for this file",
+    ]
+    assert [file.name for file in strict.files] == ["a.png", "b.png"]
+    assert strict.schema["n"].required
+    lenient = plan(tmp_path, tmp_path / "labels.csv", text, missing="ignore")
+    assert lenient.plan_rejects == ()
+    assert not lenient.schema["n"].required
+    assert table(lenient) == {"a.png": {"n": 1, "t": "x\ny"}, "b.png": {"n": 4, "t": "w"}, "c.png": {"n": None, "t": None}}
+    assert "labels.csv: 2 row(s) without a file left out" in lenient.notes
+    assert "labels.csv: 1 file(s) without a row have no labels" in lenient.notes
+
+
+def test_lists_missing_empty_and_full(tmp_path: Path) -> None:
+    """Two boxes; a row that marks nothing; no row at all: full, empty, missing."""
+    images(tmp_path, "a.png", "b.png", "c.png", "d.png")
+    text = "file,x,y\na.png,1,2\na.png,3,4\nb.png,,\nd.png,5,6\n"
+    source = plan(tmp_path, tmp_path / "labels.csv", text, missing="ignore")
+    assert table(source) == {"a.png": {"x": [1, 3], "y": [2, 4]}, "b.png": {"x": [], "y": []}, "c.png": {"x": None, "y": None}, "d.png": {"x": [5], "y": [6]}}
+
+
+def test_a_hole_in_a_list_is_a_reject(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png")
+    source = plan(tmp_path, tmp_path / "labels.csv", "file,x,y\na.png,1,2\na.png,3,\nb.png,5,6\n")
+    assert [(reject.source, reject.reason) for reject in source.plan_rejects] == [("a.png", "null")]
+    assert table(source) == {"b.png": {"x": [5], "y": [6]}}
+
+
+def test_the_rows_of_a_file_may_stand_anywhere(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png")
+    source = plan(tmp_path, tmp_path / "labels.csv", "file,x\nb.png,1\na.png,2\nb.png,3\na.png,4\nb.png,5\n")
+    assert table(source) == {"a.png": {"x": [2, 4]}, "b.png": {"x": [1, 3, 5]}}
+
+
+def test_names_of_the_images_own_features_are_set_apart(tmp_path: Path) -> None:
+    images(tmp_path, "a.png")
+    source = plan(tmp_path, tmp_path / "labels.csv", "filename,width,height,class\na.png,640,480,cat\n", label="class")
+    (row,) = table(source).values()
+    assert row == {"label": 0, "class_name": "cat", "labels_width": 640, "labels_height": 480}
+
+
+def test_numbers_as_labels_stay_numbers(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png")
+    source = plan(tmp_path, tmp_path / "labels.csv", "file,target\na.png,5\nb.png,7\n", label="target")
+    assert source.schema["label"].classes is None
+    assert table(source) == {"a.png": {"label": 5}, "b.png": {"label": 7}}
+    score = plan(tmp_path, tmp_path / "labels.csv", "file,target\na.png,5\nb.png,7.5\n", label="target")
+    assert (score.schema["label"].dtype, table(score)["b.png"]) == ("float32", {"label": 7.5})
+
+
+def test_folders_give_the_label_if_the_file_does_not(tmp_path: Path) -> None:
+    images(tmp_path, "cat/a.png", "dog/b.png")
+    plain = plan(tmp_path, tmp_path / "labels.csv", "file,age\ncat/a.png,1\ndog/b.png,2\n")
+    assert table(plain) == {"cat/a.png": {"label": 0, "class_name": "cat", "age": 1}, "dog/b.png": {"label": 1, "class_name": "dog", "age": 2}}
+    other = plan(tmp_path, tmp_path / "labels.csv", "file,class_name\ncat/a.png,x\ndog/b.png,y\n")
+    assert table(other)["cat/a.png"] == {"label": 0, "class_name": "cat", "labels_class_name": "x"}
+    both = plan(tmp_path, tmp_path / "labels.csv", "file,label\ncat/a.png,lion\ndog/b.png,wolf\n")
+    assert [row["class_name"] for row in table(both).values()] == ["lion", "wolf"]
+
+
+def test_the_path_column_named_or_found(tmp_path: Path) -> None:
+    images(tmp_path, "a.png")
+    text = "name,Image,picture\nAnna,a.png,a.png\n"
+    assert table(plan(tmp_path, tmp_path / "labels.csv", text))["a.png"] == {"name": "Anna", "picture": "a.png"}
+    assert table(plan(tmp_path, tmp_path / "labels.csv", text, labels_path_column="picture"))["a.png"] == {"name": "Anna", "Image": "a.png"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "error", "message"),
+    [
+        ("l.csv", "file,n\nb.png,1\n", {}, UsageError, r"no column holds paths of the images; looked at file of file, n\."),
+        ("l.csv", "where,n\na.png,1\n", {}, UsageError, r"looked at none of where, n\..*--labels-path-column names the column"),
+        ("l.csv", "file,n\na.png,1\n", {"labels_path_column": "path"}, UsageError, "no column 'path'; it has file, n"),
+        ("l.csv", "file,n\na.png,1\n", {"labels_path_column": "n"}, UsageError, "no value of column 'n' is one of the images"),
+        ("l.csv", "file,n\na.png,1\n", {"label": "breed"}, UsageError, "--label breed: l.csv has no such column; it has n"),
+        ("l.csv", "file,n\na.png,1,2\n", {}, DataError, "l.csv: line 2: 3 fields where the header has 2"),
+        ("l.csv", 'file,n\na.png,"1\n', {}, DataError, "l.csv: line 2: unexpected end of data"),
+        ("l.csv", "file,n\n", {}, DataError, "l.csv: no rows"),
+        ("l.csv", "file,n,n\na.png,1,2\n", {}, DataError, "two columns have one name"),
+        ("l.jsonl", '{"file": "a.png"}\n[1]\n', {}, DataError, "l.jsonl: line 2: no JSON object"),
+        ("l.jsonl", '{"file": "a.png"\n', {}, DataError, "l.jsonl: line 1: no JSON: "),
+        ("l.jsonl", '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n', {}, DataError, "a key has values of different kinds"),
+        ("l.xml", "<a/>", {}, UsageError, r"a \.csv, \.tsv or \.jsonl file is needed"),
+    ],
+)
+def test_labels_files_that_can_not_serve(tmp_path: Path, name: str, text: str, options: dict[str, str], error: type[Exception], message: str) -> None:
+    images(tmp_path, "a.png")
+    with pytest.raises(error, match=message):
+        plan(tmp_path, tmp_path / name, text, **options)
+
+
+def test_no_labels_file(tmp_path: Path) -> None:
+    images(tmp_path, "a.png")
+    with pytest.raises(UsageError, match=r"nope\.csv: can't be read: No such file"):
+        plan(tmp_path, tmp_path / "nope.csv")
+    (tmp_path / "l.csv").write_bytes(b"file,n\na.png,\xe9\n")
+    with pytest.raises(DataError, match=r"l\.csv: byte 13: not UTF-8"):
+        plan(tmp_path, tmp_path / "l.csv")
