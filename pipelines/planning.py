@@ -82,7 +82,7 @@ def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Sou
 
         planned = plan_parquet(files, _options(kind, options, ParquetOptions), common)
     else:
-        from recordmill.records.tfrecord_source import TfrecordOptions, plan_tfrecord
+        from recordmill.shards.tfrecord_source import TfrecordOptions, plan_tfrecord
 
         planned = plan_tfrecord(files, _options(kind, options, TfrecordOptions), common)
     return replace(planned, notes=(*notes, *planned.notes))

@@ -107,8 +107,8 @@ def _to_float(values: pa.Array, dtype: str) -> Cast:
     if pa.types.is_integer(values.type):
         numbers = _numbers(values)
         narrow, _ = narrow_floats(numbers, dtype)
-        bad = inexact(numbers, dtype)
-        return Cast(_array(narrow, values), bad if bad.any() else None)
+        wrong = inexact(numbers, dtype)
+        return Cast(_array(narrow, values), wrong if wrong.any() else None)
     bad: Mask | None = None
     if not pa.types.is_floating(kind):
         cast = _arrow_cast(values, pa.float64())

@@ -145,10 +145,10 @@ def _numbers(
     missing = (kinds == NULL) | bad
     mask = missing if missing.any() else None
     if feature.dtype in _FLOAT_BITS:
-        floats, trouble = _parse_floats(tape.data, tape.entries, entries, _FLOAT_BITS[feature.dtype])
-        for at in np.flatnonzero(trouble == 2).tolist():
+        floats, doubt = _parse_floats(tape.data, tape.entries, entries, _FLOAT_BITS[feature.dtype])
+        for at in np.flatnonzero(doubt == 2).tolist():
             floats[at] = float(_literal(tape, int(entries[at])))
-        return pa.array(floats, mask=mask), bad | (trouble == 1)
+        return pa.array(floats, mask=mask), bad | (doubt == 1) | (np.isinf(floats) & (doubt == 2))
     if feature.dtype == "uint64":
         wholes, trouble = _parse_wholes(tape.data, tape.entries, entries, True)
         return pa.array(wholes.view(np.uint64), mask=mask), bad | trouble
@@ -174,7 +174,7 @@ def _gather(
     for i in range(len(entries)):
         entry = entries[i]
         if not missing[i]:
-            start, stop = np.int64(tape[entry, 2]), np.int64(tape[entry, 3])
+            start, stop = int(tape[entry, 2]), int(tape[entry, 3])
             if tape[entry, 0] & 15 == ESCAPED:
                 at = unescape(data, start, stop, values, at)
             else:
@@ -194,7 +194,7 @@ def _parse_floats(data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, 
         kind = tape[entry, 0] & 15
         if kind != INT and kind != FLOAT:
             continue
-        start, stop = np.int64(tape[entry, 2]), np.int64(tape[entry, 3])
+        start, stop = int(tape[entry, 2]), int(tape[entry, 3])
         spelled, word = word_number(data, start, stop)
         if spelled:
             values[i] = word
@@ -216,7 +216,7 @@ def _exact(digits: np.uint64, power: int, bits: int) -> bool:
         return False  # 20 digits or more: beyond every integer dtype
     while digits > np.uint64(1) << np.uint64(bits) and digits & np.uint64(1) == np.uint64(0):
         digits >>= np.uint64(1)
-    return digits <= np.uint64(1) << np.uint64(bits)
+    return bool(digits <= np.uint64(1) << np.uint64(bits))
 
 
 @kernel
@@ -228,7 +228,7 @@ def _parse_wholes(data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, 
         kind = tape[entry, 0] & 15
         if kind != INT and kind != FLOAT:
             continue
-        _, _, negative, digits, power, _, _, cut = scan_number(data, np.int64(tape[entry, 2]), np.int64(tape[entry, 3]))
+        _, _, negative, digits, power, _, _, cut = scan_number(data, int(tape[entry, 2]), int(tape[entry, 3]))
         while power < 0 and digits % np.uint64(10) == np.uint64(0) and digits > np.uint64(0):
             digits //= np.uint64(10)
             power += 1
@@ -236,7 +236,7 @@ def _parse_wholes(data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, 
             digits *= np.uint64(10)
             power -= 1
         whole = digits == np.uint64(0) or (power == 0 and not cut)
-        if kind == FLOAT and word_number(data, np.int64(tape[entry, 2]), np.int64(tape[entry, 3]))[0]:
+        if kind == FLOAT and word_number(data, int(tape[entry, 2]), int(tape[entry, 3]))[0]:
             whole = False
         if unsigned:
             trouble[i] = not whole or (negative and digits > np.uint64(0))

@@ -218,7 +218,7 @@ def _element(node: int, nodes: Any, state: Any) -> int:
         nodes[child, PARENT], nodes[child, COUNT] = node, 0
         nodes[node, ELEMENT] = child
         state[NODES] += 1
-    return nodes[node, ELEMENT]
+    return int(nodes[node, ELEMENT])
 
 
 @inlined
@@ -267,7 +267,7 @@ def _slot(text: Any, start: int, stop: int, parent: int, table: Any) -> int:
     code = np.uint64(14695981039346656037) ^ np.uint64(parent)
     for i in range(start, stop):
         code = (code ^ np.uint64(text[i])) * np.uint64(1099511628211)
-    return np.int64((code ^ (code >> np.uint64(29))) & np.uint64(len(table) - 1))
+    return int(np.int64((code ^ (code >> np.uint64(29))) & np.uint64(len(table) - 1)))
 
 
 @kernel
@@ -288,11 +288,11 @@ def _find(text: Any, start: int, stop: int, parent: int, guess: int, nodes: Any,
         return guess
     slot = _slot(text, start, stop, parent, table)
     while table[slot] >= 0:
-        node = np.int64(table[slot])
+        node = int(table[slot])
         if nodes[node, PARENT] == parent and _same(text, start, stop, arena, nodes[node, KEY_START], nodes[node, KEY_STOP]):
             return node
         slot = (slot + 1) & (len(table) - 1)
-    node = state[NODES]
+    node = int(state[NODES])
     if node >= len(nodes) or 2 * node >= len(table) or state[ARENA] + stop - start > len(arena):
         return -1
     nodes[node] = -1

@@ -139,7 +139,7 @@ def _spelled(path: Path) -> str:
 
 def _form(name: str, path: Path, seen: Seen, declared: Mapping[str, Any], where: Mapping[int, tuple[str, int]]) -> str | None:
     """The one form that the values have; None if all are null."""
-    first = {form: min((seen.first[kind] for kind in kinds if seen.first[kind] is not None), default=None) for form, kinds in _FORMS.items()}
+    first = {form: min((place for kind in kinds if (place := seen.first[kind]) is not None), default=None) for form, kinds in _FORMS.items()}
     have = {form: place for form, place in first.items() if place is not None}
     if not have:
         return None
@@ -198,7 +198,7 @@ def _tally(
             first[node, kind] = entry
         counts[node, kind] += 1
         if kind == FLOAT or (kind == INT and tape[entry, 3] - tape[entry, 2] > 7):
-            _, loss = classify(data, np.int64(tape[entry, 2]), np.int64(tape[entry, 3]))
+            _, loss = classify(data, int(tape[entry, 2]), int(tape[entry, 3]))
             if loss == INEXACT_DECIMAL:
                 inexact[node, 0] += 1
             elif loss == INEXACT_INTEGER:

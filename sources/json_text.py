@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from recordmill.schemas.kernels import inlined, kernel
+from recordmill.storage.files import Bytes
 
 # Kinds of value; STRING has no backslash, ESCAPED has.
 NULL, FALSE, TRUE, INT, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(9)
@@ -41,7 +42,7 @@ for _letter, _meaning in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
 
 
 @inlined
-def string_end(data: np.ndarray, at: int, stop: int) -> tuple[int, int, int]:  # type: ignore[type-arg]
+def string_end(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
     """(place of the closing quote, STRING or ESCAPED, OK or what is wrong) for the string whose first byte is at `at`."""
     kind = STRING
     while at < stop:
@@ -62,13 +63,13 @@ def string_end(data: np.ndarray, at: int, stop: int) -> tuple[int, int, int]:  #
 
 
 @kernel
-def escape(data: np.ndarray, at: int, stop: int) -> tuple[int, int, int]:  # type: ignore[type-arg]
+def escape(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
     """(bytes, code point, OK or what is wrong) of the escape whose backslash is at `at`; a surrogate pair is one escape."""
     if at + 1 >= stop:
         return 1, 0, CUT
     simple = _SIMPLE[data[at + 1]]
     if simple != 0:
-        return 2, np.int64(simple), OK
+        return 2, int(np.int64(simple)), OK
     if data[at + 1] != 117:  # u
         return 1, 0, ESCAPE
     first = _hex4(data, at + 2, stop)
@@ -85,22 +86,22 @@ def escape(data: np.ndarray, at: int, stop: int) -> tuple[int, int, int]:  # typ
 
 
 @inlined
-def _hex4(data: np.ndarray, at: int, stop: int) -> int:  # type: ignore[type-arg]
+def _hex4(data: Bytes, at: int, stop: int) -> int:
     if at + 4 > stop:
         return -1
     value = 0
     for byte in data[at : at + 4]:
         if 48 <= byte <= 57:
-            value = value * 16 + np.int64(byte) - 48
+            value = value * 16 + int(np.int64(byte)) - 48
         elif 97 <= byte <= 102 or 65 <= byte <= 70:
-            value = value * 16 + (np.int64(byte) | 32) - 87
+            value = value * 16 + (int(np.int64(byte)) | 32) - 87
         else:
             return -1
     return value
 
 
 @kernel
-def unescape(data: np.ndarray, start: int, stop: int, into: np.ndarray, at: int) -> int:  # type: ignore[type-arg]
+def unescape(data: Bytes, start: int, stop: int, into: Bytes, at: int) -> int:
     """Write the text of a checked string as UTF-8 from into[at] on; gives the place behind it. It is never longer than its escapes."""
     while start < stop:
         byte = data[start]
@@ -124,7 +125,7 @@ def unescape(data: np.ndarray, start: int, stop: int, into: np.ndarray, at: int)
 
 
 @inlined
-def number_end(data: np.ndarray, at: int, stop: int) -> tuple[int, int, int]:  # type: ignore[type-arg]
+def number_end(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
     """(place behind the number, INT or FLOAT, OK or what is wrong)."""
     if at < stop and data[at] == _MINUS:
         at += 1
@@ -158,7 +159,7 @@ INFINITY = np.frombuffer(b"Infinity", np.uint8).copy()
 
 
 @inlined
-def word_end(data: np.ndarray, at: int, stop: int, word: np.ndarray) -> int:  # type: ignore[type-arg]
+def word_end(data: Bytes, at: int, stop: int, word: Bytes) -> int:
     """The place behind the word if it stands at `at`, else -1."""
     if at + len(word) > stop:
         return -1
@@ -169,7 +170,7 @@ def word_end(data: np.ndarray, at: int, stop: int, word: np.ndarray) -> int:  # 
 
 
 @inlined
-def _digits(data: np.ndarray, at: int, stop: int) -> int:  # type: ignore[type-arg]
+def _digits(data: Bytes, at: int, stop: int) -> int:
     while at < stop and 48 <= data[at] <= 57:
         at += 1
     return at
