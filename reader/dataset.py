@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.shards.access import FileAccess
 from recordmill.records.columns import Array, to_numpy
 from recordmill.records.ragged import Ragged, Strings
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.access import FileAccess
 from recordmill.shards.batches import Load, decode_block, record_batches
 from recordmill.shards.catalog import Catalog, Inputs, find
 from recordmill.shards.pieces import PIECE_BYTES, Block, Piece

@@ -93,17 +93,18 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
     return Catalog(files, catalog.schema, catalog.manifest, catalog.root, catalog.generation, catalog.notes)
 
 
-def of_data_set(out: str, *, lenient: bool = False) -> Catalog:
-    """The shards that the newest manifest of OUT names, each checked to be there with its size."""
+def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False) -> Catalog:
+    """The shards that the newest manifest of OUT names, each checked to be there (unless missing_ok) with its size (unless lenient)."""
     generation = generations(out)[-1]
     manifest = load(out, generation)
     files = []
     for split, part, info in manifest.shards():
         folder, name = Path(out, part.folder), shard_name(info)
-        about = check_size(str(folder / info.name), info, lenient=lenient)
+        path = str(folder / info.name)
+        about = Stat(0, 0) if missing_ok and not os.path.exists(path) else check_size(path, info, lenient=lenient)
         members = str(folder / INDEX_FOLDER / name.members_name) if name.compression != "none" else None
         index = str(folder / INDEX_FOLDER / name.index_name)
-        files.append(ShardFile(str(folder / info.name), f"{part.folder}/{info.name}", split, name.compression, about, info, index, members))
+        files.append(ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members))
     return Catalog(tuple(files), tfmd.from_pbtxt(manifest.schema), manifest, str(out), generation)
 
 
@@ -133,7 +134,8 @@ def of_files(inputs: Iterable[str]) -> Catalog:
         raise DataError(f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs))
     notes = list(listing.notes)
     if left_out:
-        notes.append(f"{len(left_out)} files are no TFRecords and were left out: {', '.join(left_out[:3])}{', ...' if len(left_out) > 3 else ''}")
+        shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
+        notes.append(f"left out what is no TFRecord ({len(left_out)}): {shown}")
     return Catalog(tuple(files), notes=tuple(notes))
 
 

@@ -40,7 +40,11 @@ def infer_schema(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool 
 def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:
     if lenient:
         found = frames_of(load)
-        return infer(found.data, found.starts + HEADER_BYTES, found.lengths), len(found.starts)
+        first = load.piece.first_record if load.block is None else load.block.first_record
+        return infer(found.data, found.starts + HEADER_BYTES, found.lengths, source=load.file.name, first_record=first), len(found.starts)
     blocks = [load.block] if load.block is not None else list(read(load.file, load.piece))
-    parts = (infer(block.frames.data, block.frames.starts + HEADER_BYTES, block.frames.lengths) for block in blocks)
+    parts = (
+        infer(block.frames.data, block.frames.starts + HEADER_BYTES, block.frames.lengths, source=load.file.name, first_record=block.first_record)
+        for block in blocks
+    )
     return reduce(lambda one, other: one + other, parts, Inference()), sum(len(block.frames) for block in blocks)

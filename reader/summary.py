@@ -1,0 +1,146 @@
+"""What a `Dataset` holds, for people: `summarise` reads its records once and gives counts, sizes, and per feature presence, ranges and examples.
+
+The statistics of a batch are a monoid, so they are computed on threads and added up in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.reader.dataset import Dataset
+from recordmill.reader.show import show_value
+from recordmill.records.columns import is_bytes
+from recordmill.schemas.feature import EXAMPLE, Feature, Schema
+from recordmill.schemas.tfds import tfds_refusals
+from recordmill.schemas.threads import thread_map
+from recordmill.shards.batches import Load, decode_load
+
+_EXAMPLES = 3  # distinct values shown per feature
+_LOOKED_AT = 20  # rows of a batch in which they are sought
+
+Range = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class FeatureStats:
+    """rows: how many were looked at; present: how many have the feature.
+
+    lengths: (least, most) items of the first variable dimension. sizes: (least, most) bytes of a text or binary value. values: (least,
+    most) of the numbers. Each is None where there is no such thing. examples: the first few distinct values, as people read them.
+    """
+
+    rows: int = 0
+    present: int = 0
+    lengths: Range | None = None
+    sizes: Range | None = None
+    values: Range | None = None
+    examples: tuple[str, ...] = ()
+
+    def __add__(self, other: FeatureStats) -> FeatureStats:
+        examples = tuple(dict.fromkeys(self.examples + other.examples))[:_EXAMPLES]
+        ranges = (_widest(self.lengths, other.lengths), _widest(self.sizes, other.sizes), _widest(self.values, other.values))
+        return FeatureStats(self.rows + other.rows, self.present + other.present, *ranges, examples)
+
+    @classmethod
+    def of(cls, column: pa.Array, feature: Feature) -> FeatureStats:
+        """The statistics of one batch's column."""
+        lengths = _range(pc.list_value_length(column)) if feature.ragged_rank else None
+        values = column
+        while pa.types.is_nested(values.type):
+            values = values.flatten()
+        sizes = _range(pc.binary_length(values)) if is_bytes(feature) else None
+        numbers = None if is_bytes(feature) else _range(values)
+        head = column.slice(0, _LOOKED_AT)
+        examples = tuple(dict.fromkeys(show_value(head.slice(row, 1), feature) for row in range(len(head)) if head[row].is_valid))[:_EXAMPLES]
+        return cls(len(column), len(column) - column.null_count, lengths, sizes, numbers, examples)
+
+
+def _range(values: pa.Array) -> Range | None:
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())
+    found = pc.min_max(values)
+    if not found["min"].is_valid:
+        return None
+    least, most = found["min"], found["max"]
+    if pa.types.is_timestamp(values.type):
+        return str(least), str(most)
+    return least.as_py(), most.as_py()
+
+
+def _widest(one: Range | None, other: Range | None) -> Range | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything `recordmill inspect` shows. looked_at: records that the statistics are of; refusals: features that TFDS can't read, and why."""
+
+    name: str
+    schema: Schema
+    splits: dict[str, dict[str, int]]
+    compression: tuple[str, ...]
+    looked_at: int
+    features: dict[str, FeatureStats] = field(default_factory=dict)
+    refusals: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> int:
+        return sum(split["records"] for split in self.splits.values())
+
+    def to_json(self) -> dict[str, Any]:
+        features = [
+            {
+                "name": feature.name, "dtype": feature.dtype, "shape": list(feature.shape), "kind": feature.kind, "required": feature.required,
+                "classes": None if feature.classes is None else list(feature.classes), "present": stats.present, "lengths": stats.lengths,
+                "sizes": stats.sizes, "values": stats.values, "examples": list(stats.examples),
+            }
+            for feature in self.schema
+            for stats in [self.features[feature.name]]
+        ]  # fmt: skip
+        return {
+            "name": self.name, "records": self.records, "splits": self.splits, "compression": list(self.compression), "message": self.schema.message,
+            "label": self.schema.label, "looked_at": self.looked_at, "features": features,
+            "tfds_refusals": None if self.refusals is None else list(self.refusals), "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def summarise(dataset: Dataset, *, sample: int | None = None, progress: Callable[[int], None] | None = None) -> Summary:
+    """Look at every record, or at the first `sample` ones.
+
+    Raises:
+        DataError: a record is damaged; it names file, record and offset.
+    """
+    catalog, schema = dataset.catalog, dataset.schema
+    splits: dict[str, dict[str, int]] = {split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits}
+    for file, records in zip(catalog.files, dataset.file_records, strict=True):
+        about = splits[file.split]
+        about["records"], about["shards"], about["bytes"] = about["records"] + records, about["shards"] + 1, about["bytes"] + file.stat.size_bytes
+    features = {feature.name: FeatureStats() for feature in schema}
+    looked_at = 0
+    for rows, part in thread_map(partial(_stats, schema=schema), dataset.loads(0, sample), dataset.threads):
+        looked_at += rows
+        features = {name: stats + part[name] for name, stats in features.items()}
+        if progress is not None:
+            progress(rows)
+    compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
+    refusals = tuple(tfds_refusals(schema, *compression[:1])) if catalog.manifest is not None and schema.message == EXAMPLE else None
+    name = catalog.manifest.name if catalog.manifest else f"{len(catalog.files)} TFRecord file{'s' if len(catalog.files) != 1 else ''}"
+    return Summary(name, schema, splits, compression, looked_at, features, refusals, catalog.notes)
+
+
+def _stats(load: Load, *, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
+    total = {feature.name: FeatureStats() for feature in schema}
+    rows = 0
+    for batch in decode_load(load, schema):
+        rows += batch.num_rows
+        total = {f.name: total[f.name] + FeatureStats.of(column, f) for f, column in zip(schema, batch.columns, strict=True)}
+    return rows, total

@@ -1,0 +1,120 @@
+"""`recordmill inspect`: what a data set, or any TFRecord files, hold; a table for people or JSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_EPILOG = """\
+examples:
+  recordmill inspect shards
+  recordmill inspect 'old/*.tfrecord' --sample 10000
+  recordmill inspect shards --json | jq .features
+
+Every record is read, so ranges and presence are exact; --sample N looks at the first N only and says so.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to an argparse subparsers object."""
+    parser = commands.add_parser(
+        "inspect",
+        help="features, ranges, counts and sizes of a data set or of any TFRecord files",
+        description="Show what the records hold: a table of features with kind, shape, presence, ranges and examples; counts, sizes and compression.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a data set's folder, or TFRecord files, folders of them, or quoted globs")
+    parser.add_argument("--split", metavar="NAME", help="only this split")
+    parser.add_argument("--sample", type=int, metavar="N", help="look at the first N records only")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="default: all cores")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Inspect and print."""
+    from recordmill.pipelines.display import Display
+    from recordmill.reader.dataset import open
+    from recordmill.reader.summary import summarise
+    from recordmill.schemas.errors import UsageError
+    from recordmill.schemas.progress import Progress
+
+    if args.sample is not None and args.sample < 1:
+        raise UsageError(f"--sample {args.sample}: 1 or more")
+    progress = Progress()
+    progress.begin("convert")
+    with Display(progress, args.quiet):
+        dataset = open(args.inputs, args.split, threads=args.threads)
+        summary = summarise(dataset, sample=args.sample, progress=lambda records: progress.advance(records=records))
+    if args.json:
+        print(json.dumps(summary.to_json(), indent=1, ensure_ascii=False, default=_readable))
+    else:
+        for line in lines(summary):
+            print(line)
+    return 0
+
+
+def _readable(value: Any) -> Any:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def lines(summary: Any) -> Iterator[str]:
+    """The report, line by line."""
+    from recordmill.pipelines.sizes import show_size
+
+    size = sum(split["bytes"] for split in summary.splits.values())
+    shards = sum(split["shards"] for split in summary.splits.values())
+    compression = ", ".join(summary.compression) or "none"
+    message = "" if summary.schema.message == "Example" else f", {summary.schema.message} records"
+    yield f"{summary.name}: {summary.records:,} records in {_files(shards)}, {show_size(size)}, compression {compression}{message}"
+    for name, about in summary.splits.items():
+        yield f"  {name}: {about['records']:,} records, {_files(about['shards'])}, {show_size(about['bytes'])}"
+    yield ""
+    yield from _table([("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"), *(_row(summary, feature) for feature in summary.schema)])
+    yield ""
+    if summary.looked_at < summary.records:
+        yield f"ranges and presence are of the first {summary.looked_at:,} records only (--sample)"
+    if summary.schema.label is not None:
+        classes = summary.schema[summary.schema.label].classes
+        yield f"label: {summary.schema.label}" + (
+            "" if classes is None else f", {len(classes)} classes: {', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''}"
+        )
+    if summary.refusals is not None:
+        yield "TensorFlow Datasets reads every feature" if not summary.refusals else "TensorFlow Datasets does not read:"
+        yield from (f"  {refusal}" for refusal in summary.refusals)
+    for note in summary.notes:
+        yield f"note: {note}"
+
+
+def _files(count: int) -> str:
+    return f"{count:,} file{'' if count == 1 else 's'}"
+
+
+def _row(summary: Any, feature: Any) -> tuple[str, ...]:
+    stats = summary.features[feature.name]
+    present = "all" if stats.present == stats.rows else f"{100 * stats.present / stats.rows:.4g} %"
+    ranges = [
+        _range("length", stats.lengths),
+        _range("bytes", stats.sizes) if stats.lengths is None or stats.sizes is not None else "",
+        _range("", stats.values),
+    ]
+    raw = ", raw" if feature.raw else ""
+    return (feature.name, feature.describe(), feature.kind + raw, present if stats.rows else "-", "; ".join(filter(None, ranges)), " | ".join(stats.examples))
+
+
+def _range(what: str, span: Any) -> str:
+    if span is None:
+        return ""
+    least, most = (f"{value:g}" if isinstance(value, float) else str(value) for value in span)
+    return f"{what} {least}".strip() if least == most else f"{what} {least} to {most}".strip()
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [min(max(len(row[i]) for row in rows), 40) for i in range(len(rows[0]) - 1)]
+    for row in rows:
+        yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
