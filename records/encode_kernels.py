@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from recordmill.records.frames import put_frame
 from recordmill.records.memory import address, copy, copy_chunks, load8, load32, load64, put_varint, store8, store32, store64, varint_bytes
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import inlined, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
@@ -35,7 +35,7 @@ _BLOCK_ROWS = 256
 _INT64_TAG, _FLOAT_TAG, _BYTES_TAG, _ONE_TAG = 0x1A, 0x12, 0x0A, 0x0A
 
 
-@kernel
+@inlined
 def entry_bytes(key_bytes: int, list_bytes: int) -> int:
     """The bytes of one entry of the map, its own tag and length included."""
     feature = 1 + varint_bytes(list_bytes) + list_bytes
@@ -43,7 +43,7 @@ def entry_bytes(key_bytes: int, list_bytes: int) -> int:
     return int(1 + varint_bytes(entry) + entry)
 
 
-@kernel
+@inlined
 def _first(plan: Plan, column: int, row: int) -> int:
     """The number of the first value of a row; _first(row + 1) ends it."""
     if plan[column, SPLITS] == 0:
@@ -51,7 +51,7 @@ def _first(plan: Plan, column: int, row: int) -> int:
     return int(load64(plan[column, SPLITS] + 8 * row))
 
 
-@kernel
+@inlined
 def _value_start(plan: Plan, column: int, value: int) -> int:
     """The first byte of a byte string; _value_start(value + 1) ends it."""
     if plan[column, VALUE_SPLITS] == 0:
@@ -59,13 +59,13 @@ def _value_start(plan: Plan, column: int, value: int) -> int:
     return int(load64(plan[column, VALUE_SPLITS] + 8 * value))
 
 
-@kernel
+@inlined
 def _packed_list_bytes(packed: int) -> int:
     """The bytes of an Int64List or FloatList whose packed values take that many; an empty one has no field at all."""
     return 0 if packed == 0 else 1 + varint_bytes(packed) + packed
 
 
-@kernel
+@inlined
 def _values_bytes(plan: Plan, column: int, row: int) -> int:
     """The packed bytes of a row's numbers, or the bytes of its BytesList."""
     start, stop = _first(plan, column, row), _first(plan, column, row + 1)
@@ -124,7 +124,7 @@ def encode_sizes(plan: Plan, sizes: Int64s, starts: Int64s, lengths: Int64s) -> 
     return at
 
 
-@kernel
+@inlined
 def _put_head(plan: Plan, column: int, at: int, tag: int, list_bytes: int) -> int:
     """Everything of an entry that stands before its list; gives the address behind it."""
     feature = 1 + varint_bytes(list_bytes) + list_bytes
@@ -178,7 +178,7 @@ def _put_bytes_one(plan: Plan, column: int, first: int, last: int, places: Int64
             places[r - first] = at + length
 
 
-@kernel
+@inlined
 def _put_ints(at: int, start: int, count: int, size: int) -> None:
     """Write count int64 from an address as varints of size bytes together."""
     if size == count:  # all below 128
@@ -189,7 +189,7 @@ def _put_ints(at: int, start: int, count: int, size: int) -> None:
             at = put_varint(at, load64(start + 8 * i))
 
 
-@kernel
+@inlined
 def _put_strings(plan: Plan, column: int, at: int, start: int, stop: int) -> None:
     for v in range(start, stop):
         begin = _value_start(plan, column, v)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from recordmill.records.crc32c import extend, masked, of_word, unmasked
 from recordmill.records.memory import address, address_of, copy, load32, load64, prefetch, store32, store64
 from recordmill.schemas.errors import DataError
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import inlined, kernel
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES  # what a frame has beside its payload
@@ -92,7 +92,7 @@ def frame(data: Bytes, offsets: Int64s) -> Frames:
     return frames
 
 
-@kernel
+@inlined
 def header_fault(at: int, left: int, max_record_bytes: int, final: bool) -> int:
     """What is wrong with the header at an address, of whose frame left bytes are there; MORE if, not final, that is too few to say. Reads 12 bytes at most."""
     if left < 12:

@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import inlined
 
 if sys.byteorder != "little":
     raise ImportError("recordmill's kernels need a little-endian machine")
@@ -132,7 +132,7 @@ def bit_length(typing, value):  # type: ignore[no-untyped-def]
     return types.int64(types.int64), generate
 
 
-@kernel
+@inlined
 def copy_chunks(target: int, source: int, length: int) -> None:
     """Copy length bytes in whole chunks: reads and writes up to CHUNK_BYTES - 1 bytes behind the end."""
     done = 0
@@ -141,7 +141,7 @@ def copy_chunks(target: int, source: int, length: int) -> None:
         done += 16
 
 
-@kernel
+@inlined
 def copy(target: int, source: int, length: int) -> None:
     """Copy exactly length bytes; short ones without a call, by two moves that overlap."""
     if length > 256:
@@ -165,13 +165,13 @@ def copy(target: int, source: int, length: int) -> None:
             store8(target + i, load8(source + i))
 
 
-@kernel
+@inlined
 def varint_bytes(value: int) -> int:
     """The length of a base-128 varint, 1 to 10: seven bits a byte (protobuf encoding, "Base 128 Varints")."""
     return int(bit_length(value | 1) * 9 + 64) >> 6
 
 
-@kernel
+@inlined
 def put_varint(at: int, value: int) -> int:
     """Write a varint at an address and give the one behind it. Writes up to 7 bytes behind its end.
 
