@@ -44,7 +44,9 @@ class _Batch:
     """One chunk in the making."""
 
     def __init__(self, size_bytes: int, decode: bool, max_pixels: int) -> None:
-        self._bytes = np.empty(size_bytes, np.uint8)
+        # Arrow's pool hands out memory that was used before, so that no page faults: that is a third of the time of reading.
+        self._buffer = pa.allocate_buffer(size_bytes)
+        self._bytes = np.frombuffer(self._buffer, np.uint8) if size_bytes else np.empty(0, np.uint8)
         self._decode, self._max_pixels = decode, max_pixels
         self._headers: list[ImageHeader] = []
         self._ordinals: list[int] = []
@@ -92,7 +94,7 @@ class _Batch:
         """A column that comes from the file itself; null for a feature that nothing gives (a schema may name one)."""
         if name == "image":
             offsets = np.array(self._offsets, np.int64)
-            return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self._ordinals), [None, pa.py_buffer(offsets), pa.py_buffer(self._bytes)])
+            return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self._ordinals), [None, pa.py_buffer(offsets), self._buffer])
         if name == "source":
             return pa.array([files[ordinal].name for ordinal in self._ordinals], pa.large_string())
         if name == "format":
