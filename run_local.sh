@@ -65,6 +65,7 @@ samples() {
   say "The first records of $work/out/wine"
   run "$bin/recordmill" head "$work/out/wine" -n 2
   say "Training a small Keras model for one epoch on $work/out/digits"
+  export TF_CPP_MIN_LOG_LEVEL=3 # TensorFlow's notes about the processor and missing GPUs
   run "$bin/python" "$here/examples/train_keras.py" "$work/out/digits" "$work/digits.keras"
   say "Done. Shards: $work/out, Parquet and NumPy: $work/read, model: $work/digits.keras"
 }

@@ -32,9 +32,9 @@ def main(out: str, save_to: str | None = None) -> None:
             keras.layers.Dense(len(classes)),
         ]
     )
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    model.compile("adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     print(f"{len(train):,} images of {len(classes)} classes: {int(batches.cardinality())} steps of {BATCH_SIZE}")
-    history = model.fit(batches, validation_data=held_out, epochs=1, verbose=2)
+    history = model.fit(batches, validation_data=held_out, epochs=1, verbose=2, shuffle=False)  # the reader has shuffled
     accuracy = history.history["val_accuracy"][-1]
     print(f"accuracy on the validation split after one epoch: {accuracy:.1%}")
     if save_to is not None:
