@@ -105,8 +105,12 @@ def _add_csv_options(group: Any) -> None:
 
 def _add_text_options(group: Any) -> None:
     group.add_argument("--encoding", help="of text, JSONL and CSV files (default utf-8)")
-    group.add_argument("--mode", choices=("auto", "lines", "documents"), help="text: a record is a line, or a file (default: told from the files)")
-    group.add_argument("--max-line-bytes", metavar="SIZE", help="a longer line is rejected")
+    group.add_argument(
+        "--text-mode", dest="mode", choices=("auto", "lines", "documents"), help="text: a record is a line, or a file (default: told from the files)"
+    )
+    group.add_argument("--no-blank-lines", dest="blank_lines", action="store_const", const=False, help="text: lines of nothing but white space are no records")
+    group.add_argument("--max-line-bytes", metavar="SIZE", help="JSONL: a longer line is rejected")
+    group.add_argument("--max-record-bytes", metavar="SIZE", help="text: a longer line or document is rejected")
 
 
 def _add_run_options(group: Any) -> None:
@@ -122,7 +126,7 @@ def _add_run_options(group: Any) -> None:
 _KIND_FIELDS = (
     *("labels", "labels_path_column", "missing", "check", "max_pixels", "class_from", "split_from"),
     *("delimiter", "quote", "escape", "null_tokens", "header", "names", "comment", "skip_lines", "columns", "trim", "max_row_bytes"),
-    *("encoding", "mode", "max_line_bytes"),
+    *("encoding", "mode", "blank_lines", "max_line_bytes", "max_record_bytes"),
 )
 
 
@@ -194,7 +198,7 @@ def _kind_options(args: argparse.Namespace) -> dict[str, Any]:
     from recordmill.pipelines.sizes import parse_size
 
     given = {name: getattr(args, name) for name in _KIND_FIELDS if getattr(args, name) is not None}
-    for name in ("max_row_bytes", "max_line_bytes"):
+    for name in ("max_row_bytes", "max_line_bytes", "max_record_bytes"):
         if name in given:
             given[name] = parse_size(given[name], "--" + name.replace("_", "-"))
     for name in ("delimiter", "quote", "escape", "comment"):

