@@ -8,6 +8,7 @@ record; `label` with `class_name` where folders or a labels file give one; every
 
 from __future__ import annotations
 
+import os.path
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from recordmill.sources.labels import ClassNames
 from recordmill.sources.layout import Layout, read_layout, with_splits
 from recordmill.sources.listing import Listing
 from recordmill.sources.overrides import apply_dtypes, select_given
-from recordmill.storage.files import read_range
+from recordmill.storage.files import local_path, read_range
 
 STRUCTURE, DECODE = "structure", "decode"
 REJECT, IGNORE = "reject", "ignore"
@@ -128,7 +129,7 @@ def plan_images(listing: Listing, options: ImageOptions | None = None, common: P
         DataError: the labels file can't be read or doesn't fit the schema.
     """
     options, common = options or ImageOptions(), common or PlanOptions()
-    files, notes = _choose(listing)
+    files, notes = _choose(listing, None if options.labels is None else os.path.realpath(local_path(options.labels)))
     files, rejects = _bounded(files, common.memory_bytes)
     said = read_layout(files, listing.roots, split_from=options.split_from, class_from=options.class_from)
     files = with_splits(files, said.splits)
@@ -136,7 +137,9 @@ def plan_images(listing: Listing, options: ImageOptions | None = None, common: P
     if options.labels is not None:
         request = LabelRequest(options.labels, options.labels_path_column, common.label, options.missing == REJECT, OWN_NAMES | columns.keys())
         given = label_columns(request, files, listing.roots)
-        columns = {**(columns if "label" not in given.columns else {}), **given.columns}
+        if "label" in given.columns:
+            said, columns = said.without_classes(), {}
+        columns = {**columns, **given.columns}
         rejects, notes, keep = [*rejects, *given.rejects], [*notes, *given.notes], given.keep
     elif common.label is not None and common.label not in columns:
         raise UsageError(f"--label {common.label}: images have a label by their folders, or by a column of --labels FILE")
@@ -148,7 +151,7 @@ def plan_images(listing: Listing, options: ImageOptions | None = None, common: P
     return ImageSource(schema, tuple(files), _units(files), side, options, (*listing.notes, *notes), (*rejects, *bad))
 
 
-def _choose(listing: Listing) -> tuple[list[InputFile], list[str]]:
+def _choose(listing: Listing, labels: str | None) -> tuple[list[InputFile], list[str]]:
     """The files that are images by extension or, where that tells nothing, by their first bytes; the others counted by extension."""
     chosen: list[InputFile] = []
     others: Counter[str] = Counter()
@@ -157,13 +160,13 @@ def _choose(listing: Listing) -> tuple[list[InputFile], list[str]]:
         if ending in EXTENSIONS or ending in _FOREIGN_EXTENSIONS:
             chosen.append(file)
         elif (ending in _OTHER_EXTENSIONS and file.path not in listing.named) or not _looks_like_image(file):
-            others[ending] += 1
+            others[ending] += file.path != labels
         else:
             chosen.append(file)
-    shown = ", ".join(f"{count} {'.' + ending if ending else 'without extension'}" for ending, count in sorted(others.items()))
+    shown = ", ".join(f"{count} {'.' + ending if ending else 'without extension'}" for ending, count in sorted(others.items()) if count)
     if not chosen:
         raise UsageError(f"no image among {len(listing.files)} file(s){f': {shown}' if shown else ''}")
-    return chosen, [f"ignored beside the images: {shown}"] if others else []
+    return chosen, [f"ignored beside the images: {shown}"] if shown else []
 
 
 def _looks_like_image(file: InputFile) -> bool:

@@ -26,6 +26,7 @@ SPLIT_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
 _WORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True))})(?=$|[-._ 0-9])")
+_ONE_CLASS, _NO_LABEL = ": one folder says no classes", " have no label"  # how notes on classes end
 AUTO, FOLDERS, NAMES, NONE = "auto", "folders", "names", "none"
 
 Key = tuple[int, str]  # (root, folder relative to it)
@@ -39,6 +40,10 @@ class Layout:
     classes: tuple[str | None, ...]
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def without_classes(self) -> Layout:
+        """The same where the classes come from elsewhere: what is noted about folders as classes is then beside the point."""
+        return Layout(self.splits, (None,) * len(self.splits), (), tuple(note for note in self.notes if not note.endswith((_ONE_CLASS, _NO_LABEL))))
 
 
 def split_of(name: str) -> str | None:
@@ -72,12 +77,12 @@ def read_layout(files: Sequence[InputFile], roots: Sequence[Root], *, split_from
         by_key = _classes(rest, roots)
         names = tuple(sorted({name for name in by_key.values() if name is not None}))
         if len(names) == 1 and class_from == AUTO:
-            notes.append(f"no classes: all images in folders stand under {names[0]!r}")
+            notes.append(f"all files in folders stand under {names[0]!r}{_ONE_CLASS}")
             names = ()
         if names:
             classes = tuple(by_key[key] for key in keys)
             if bare := classes.count(None):
-                notes.append(f"{bare} file(s) outside every class folder have no label")
+                notes.append(f"{bare} file(s) outside every class folder{_NO_LABEL}")
     return Layout(splits, classes, names, tuple(notes))
 
 

@@ -66,6 +66,7 @@ def test_boxes_of_real_images_become_lists(shared_data: Path) -> None:
         label = row.pop("label")
         assert row == wanted[name.rpartition("/")[2]]
         assert [classes[at] for at in label] == row["class_name"]
+    assert source.notes == ("ignored beside the images: 1 without extension, 4 .txt, 364 .xml",)  # neither test.csv nor folders as classes
     assert source.schema["xmin"].shape == (None,)
     assert source.schema["label"].shape == (None,)
 
