@@ -158,9 +158,9 @@ def _values(feature: Feature, raw: bool, column: Column, length: int | None) -> 
     """The flat values and int64 offsets [rows + 1] into them; with a length, that many per row, nulls as zeros (and marked, if length is 1)."""
     if raw:
         return _raw(feature, column, length)
-    if feature.kind == BYTES:
+    if column.mode in (locate.ONE_BYTES, locate.BYTESES):  # by the mode: a step's own Feature may call itself raw where its list is not
         return _bytes(feature, column, length)
-    numbers, offsets = _ints(column, length) if feature.kind == INT64 else _floats(column, length)
+    numbers, offsets = _ints(column, length) if column.mode in (locate.ONE_INT, locate.INTS) else _floats(column, length)
     array = _typed(feature, numbers, offsets, column)
     if length == 1 and column.nulls:
         array = pa.Array.from_buffers(array.type, len(array), [column.bitmap(), *array.buffers()[1:]])

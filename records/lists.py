@@ -94,7 +94,7 @@ def count_framed(at: Ints, size: Ints, offsets: Ints) -> int:
     offsets[0] = 0
     for row in range(len(at)):
         position, end = at[row], at[row] + size[row]
-        while position < end:
+        while 0 <= position < end:
             _, position = short_extent(position + 1, end)
             total += 1
         offsets[row + 1] = total
@@ -107,7 +107,7 @@ def find_framed(at: Ints, size: Ints, value_at: Ints, value_size: Ints) -> None:
     i = 0
     for row in range(len(at)):
         position, end = at[row], at[row] + size[row]
-        while position < end:
+        while 0 <= position < end and i < len(value_at):
             start, position = short_extent(position + 1, end)
             value_at[i], value_size[i] = start, position - start
             i += 1

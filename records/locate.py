@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.records.memory import address, address_of, load8, load32, load64, store8, store32, store64
-from recordmill.records.names import add_name, predict, predicted
-from recordmill.records.wire import Bytes, Ints, is_utf8, short_extent, short_varint
+from recordmill.records.names import find_slot, predicted
+from recordmill.records.wire import Bytes, Ints, short_extent, short_varint
 from recordmill.schemas.kernels import inlined, kernel
 
 # What a column of the Example holds in every record: one value, or a list that the second pass reads.
@@ -237,16 +237,6 @@ def plain_entry(at: int, end: int) -> tuple[int, int, int, int]:
                 if value_end == stop:
                     return key, at, value, stop
     return -1, -1, -1, -1
-
-
-@kernel
-def find_slot(names: int, previous: int, key: int, key_end: int, part: int, limit: int) -> int:
-    """The slot of the key, 0 if there is no room for it, -1 if it is not UTF-8; the prediction having failed."""
-    if not is_utf8(key, key_end):
-        return -1
-    slot = max(add_name(names, key, key_end - key, part, limit), 0)
-    predict(names, previous, slot)
-    return slot
 
 
 @kernel

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.records.memory import address_of, copy, load8, load64, store64
+from recordmill.records.wire import is_utf8
 from recordmill.schemas.kernels import inlined, kernel
 
 SLOT_INTS = 8  # a slot is 64 bytes, one cache line: the fields below and two spare ones
@@ -145,3 +146,13 @@ def predicted(names: int, previous: int, at: int, size: int, part: int, limit: i
 def predict(names: int, previous: int, slot: int) -> None:
     """Let slot be predicted to follow previous from now on."""
     store64(load64(names + 8 * _SLOTS) + 8 * (SLOT_INTS * previous + _NEXT), slot)
+
+
+@kernel
+def find_slot(names: int, previous: int, key: int, key_end: int, part: int, limit: int) -> int:
+    """The slot of the key, 0 if there is no room for it, -1 if it is not UTF-8; the prediction having failed."""
+    if not is_utf8(key, key_end):
+        return -1
+    slot = max(add_name(names, key, key_end - key, part, limit), 0)
+    predict(names, previous, slot)
+    return slot

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from recordmill.records.exact import ENTRY_BYTES, check_message, put_entry
-from recordmill.records.wire import MAX_DEPTH, Bytes, Ints, put_padded
+from recordmill.records.wire import LEN, MAX_DEPTH, Bytes, Ints, put_padded
 from recordmill.schemas.kernels import kernel
 
 _FNV_BASIS, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
@@ -80,12 +80,15 @@ def plain_rows(data: Bytes, starts: Ints, lengths: Ints, parts: int, counts: Int
             check_message(data, starts[row], starts[row] + lengths[row], parts, entries, groups, fault)
             _keep_last(data, entries, counts[row])
             for part in range(1, parts + 1):
-                into[to] = (part << 3) | 2
-                size = to + 1
+                begin = to
                 to += 6
                 for i in range(counts[row]):
                     if entries[i, 4] == part:
                         to = put_entry(data, entries[i], into, to, groups, fault)
-                put_padded(into, size, to - size - 5)
+                if to == begin + 6:
+                    to = begin
+                else:
+                    into[begin] = (part << 3) | LEN
+                    put_padded(into, begin + 1, to - begin - 6)
         to_lengths[row] = to - to_starts[row]
     return to

@@ -43,7 +43,7 @@ def expected_row(record: bytes, schema: Schema) -> Mapping[str, Any] | object:
             value = _steps(feature, lists[feature.name].feature) if feature.name in lists else None
         else:
             entries = (message.context if schema.message == SEQUENCE_EXAMPLE else message.features).feature
-            value = _one(feature, entries[feature.name]) if feature.name in entries else None
+            value = _one(feature, entries[feature.name], feature.kind) if feature.name in entries else None
         if value is BAD or (value is None and feature.required):
             return BAD
         row[feature.name] = value
@@ -52,17 +52,17 @@ def expected_row(record: bytes, schema: Schema) -> Mapping[str, Any] | object:
 
 def _steps(feature: Feature, steps: Sequence[Any]) -> Any:
     step = Feature(feature.name, feature.dtype, feature.shape[1:])
-    values = [_one(step, one) for one in steps]
+    values = [_one(step, one, feature.kind) for one in steps]
     return BAD if any(value is BAD for value in values) else values
 
 
-def _one(feature: Feature, message: Any) -> Any:
+def _one(feature: Feature, message: Any, kind: str) -> Any:
     which = message.WhichOneof("kind")
     if which is None:
         return None
-    if _LISTS[which] != feature.kind:
+    if _LISTS[which] != kind:
         return BAD
-    values = [_value(feature, value) for value in getattr(message, which).value]
+    values = [_value(feature, value, kind) for value in getattr(message, which).value]
     if any(value is BAD for value in values):
         return BAD
     size = feature.inner_size
@@ -75,10 +75,10 @@ def _one(feature: Feature, message: Any) -> Any:
     return values if feature.shape else values[0]
 
 
-def _value(feature: Feature, value: Any) -> Any:
+def _value(feature: Feature, value: Any, kind: str) -> Any:
     if feature.dtype == "bool":
         return bool(value) if value in (0, 1) else BAD
-    if feature.kind == "int64" and feature.dtype != "int64":
+    if kind == "int64" and feature.dtype != "int64":
         limits = np.iinfo(feature.dtype)
         return value if limits.min <= value <= limits.max else BAD
     if feature.dtype == "string":
@@ -86,7 +86,7 @@ def _value(feature: Feature, value: Any) -> Any:
             return value.decode()
         except UnicodeDecodeError:
             return BAD
-    return struct.pack("<f", value) if feature.kind == "float" else value
+    return struct.pack("<f", value) if kind == "float" else value
 
 
 def comparable(value: Any) -> Any:

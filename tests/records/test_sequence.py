@@ -1,0 +1,155 @@
+"""SequenceExamples both ways: against protobuf, tf.io and bytes written down."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from protobuf_oracle import comparable, expected_row, messages
+
+from recordmill.records.decode import decode, decode_lenient
+from recordmill.records.frames import Frames, scan
+from recordmill.records.sequence import encode_sequences
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
+
+SCHEMA = Schema(
+    (
+        Feature("c/ints", "int64", (None,)),
+        Feature("c/text", "string", required=True),
+        Feature("l/bytes", "bytes", (None, None), per_step=True),
+        Feature("l/float", "float32", (None,), per_step=True),
+        Feature("l/image", "uint8", (None, 2, 2), per_step=True),
+        Feature("l/ints", "int64", (None, None), per_step=True),
+        Feature("l/pairs", "int32", (None, 2), per_step=True),
+        Feature("l/words", "string", (None,), True, per_step=True),
+    ),
+    message=SEQUENCE_EXAMPLE,
+)
+
+_INT32, _INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+_FLOAT = st.floats(width=32, allow_nan=False)
+
+
+def _lists(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(values, max_size=4)
+
+
+ROWS = _lists(
+    st.fixed_dictionaries(
+        {
+            "c/ints": st.none() | _lists(_INT64),
+            "c/text": st.text(max_size=5),
+            "l/bytes": st.none() | _lists(st.none() | _lists(st.binary(max_size=20))),
+            "l/float": st.none() | _lists(st.none() | _FLOAT),
+            "l/image": st.none() | _lists(st.none() | st.lists(st.integers(0, 255), min_size=4, max_size=4)),
+            "l/ints": st.none() | _lists(st.none() | _lists(_INT64)),
+            "l/pairs": st.none() | _lists(st.lists(_INT32, min_size=2, max_size=2)),
+            "l/words": _lists(st.none() | st.text(max_size=300)),
+        }
+    )
+)
+
+
+def back(frames: Frames, schema: Schema) -> pa.RecordBatch:
+    scanned, consumed = scan(frames.data, source="encoded", final=True)
+    assert consumed == len(frames.data)
+    np.testing.assert_array_equal(scanned.crcs, frames.crcs)
+    return decode(frames.data, frames.starts + 12, frames.lengths, schema)
+
+
+@settings(deadline=None, max_examples=int(os.environ.get("RECORDMILL_FUZZ", "60")))
+@given(ROWS)
+def test_round_trip_and_protobuf(rows: list[dict[str, Any]]) -> None:
+    batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow(SCHEMA))
+    frames = encode_sequences(batch, SCHEMA)
+    result = back(frames, SCHEMA)
+    result.validate(full=True)
+    assert result.equals(batch, check_metadata=True)
+    for i, row in enumerate(rows):
+        expected = expected_row(frames.payload(i).tobytes(), SCHEMA)
+        assert isinstance(expected, dict)
+        assert expected == {name: comparable(value) for name, value in row.items()}
+
+
+def test_pinned_bytes() -> None:
+    """As protobuf in pure Python writes them with deterministic=True."""
+    schema = Schema((Feature("a", "int64"), Feature("b", "int64", (None,), per_step=True)), message=SEQUENCE_EXAMPLE)
+    batch = pa.RecordBatch.from_pylist([{"a": 5, "b": [1, 300, None]}, {"a": None, "b": []}, {"a": None, "b": None}], schema=to_arrow(schema))
+    frames = encode_sequences(batch, schema)
+    assert [frames.payload(i).tobytes().hex(" ") for i in range(3)] == [
+        "0a 0c 0a 0a 0a 01 61 12 05 1a 03 0a 01 05 12 18 0a 16 0a 01 62 12 11 0a 05 1a 03 0a 01 01 0a 06 1a 04 0a 02 ac 02 0a 00",
+        "0a 00 12 07 0a 05 0a 01 62 12 00",
+        "0a 00 12 00",
+    ]
+    _, sequence_example, _ = messages()
+    message = sequence_example()
+    message.context.feature["a"].int64_list.value.append(5)
+    steps = message.feature_lists.feature_list["b"].feature
+    for value in (1, 300):
+        steps.add().int64_list.value.append(value)
+    steps.add()
+    assert message.SerializeToString(deterministic=True) == frames.payload(0).tobytes()
+
+
+def test_slices_and_lists_of_32_bit_offsets() -> None:
+    schema = Schema((Feature("w", "string", (None,), per_step=True),), message=SEQUENCE_EXAMPLE)
+    values = [["a", "b"], None, [], ["größe", None], ["x" * 300]]
+    want = back(encode_sequences(pa.RecordBatch.from_pylist([{"w": v} for v in values], schema=to_arrow(schema)), schema), schema)
+    plain = pa.record_batch({"w": pa.array([["no"], *values], pa.list_(pa.string()))}).slice(1)
+    assert back(encode_sequences(plain, schema), schema).equals(want)
+    assert want.to_pydict() == {"w": values}
+
+
+@pytest.mark.parametrize(
+    ("feature", "value", "words"),
+    [
+        (Feature("w", "int64", (None,), True, per_step=True), None, "null, but the feature is required"),
+        (Feature("w", "uint64", (None, 1), per_step=True), [[2**63]], "in its steps"),
+    ],
+)
+def test_refused(feature: Feature, value: object, words: str) -> None:
+    schema = Schema((feature,), message=SEQUENCE_EXAMPLE)
+    batch = pa.RecordBatch.from_pylist([{"w": value}], schema=pa.schema([pa.field("w", to_arrow(schema).field("w").type)]))
+    with pytest.raises(DataError, match=words):
+        encode_sequences(batch, schema)
+
+
+def test_same_as_tf_io() -> None:
+    tf = pytest.importorskip("tensorflow")
+    schema = Schema(
+        (Feature("n", "int64"), Feature("f", "float32", (None,), per_step=True), Feature("w", "string", (None, None), per_step=True)), message=SEQUENCE_EXAMPLE
+    )
+    rows = [{"n": 1, "f": [1.5, -2.0], "w": [["a"], [], ["b", "c"]]}, {"n": 2, "f": [], "w": []}]
+    frames = encode_sequences(pa.RecordBatch.from_pylist(rows, schema=to_arrow(schema)), schema)
+    for i, row in enumerate(rows):
+        context, lists = tf.io.parse_single_sequence_example(
+            frames.payload(i).tobytes(),
+            {"n": tf.io.FixedLenFeature([], tf.int64)},
+            {"f": tf.io.FixedLenSequenceFeature([], tf.float32), "w": tf.io.RaggedFeature(tf.string)},
+        )
+        assert context["n"].numpy() == row["n"]
+        assert lists["f"].numpy().tolist() == row["f"]
+        assert [[word.decode() for word in step] for step in lists["w"].to_list()] == row["w"]
+
+
+def test_a_bad_step_names_its_record() -> None:
+    _, sequence_example, _ = messages()
+    records = []
+    for kinds in (["int64_list"], ["int64_list", "float_list"], []):
+        message = sequence_example()
+        for kind in kinds:
+            getattr(message.feature_lists.feature_list["x"].feature.add(), kind).value.append(1)
+        records.append(message.SerializeToString())
+    schema = Schema((Feature("x", "int64", (None,), per_step=True),), message=SEQUENCE_EXAMPLE)
+    lengths = np.array([len(record) for record in records])
+    batch, good, bad = decode_lenient(np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths, schema)
+    assert batch.to_pydict() == {"x": [[1], None]}
+    assert good.tolist() == [0, 2]
+    assert [(one.row, one.feature) for one in bad] == [(1, "x")]
