@@ -93,8 +93,9 @@ def put_together(parts: Parts, feature: Feature, *, lazy_text: bool = True) -> A
 
 
 def _masked(values: Array, valid: Valid) -> Array:
+    # The mask of a tensor is one flag per record seen through a stride of 0, so it costs no memory; it can be read, not set.
     mask = np.broadcast_to(~valid.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
-    return np.ma.MaskedArray(values, mask=mask.copy())
+    return np.ma.MaskedArray(values, mask=mask)
 
 
 def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -1,6 +1,6 @@
 """One `.npy` file written as a stream: rows in, a file that `np.load(path, mmap_mode="r")` opens out, however large.
 
-The header is written with room for any row count and patched on close. Format: numpy.lib.format, version 1.0.
+Room for a header of any row count is left in front and filled on close. Format: numpy.lib.format, version 1.0.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], length: int = 0) ->
 
 
 class NpyFile:
-    """Append rows of one dtype and shape; `rows` counts them. A file that was not closed has a header that claims far too many rows."""
+    """Append rows of one dtype and shape; `rows` counts them. A file that was not closed has zeros for a header, which nothing opens."""
 
     def __init__(self, path: str | Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> None:
         self.dtype, self.row_shape, self.rows = dtype, row_shape, 0
-        header = npy_header(dtype, (_MOST_ROWS, *row_shape))
-        self._header_bytes = len(header)
+        self._header_bytes = len(npy_header(dtype, (_MOST_ROWS, *row_shape)))
         self._file = create_file(path)
-        write_all(self._file, header)
+        write_all(self._file, bytes(self._header_bytes))
 
     def append(self, rows: Array) -> None:
         """Add [rows, *row_shape] values."""

@@ -126,8 +126,7 @@ def part_names(feature: Feature) -> dict[str, str]:
 def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Ragged | Strings]:
     """The columns of a folder that `NpyWriter` filled, memory-mapped unless mmap is False; text as `Strings`, lists as `Ragged`.
 
-    A tensor or number that may be missing is a plain memory map of zeros where it is missing; `name.valid.npy` says where. With
-    mmap=False it is a `numpy.ma.MaskedArray`, as `Dataset.to_numpy` gives it.
+    A tensor or number that may be missing is a `numpy.ma.MaskedArray` around the memory map, as `Dataset.to_numpy` gives it.
 
     Raises:
         DataError: the folder holds no such columns.
@@ -144,5 +143,4 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
 def _load(folder: Path, feature: Feature, mode: Any) -> Array | Ragged | Strings:
     loaded = {part: np.load(folder / name, mmap_mode=mode) for part, name in part_names(feature).items()}
     values, valid = loaded.pop("values"), loaded.pop("valid", None)
-    plain = not feature.ragged_rank and not is_bytes(feature)
-    return put_together(Parts(values, tuple(loaded.values()), None if mode and plain else valid), feature)
+    return put_together(Parts(values, tuple(loaded.values()), valid), feature)

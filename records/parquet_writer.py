@@ -60,6 +60,7 @@ class ParquetWriter:
     def abort(self) -> None:
         """Let go of the file as it is: it has no footer, so nothing reads it."""
         self._held = []
+        self._writer.is_open = False  # or pyarrow would write a footer when it is collected
         self._file.close()
 
     def _flush(self) -> None:

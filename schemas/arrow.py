@@ -119,13 +119,13 @@ def _dtype(name: str, inner: pa.DataType) -> str:
 
 
 def _same_layout(ours: pa.DataType, theirs: pa.DataType) -> bool:
-    """Equal but for 32- against 64-bit offsets and, for nullable tensors, variable lists in place of fixed ones."""
+    """Equal but for 32- against 64-bit offsets, variable lists in place of fixed ones (nullable tensors), and seconds, which Parquet keeps as milliseconds."""
     return _flatten(ours) == _flatten(theirs)
 
 
 def _flatten(arrow: pa.DataType) -> str:
-    text = str(arrow).replace("large_", "")
+    text = str(arrow).replace("large_", "").replace("timestamp[s", "timestamp[ms")
     depth = 0
     while pa.types.is_nested(arrow):
         arrow, depth = arrow.value_type, depth + 1
-    return f"{depth} {str(arrow).replace('large_', '') if depth else text}"
+    return f"{depth} {str(arrow).replace('large_', '').replace('timestamp[s', 'timestamp[ms') if depth else text}"

@@ -1,0 +1,115 @@
+"""Batches to `.npy` files: np.load opens them, open_columns gives the values that went in, and names can't collide."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from made_data_set import MIXED, mixed_rows
+
+from recordmill.records.npy_file import NpyFile, npy_header
+from recordmill.records.npy_writer import COLUMNS_NAME, NpyWriter, file_stem, open_columns, part_names
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import Feature, Schema
+
+
+def write(folder: Path, sizes: tuple[int, ...]) -> None:
+    writer = NpyWriter(folder, MIXED)
+    at = 0
+    for size in sizes:
+        for batch in mixed_rows(size, at).combine_chunks().to_batches():
+            writer.write(batch)
+        at += size
+    writer.close()
+
+
+@pytest.mark.parametrize("sizes", [(57,), (1, 0, 30, 26), ()])
+@pytest.mark.parametrize("mmap", [True, False])
+def test_columns_come_back_whatever_the_batches(tmp_path: Path, sizes: tuple[int, ...], mmap: bool) -> None:
+    write(tmp_path, sizes)
+    columns = open_columns(tmp_path, mmap)
+    rows = sum(sizes)
+    expected = mixed_rows(rows)
+    assert list(columns) == list(MIXED.names)
+    assert columns["id"].tolist() == expected["id"].to_pylist()
+    assert columns["matrix"].shape == (rows, 2, 3)
+    assert columns["matrix"].reshape(rows, 6).tolist() == expected["matrix"].to_pylist()
+    assert columns["small"].dtype == np.uint8
+    assert columns["exact"].dtype == np.float64
+    assert columns["when"].dtype == "datetime64[us]"
+    for text in ("name", "payload"):
+        assert columns[text].to_list() == expected[text].to_pylist()
+    for name in ("tokens", "words", "boxes"):
+        found = [None if row is None else list(row) if name == "words" else row.tolist() for row in columns[name]]
+        assert found == expected[name].to_pylist()
+    nested = [None if row is None else [inner.tolist() for inner in row] for row in columns["nested"]]
+    assert nested == expected["nested"].to_pylist()
+    assert columns["maybe"].tolist() == expected["maybe"].to_pylist()
+    assert columns["flag"].tolist() == expected["flag"].to_pylist()
+
+
+def test_plain_numpy_opens_every_file(tmp_path: Path) -> None:
+    write(tmp_path, (20, 20))
+    about = json.loads((tmp_path / COLUMNS_NAME).read_text())
+    assert about["rows"] == 40
+    named = {name for column in about["columns"].values() for name in column["files"].values()}
+    assert named == {path.name for path in tmp_path.glob("*.npy")}
+    for name in named:
+        assert np.load(tmp_path / name, mmap_mode="r").flags.c_contiguous
+    splits = np.load(tmp_path / "tokens.row_splits.npy")
+    assert splits[0] == 0
+    assert np.load(tmp_path / "tokens.values.npy").shape == (splits[-1],)
+    assert np.load(tmp_path / "maybe.valid.npy").tolist() == [value is not None for value in mixed_rows(40)["maybe"].to_pylist()]
+
+
+def test_same_bytes_for_other_batches(tmp_path: Path) -> None:
+    for name, sizes in (("one", (33,)), ("many", (5, 5, 0, 23))):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, sizes)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "many" / path.name).read_bytes()
+
+
+def test_names_are_safe_distinct_and_reversible() -> None:
+    names = ["a/b", "a%2Fb", "a.b", "a", "../up", "ü", "x" * 300, "x" * 299 + "y", "", " ", "~", "a.values"]
+    features = [Feature(name, "string", (None,)) for name in names]
+    files = [name for feature in features for name in part_names(feature).values()]
+    assert len(set(files)) == len(files)
+    assert all("/" not in name and not name.startswith(".") and len(name.encode()) < 250 for name in files)
+    for name in names:
+        assert not name or len(name) > 200 or unquote(file_stem(name)) == name
+
+
+def test_a_file_that_was_not_closed_is_refused_by_numpy(tmp_path: Path) -> None:
+    file = NpyFile(tmp_path / "x.npy", np.dtype(np.int32), (3,))
+    file.append(np.zeros((2, 3), np.int32))
+    file.abort()
+    with pytest.raises(ValueError, match="pickle|magic"):
+        np.load(tmp_path / "x.npy", mmap_mode="r")
+
+
+def test_header_is_numpys_own(tmp_path: Path) -> None:
+    for dtype, shape in ((np.dtype("<f4"), (7, 2)), (np.dtype("datetime64[us]"), (0,)), (np.dtype(bool), (3,))):
+        (tmp_path / "a.npy").write_bytes(npy_header(dtype, shape, 192) + bytes(int(np.prod(shape)) * dtype.itemsize))
+        loaded = np.load(tmp_path / "a.npy")
+        assert (loaded.dtype, loaded.shape) == (dtype, shape)
+
+
+def test_rows_of_another_shape_are_refused(tmp_path: Path) -> None:
+    file = NpyFile(tmp_path / "x.npy", np.dtype(np.int32), (3,))
+    with pytest.raises(ValueError, match="do not fit"):
+        file.append(np.zeros((2, 4), np.int32))
+    file.abort()
+
+
+def test_a_folder_without_columns_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=str(tmp_path)):
+        open_columns(tmp_path)
+
+
+def test_no_features(tmp_path: Path) -> None:
+    NpyWriter(tmp_path, Schema(())).close()
+    assert open_columns(tmp_path) == {}
