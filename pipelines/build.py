@@ -124,7 +124,7 @@ def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions)
         name=settings.name,
         about=settings.deciding(),
     )
-    return BuildPlan(**{**plan.__dict__, "groups": group_units(planned, plan.arena_bytes)})
+    return BuildPlan(**{**plan.__dict__, "groups": group_units(planned, plan.arena_bytes, plan.threads)})
 
 
 def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:

@@ -13,7 +13,7 @@ from recordmill.schemas.errors import UsageError
 from recordmill.shards.run_folder import RunFolder
 from recordmill.sources.contract import InputFile, PlanOptions, Source
 from recordmill.sources.detect import detect_kind, keep_kind
-from recordmill.sources.layout import NONE, read_layout
+from recordmill.sources.layout import AUTO, NONE, read_layout
 from recordmill.sources.listing import Listing, list_inputs
 
 KINDS = ("images", "csv", "jsonl", "text", "parquet", "tfrecord")
@@ -67,7 +67,11 @@ def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Sou
         return plan_text(listing, _options(kind, options, TextOptions), common)
     if kind not in KINDS:
         raise UsageError(f"unknown kind {kind!r}; one of {', '.join(KINDS)}")
-    files, notes = _tables(kind, listing)
+    split_from = AUTO
+    if isinstance(options, Mapping):
+        split_from = options.get("split_from", AUTO)
+        options = {name: value for name, value in options.items() if name != "split_from"}
+    files, notes = _tables(kind, listing, split_from)
     if kind == "csv":
         from recordmill.sources.csv_dialect import CsvOptions
         from recordmill.sources.csv_source import plan_csv
@@ -88,10 +92,10 @@ def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Sou
     return replace(planned, notes=(*notes, *planned.notes))
 
 
-def _tables(kind: str, listing: Listing) -> tuple[tuple[InputFile, ...], tuple[str, ...]]:
+def _tables(kind: str, listing: Listing, split_from: str) -> tuple[tuple[InputFile, ...], tuple[str, ...]]:
     """The files of a kind that holds many records a file, with the splits that folders and names say, and what is worth noting."""
     kept = keep_kind(listing, kind)
-    layout = read_layout(kept.files, kept.roots, class_from=NONE)
+    layout = read_layout(kept.files, kept.roots, split_from=split_from, class_from=NONE)
     files = tuple(replace(file, split=split) for file, split in zip(kept.files, layout.splits, strict=True))
     return files, (*kept.notes, *layout.notes)
 

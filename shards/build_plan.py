@@ -79,12 +79,14 @@ def load_plan(path: str) -> BuildPlan:
     return plan
 
 
-def group_units(source: Source, arena_bytes: int) -> tuple[range, ...]:
-    """Consecutive units whose records together fill about one run, as the plan estimates them."""
+def group_units(source: Source, arena_bytes: int, threads: int) -> tuple[range, ...]:
+    """Consecutive units whose records together fill about one run, as the plan estimates them, but enough groups for all threads."""
+    total = sum(unit.size_bytes for unit in source.units)
+    target = min(arena_bytes, max(total // (2 * threads), _LEAST_ARENA_BYTES))
     groups: list[range] = []
     first, size = 0, 0
     for number, unit in enumerate(source.units):
-        if number > first and size + unit.size_bytes > arena_bytes:
+        if number > first and size + unit.size_bytes > target:
             groups.append(range(first, number))
             first, size = number, 0
         size += unit.size_bytes

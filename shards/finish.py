@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -62,11 +63,19 @@ def finish(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Writt
     def describe(folder: str, reject_files: list[str]) -> tuple[Manifest, Mapping[str, str]]:
         part = Part(folder, plan.source.kind if plan.source else "pipeline", parts, inputs, read, rejected.total)
         rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": reject_files}
-        notes = {"notes": list(plan.source.notes) if plan.source else []}
+        notes = {"notes": _notes(plan, ingested)}
         manifest = Manifest(plan.name, plan.compression, plan.about, to_pbtxt(plan.schema), (part,), rejects, fingerprint, notes, _run(plan))
         return manifest, tfds_files(manifest, plan)
 
     return commit(RunFolder.attach(plan.folder), describe, fingerprint, plan.base)
+
+
+def _notes(plan: BuildPlan, ingested: Sequence[Ingested]) -> list[str]:
+    """What the plan noted, and what was counted while the records were read."""
+    counts: Counter[str] = Counter()
+    for one in ingested:
+        counts.update(one.counts)
+    return [*(plan.source.notes if plan.source else ()), *(f"{what}: {count:,}" for what, count in sorted(counts.items()))]
 
 
 def _committed_before(plan: BuildPlan) -> Manifest | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +24,17 @@ from recordmill.sources.contract import Chunk
 
 @dataclass(frozen=True)
 class Ingested:
-    """The runs of one group and its accounts: records read = written into runs + rejected. digests: of the files it read whole."""
+    """The runs of one group and its accounts: records read = written into runs + rejected.
+
+    digests: of the files it read whole. counts: what the source counted for the user to know (`Chunk.counts`).
+    """
 
     group: int
     runs: tuple[Run, ...]
     read: int
     rejected: Rejected
     digests: Mapping[int, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
@@ -47,17 +52,19 @@ def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
     runs: list[Run] = []
     read = 0
     digests: dict[int, str] = {}
+    counts: Counter[str] = Counter()
     for number in plan.groups[group]:
         for chunk in source.read(source.units[number]):
             rejected = rejects.write(chunk.rejects)
             digests.update(chunk.digests)
+            counts.update(chunk.counts)
             read += chunk.rows + rejected
             if chunk.rows:
                 runs += _add(plan, writer, chunk)
             progress.advance(chunk.rows, rejected)
     if not writer.empty:
         runs.append(writer.finish())
-    return Ingested(group, tuple(runs), read, rejects.close(), digests)
+    return Ingested(group, tuple(runs), read, rejects.close(), digests, counts)
 
 
 def _add(plan: BuildPlan, writer: RunWriter, chunk: Chunk) -> list[Run]:

@@ -162,4 +162,4 @@ def _without_footers(ingested: Ingested) -> Ingested:
     """The accounts alone: the last step needs no histograms."""
     empty = Histogram.zero(0, 0)
     runs = tuple(type(run)(run.path, empty, run.records, run.frames_bytes, run.sum) for run in ingested.runs)
-    return Ingested(ingested.group, runs, ingested.read, ingested.rejected, ingested.digests)
+    return Ingested(ingested.group, runs, ingested.read, ingested.rejected, ingested.digests, ingested.counts)

@@ -28,6 +28,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "build",
         help="raw images, text, CSV, JSONL, Parquet or TFRecords to shuffled TFRecord shards",
+        usage="recordmill build [KIND] INPUT... --out OUT [options]",
         description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until all is written and accounted for.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -57,7 +58,7 @@ def _add_record_options(group: Any) -> None:
         "--dtype", action="append", default=[], metavar="FEATURE=DTYPE", help="instead of the inferred type: price=float64, image=uint8[28,28]; repeatable"
     )
     group.add_argument("--label", metavar="COLUMN", help="the label: strings become class numbers, and readers return it as y by default")
-    group.add_argument("--max-rejects", default="0", metavar="N|P%%", help="how many records may be unusable (default 0); they are listed in OUT/rejects")
+    group.add_argument("--max-rejects", default="0", metavar="N|P%", help="how many records may be unusable (default 0); they are listed in OUT/rejects")
     group.add_argument("--follow-links", action="store_true", help="follow symbolic links that lead out of an INPUT folder")
 
 
@@ -66,6 +67,7 @@ def _add_order_options(group: Any) -> None:
     group.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the input")
     group.add_argument("--key", metavar="COLUMN", help="shuffle by a hash of this column, so that a record keeps its place and split when others are added")
     group.add_argument("--splits", metavar="NAME=P,...", help="divide at random: train=0.9,validation=0.1; default: what folders say, else all is train")
+    group.add_argument("--split-from", choices=("auto", "folders", "names", "none"), help="what names the split, where --splits is not given (default auto)")
     group.add_argument("--split-by", metavar="COLUMN", help="keep records with equal values of this column in one split")
     group.add_argument("--split-seed", type=int, default=0, help="of the division into splits (default 0)")
 
@@ -84,7 +86,6 @@ def _add_image_options(group: Any) -> None:
     group.add_argument("--check", choices=("structure", "decode"), help="how images are checked: the container is complete (default), or every pixel decodes")
     group.add_argument("--max-pixels", type=int, metavar="N", help="reject images with more pixels, before decoding them")
     group.add_argument("--class-from", choices=("auto", "folders", "none"), help="what names the class (default auto)")
-    group.add_argument("--split-from", choices=("auto", "folders", "names", "none"), help="what names the split (default auto)")
 
 
 def _add_csv_options(group: Any) -> None:
