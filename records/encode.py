@@ -26,7 +26,7 @@ from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, PAYLOAD, Sc
 
 PROTOBUF_LIMIT_BYTES = 1 << 31  # protobuf refuses a message of 2 GiB and more, when it writes and when it reads
 
-_TAGS = {BYTES: b"\x0a", FLOAT: b"\x12", INT64: b"\x1a"}
+TAGS = {BYTES: b"\x0a", FLOAT: b"\x12", INT64: b"\x1a"}
 
 
 def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
@@ -93,7 +93,7 @@ def _plan_column(line: npt.NDArray[np.int64], flat: Flat, kept: list[npt.NDArray
     line[k.VALID], line[k.SPLITS], line[k.VALUES], line[k.VALUE_SPLITS] = (point(a) for a in (flat.valid, flat.splits, flat.values, flat.value_splits))
     line[k.LENGTH], line[k.WIDTH] = flat.length, flat.width
     name = flat.storage.name.encode()
-    key = b"\x0a" + _varint(len(name)) + name + b"\x12"
+    key = b"\x0a" + varint(len(name)) + name + b"\x12"
     line[k.KEY], line[k.KEY_BYTES] = point(_padded([key])), len(key)
     line[k.OP] = _operation(flat)
     if line[k.OP] == k.INT_ONE:
@@ -122,13 +122,14 @@ def _operation(flat: Flat) -> int:
 
 def _head(key: bytes, kind: str, data_bytes: int) -> bytes:
     """An entry's bytes before its data: its one byte string, or its packed numbers (none at all if there are none)."""
-    inner = b"" if data_bytes == 0 and kind != BYTES else b"\x0a" + _varint(data_bytes)
-    listed = _TAGS[kind] + _varint(len(inner) + data_bytes) + inner
-    entry = key + _varint(len(listed) + data_bytes) + listed
-    return b"\x0a" + _varint(len(entry) + data_bytes) + entry
+    inner = b"" if data_bytes == 0 and kind != BYTES else b"\x0a" + varint(data_bytes)
+    listed = TAGS[kind] + varint(len(inner) + data_bytes) + inner
+    entry = key + varint(len(listed) + data_bytes) + listed
+    return b"\x0a" + varint(len(entry) + data_bytes) + entry
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A number from 0 to 2^64 - 1 as a base-128 varint."""
     groups = bytearray()
     while value > 0x7F:
         groups.append(value & 0x7F | 0x80)

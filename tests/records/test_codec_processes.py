@@ -1,0 +1,118 @@
+"""The compiled code where programs put it: in threads, after fork and spawn, without a folder for its cache, beyond 2 GiB."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import recordmill
+from recordmill.records.encode import encode
+from recordmill.records.frames import scan
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import Feature, Schema
+
+SCHEMA = Schema((Feature("a", "int64"), Feature("b", "float32", (None,)), Feature("c", "string")))
+BYTES_SCHEMA = Schema((Feature("x", "bytes"),))
+
+
+def digest(seed: int) -> str:
+    """Of a batch that the seed gives, encoded and scanned."""
+    random = np.random.default_rng(seed)
+    splits = np.arange(0, 5001, 5)
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(random.integers(-(2**62), 2**62, 1000)),
+            pa.LargeListArray.from_arrays(splits, pa.array(random.random(5000, dtype=np.float32))),
+            pa.array([f"text {i}" * (i % 9) for i in range(1000)], pa.large_string()),
+        ],
+        names=["a", "b", "c"],
+    )
+    frames = encode(batch, SCHEMA)
+    assert scan(frames.data, source="x", final=True)[1] == len(frames.data)
+    return hashlib.sha256(frames.data).hexdigest()
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    wanted = [digest(seed) for seed in range(24)]
+    assert len(set(wanted)) == 24
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(digest, range(24))) == wanted
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes(method: str) -> None:
+    wanted = digest(1)  # the parent has its kernels loaded before it forks
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(digest, (1,)) == wanted
+
+
+@pytest.mark.slow
+def test_no_folder_for_the_cache(tmp_path: Path) -> None:
+    # A file where the folder should be, beside the source and in the home, stops root as well, whom no permission stops.
+    package = Path(recordmill.__file__).parent
+    home = tmp_path / "home"
+    home.write_text("a file")
+    copied = tmp_path / "site" / "recordmill"
+    for name in ("schemas", "storage", "records"):
+        module = __import__(f"recordmill.{name}", fromlist=["x"])
+        shutil.copytree(Path(module.__file__).parent, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
+        (copied / name / "__pycache__").write_text("a file")
+    shutil.copy(package / "__init__.py", copied)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "PYTHON"))}
+    environment = {**kept, "PYTHONPATH": f"{tmp_path / 'site'}", "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    program = (
+        "import numpy as np, recordmill\nfrom recordmill.records import frames\n"
+        "made = frames.frame(np.zeros(5, np.uint8), np.array([0, 2, 5]))\n"
+        "print(frames.__file__, frames.scan(made.data, source='x', final=True)[1])"
+    )
+    # -S and a path of our own: the installed package must not be found first
+    paths = os.pathsep.join([str(tmp_path / "site"), *(p for p in sys.path if p.endswith("site-packages"))])
+    result = subprocess.run([sys.executable, "-S", "-c", program], env={**environment, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    assert result.stdout.split() == [str(copied / "records" / "frames.py"), "37"], result.stderr
+
+
+def test_offsets_beyond_2_gib_in_the_input() -> None:
+    data = np.zeros((5 << 29) + 100, np.uint8)  # 2.5 GiB of which only the end is ever touched
+    data[-7:] = np.frombuffer(b"abcdefg", np.uint8)
+    end = len(data)
+    offsets = np.array([0, end - 7, end - 3, end], np.int64)
+    column = pa.Array.from_buffers(pa.large_binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    frames = encode(pa.RecordBatch.from_arrays([column.slice(1)], names=["x"]), BYTES_SCHEMA)
+    assert [frames.payload(i).tobytes()[-4:] for i in range(2)] == [b"abcd", b"\x03efg"]
+
+
+def test_a_record_of_2_gib_is_refused_before_anything_is_allocated() -> None:
+    data = np.zeros(1 << 31, np.uint8)
+    for size in ((1 << 31) - 20, 1 << 31):
+        offsets = np.array([0, 0, size], np.int64)
+        column = pa.Array.from_buffers(pa.large_binary(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+        with pytest.raises(DataError, match=r"row 1: the record has \d+ bytes and protobuf's limit is 2 GiB"):
+            encode(pa.RecordBatch.from_arrays([column], names=["x"]), BYTES_SCHEMA)
+
+
+@pytest.mark.slow
+def test_a_batch_beyond_2_gib() -> None:
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if available < 6 << 30:
+        pytest.skip("needs 6 GiB of free memory")
+    size = 750 << 20
+    data = np.zeros(3 * size, np.uint8)
+    data[-1] = 7
+    column = pa.Array.from_buffers(pa.large_binary(), 3, [None, pa.py_buffer(np.arange(4) * size), pa.py_buffer(data)])
+    frames = encode(pa.RecordBatch.from_arrays([column], names=["x"]), BYTES_SCHEMA)
+    assert int(frames.starts[-1]) > 1 << 30
+    assert len(frames.data) > 1 << 31
+    scanned, consumed = scan(frames.data, source="x", final=True)
+    assert consumed == len(frames.data)
+    assert frames.payload(2)[-1] == 7
+    np.testing.assert_array_equal(scanned.crcs, frames.crcs)

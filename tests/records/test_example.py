@@ -1,0 +1,194 @@
+"""One record by hand: the bytes of the columnar path, values back, and what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from example_oracle import arrow_value, parse, row_entries, schemas_and_rows
+from hypothesis import HealthCheck, given, settings
+
+from recordmill.records.encode import encode
+from recordmill.records.example import example, parse_example
+from recordmill.records.python_values import feature_of
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
+
+
+def test_bytes_are_pinned() -> None:
+    assert example({"b": [1, 300], "a": 1.5, "none": None}).hex() == "0a1d0a0d0a0161120812060a040000c03f0a0c0a016212071a050a0301ac02"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=schemas_and_rows())
+def test_same_bytes_as_the_columnar_path_and_values_back(case: tuple[Schema, list[dict[str, Any]]]) -> None:
+    schema, rows = case
+    columns = [{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows]
+    frames = encode(pa.RecordBatch.from_pylist(columns, schema=to_arrow(schema)), schema)
+    for i, row in enumerate(rows):
+        data = example(row, schema)
+        assert data == frames.payload(i).tobytes()
+        assert parse(data) == {name: (kind, list(map(_plain, values))) for name, (kind, values) in row_entries(schema, row).items()}
+        back = parse_example(data, schema)
+        for feature in schema:
+            assert _plain(back[feature.name]) == _plain(row[feature.name])
+        assert example(back, schema) == data
+        assert {name: _plain(value) for name, value in parse_example(data).items()} == {name: values for name, (_, values) in parse(data).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+class Tensor:
+    """As another library's: it can be an array."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = np.asarray(array)
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        return self._array
+
+
+@pytest.mark.parametrize(
+    ("value", "feature", "kind", "stored"),
+    [
+        (5, "int64", "int64", [5]),
+        (True, "bool", "int64", [1]),
+        (0.5, "float32", "float", [0.5]),
+        (np.float64(0.5), "float32", "float", [0.5]),
+        (np.uint8(3), "uint8", "int64", [3]),
+        ("ü", "string", "bytes", [b"\xc3\xbc"]),
+        (b"\xff", "bytes", "bytes", [b"\xff"]),
+        (bytearray(b"x"), "bytes", "bytes", [b"x"]),
+        ([1, 2], "int64 [?]", "int64", [1, 2]),
+        ((1, 2.5), "float32 [?]", "float", [1, 2.5]),
+        ([True, 7], "int64 [?]", "int64", [1, 7]),
+        (["a", "b"], "string [?]", "bytes", [b"a", b"b"]),
+        (np.array([1, 2], np.int16), "int16 [2]", "int64", [1, 2]),
+        (np.array([[1, 2]], np.uint8), "uint8 [1, 2]", "bytes", [b"\1\2"]),
+        (np.array([1.5]), "float64 [1]", "bytes", [np.array([1.5]).tobytes()]),
+        (np.array(["a", "b"]), "string [2]", "bytes", [b"a", b"b"]),
+        (np.array([b"a", b"b"], object), "bytes [2]", "bytes", [b"a", b"b"]),
+        (np.array([2**64 - 1], np.uint64), "uint64 [1]", "bytes", [b"\xff" * 8]),
+        (np.array([], np.float32), "float32 [0]", "float", []),
+        (np.array(["2020-01-02"], "M8[us]"), "timestamp[us] [1]", "int64", [1577923200000000]),
+        (Tensor(np.float32(2)), "float32", "float", [2]),
+        (Tensor([[1, 2], [3, 4]]), "int64 [2, 2]", "int64", [1, 2, 3, 4]),
+        ([np.array([0.5], np.float32), np.array([], np.float32)], "float32 [?, ?]", None, None),
+        ([[[1], []], []], "int64 [?, ?, ?]", None, None),
+    ],
+)  # fmt: skip
+def test_a_value_says_what_it_is(value: Any, feature: str, kind: str | None, stored: Any) -> None:
+    assert feature_of("x", value).describe() == feature
+    if kind is not None:
+        assert parse(example({"x": value})) == {"x": (kind, stored)}
+
+
+def test_nested_lists_are_ragged() -> None:
+    assert parse(example({"x": [[[1], []], []]})) == {
+        "x/ragged_flat_values": ("int64", [1]), "x/ragged_row_lengths_0": ("int64", [2, 0]), "x/ragged_row_lengths_1": ("int64", [1, 0])
+    }  # fmt: skip
+
+
+def one(dtype: str, *shape: int | None) -> Schema:
+    return Schema((Feature("x", dtype, shape),))
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "message"),
+    [
+        (1e39, None, "feature 'x': 1e[+]39 can't be held as float32 without loss"),
+        (2**24 + 1, one("float32"), "16777217 can't be held as float32 without loss"),
+        ([1, 2**24 + 1, 0.5], None, "16777217 can't be held as float32"),
+        (10**400, one("float32"), "can't be held as float32"),
+        (70000.0, one("float16"), "70000.0 can't be held as float16"),
+        (2**53 + 1, one("float64"), "9007199254740993 can't be held as float64"),
+        (2**63, None, "9223372036854775808 is outside int64"),
+        (np.array(2**63, np.uint64), None, "9223372036854775808 is outside uint64 as an Example holds it"),
+        (256, one("uint8"), "256 is outside uint8"),
+        (-1, one("uint64", 1), "x' is|items|-1"),
+        (2, one("bool"), "2 is outside bool"),
+        ([], None, "an empty list has no kind"),
+        ([[], []], None, "an empty list has no kind"),
+        ([1, 2], one("int64", 3), r"2 items where the schema says int64 \[3\]"),
+        (np.zeros((2, 3)), one("float32", 3, 2), r"an array of shape \[2, 3\], where the schema says"),
+        (b"\xff", one("string"), "is no UTF-8 text"),
+        ("\ud800", None, "is no UTF-8 text"),
+        (np.datetime64("2020-01-01T00:00:00.5"), one("timestamp[s]"), "without loss"),
+        (np.datetime64("NaT"), one("timestamp[s]"), "NaT can't be held"),
+    ],
+)
+def test_what_would_be_damaged_is_refused(value: Any, schema: Schema | None, message: str) -> None:
+    with pytest.raises((DataError, TypeError), match=message) as caught:
+        example({"x": value}, schema)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "message"),
+    [
+        ([1, "a"], None, "feature 'x': one list holds int64, string"),
+        ([1, None], None, "null inside a list"),
+        ({"a": 1}, None, "a dict can't be held"),
+        (1j, None, "a complex can't be held"),
+        (np.array([1j]), None, "dtype complex128 can't be held"),
+        ([1, [2]], None, "nested deeper|which a int is not"),
+        (1.5, one("int64"), "is int64, which the float 1.5 is not"),
+        ("a", one("bytes"), "is bytes, which the str 'a' is not"),
+        (5, one("string"), "is string, which the int 5 is not"),
+        ("5", one("float32"), "is float32, which the str '5' is not"),
+        (5, one("int64", None), "which a int is not"),
+        ([5], one("int64"), "nested deeper"),
+        ("abc", one("string", None), "which a str is not"),
+    ],
+)
+def test_what_has_no_place_is_a_type_error(value: Any, schema: Schema | None, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        example({"x": value}, schema)
+
+
+def test_the_schema_is_kept() -> None:
+    schema = Schema((Feature("x", "int64", (), True), Feature("y", "string")))
+    assert example({"x": 1}, schema) == example({"x": 1, "y": None}, schema)
+    with pytest.raises(DataError, match="feature 'x': null, but the feature is required"):
+        example({"y": "a"}, schema)
+    with pytest.raises(ValueError, match=r"\['z'\] are no features of the schema, which has \['x', 'y'\]"):
+        example({"x": 1, "z": 2}, schema)
+    with pytest.raises(ValueError, match="SequenceExample"):
+        example({}, Schema((), message=SEQUENCE_EXAMPLE))
+    with pytest.raises(DataError):
+        parse_example(example({"y": "a"}), schema)
+
+
+def test_moments() -> None:
+    schema = one("timestamp[us, UTC]")
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    moment = datetime.datetime(2024, 5, 6, 7, 8, 9, 10, tzinfo=zone)
+    back = parse_example(example({"x": moment}, schema), schema)["x"]
+    assert back == np.datetime64("2024-05-06T05:08:09.000010")
+    assert back.dtype == "M8[us]"
+    assert example({"x": back}, schema) == example({"x": moment}, schema) == example({"x": back.astype(int)}, schema)
+
+
+def test_foreign_bytes() -> None:
+    unpacked = bytes.fromhex("0a100a0e0a016112091a07080508ac020a00")  # int64 5 and 300 one by one, then an empty packed run
+    assert parse_example(unpacked)["a"].tolist() == [5, 300]
+    assert parse_example(b"") == parse_example(b"\n\0") == {}
+    assert parse_example(bytes.fromhex("0a070a050a01611200")) == {"a": None}
+    for broken in (b"\x0a", b"\x0a\x05\x0a", b"\xff" * 12):
+        with pytest.raises(DataError, match="no Example"):
+            parse_example(broken)
+
+
+def test_no_tensorflow_is_loaded() -> None:
+    program = "import sys, recordmill; recordmill.parse_example(recordmill.example({'a': 1})); print('tensorflow' in sys.modules, 'apache_beam' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "False False\n"
