@@ -3,7 +3,7 @@
 #
 #   ./run_local.sh              sample inputs, made from data inside PyPI packages, into local/
 #   ./run_local.sh RAW          RAW (images, CSV, JSONL, text, Parquet or TFRecord files; the kind is told from the content) into local/out/own
-#   ./run_local.sh RAW OUT      the same into OUT
+#   ./run_local.sh RAW OUT      the same into OUT, read back into OUT-read
 #
 # It makes the virtual environment .venv if there is none. PYTHON=python3.12 ./run_local.sh chooses the interpreter it is made with.
 set -euo pipefail
@@ -12,7 +12,7 @@ here="$(cd "$(dirname "$0")" && pwd)"
 work="$here/local"
 bin="$here/.venv/bin"
 
-say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+say() { if [ -t 1 ]; then printf '\n\033[1m== %s\033[0m\n' "$*"; else printf '\n== %s\n' "$*"; fi; }
 run() { printf '$ %s\n' "$*"; "$@"; }
 
 find_python() {
@@ -28,40 +28,44 @@ find_python() {
 }
 
 install() {
-  if [ ! -x "$bin/recordmill" ]; then
+  if [ ! -e "$here/.venv/installed-by-run-local" ]; then
     local python version
     python="$(find_python)"
     version="$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')"
     say "Installing recordmill with all extras, and scikit-learn for the samples, into .venv (some minutes, once)"
     run "$python" -m venv "$here/.venv"
     run "$bin/python" -m pip install --quiet -c "$here/constraints/py$version.txt" -e "$here[all]" scikit-learn
+    touch "$here/.venv/installed-by-run-local"
   fi
 }
 
-# build INPUT OUT READ [build's options]: one data set from INPUT, verified, and read back as Parquet and as NumPy arrays.
+# build_and_read REPLACE INPUT OUT READ [build's options]: one data set from INPUT, verified, and read back as Parquet and as NumPy arrays.
+# REPLACE is --overwrite or empty.
 build_and_read() {
-  local input="$1" out="$2" read="$3"
-  shift 3
+  local replace="$1" input="$2" out="$3" read="$4"
+  shift 4
   say "Building $out from $input"
-  run "$bin/recordmill" build "$input" --out "$out" "$@"
+  run "$bin/recordmill" build "$input" --out "$out" $replace "$@"
   say "Verifying $out: every shard against the manifest"
   run "$bin/recordmill" verify "$out"
   say "Reading $out back to Parquet: $read/parquet"
-  run "$bin/recordmill" read "$out" --out "$read/parquet" --to parquet --overwrite
+  run "$bin/recordmill" read "$out" --out "$read/parquet" --to parquet $replace
   say "Reading $out back to NumPy: $read/npy"
-  run "$bin/recordmill" read "$out" --out "$read/npy" --to npy --overwrite
+  run "$bin/recordmill" read "$out" --out "$read/npy" --to npy $replace
 }
 
 samples() {
   local name
+  cd "$here"
+  here=. work=local bin=.venv/bin
   say "Making sample inputs: $work/raw"
   run "$bin/python" "$here/examples/make_samples.py" "$work/raw"
-  build_and_read "$work/raw/digits" "$work/out/digits" "$work/read/digits" --splits train=0.9,validation=0.1 --overwrite
+  build_and_read --overwrite "$work/raw/digits" "$work/out/digits" "$work/read/digits" --splits train=0.9,validation=0.1
   for name in iris wine breast_cancer diabetes; do
-    build_and_read "$work/raw/tables/$name.csv" "$work/out/$name" "$work/read/$name" --label target --overwrite
+    build_and_read --overwrite "$work/raw/tables/$name.csv" "$work/out/$name" "$work/read/$name" --label target
   done
-  build_and_read "$work/raw/texts" "$work/out/texts" "$work/read/texts" --overwrite
-  build_and_read "$work/raw/packages.jsonl" "$work/out/packages" "$work/read/packages" --overwrite
+  build_and_read --overwrite "$work/raw/texts" "$work/out/texts" "$work/read/texts"
+  build_and_read --overwrite "$work/raw/packages.jsonl" "$work/out/packages" "$work/read/packages"
   say "The first records of $work/out/wine"
   run "$bin/recordmill" head "$work/out/wine" -n 2
   say "Training a small Keras model for one epoch on $work/out/digits"
@@ -80,9 +84,12 @@ case "${1:-}" in
     ;;
   *)
     install
-    out="${2:-$work/out/own}"
-    name="$(basename "$out")"
-    build_and_read "$1" "$out" "$work/read/$name"
-    say "Done. Shards: $out, Parquet and NumPy: $work/read/$name"
+    if [ $# -ge 2 ]; then # what stands in a folder of the user's is never replaced
+      build_and_read "" "$1" "$2" "$2-read"
+      say "Done. Shards: $2, Parquet and NumPy: $2-read"
+    else
+      build_and_read --overwrite "$1" "$work/out/own" "$work/read/own"
+      say "Done. Shards: $work/out/own, Parquet and NumPy: $work/read/own"
+    fi
     ;;
 esac

@@ -17,6 +17,7 @@ BATCH_SIZE = 32
 
 
 def main(out: str, save_to: str | None = None) -> None:
+    keras.utils.set_random_seed(7)
     train = recordmill.open(out, split="train", columns=["image", "label"])
     classes = train.schema["label"].classes or ()
     batches = train.to_tf(BATCH_SIZE, shuffle=True, seed=7, label="label", decode_images=(8, 8), channels=1)
