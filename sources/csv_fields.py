@@ -128,7 +128,8 @@ def _plain_block(data: Bytes, base: int, events: np.uint64, dialect: Ints, scan:
     """64 bytes without quote, escape and comment, outside quotes: only delimiters and line ends."""
     delimiter, columns = dialect[_DELIMITER], dialect[_COLUMNS]
     start, column, row = scan[FIELD_START], scan[COLUMN], scan[ROWS]
-    dirty = scan[DIRTY_FIELD]
+    dirty = scan[DIRTY_FIELD]  # an escape in the blocks before, in the same field
+    scan[DIRTY_ROW] |= dirty
     while events != np.uint64(0):
         at = base + first_bit(events)
         events &= events - np.uint64(1)

@@ -190,19 +190,28 @@ def _is_utf8(field: bytes) -> bool:
 def tell_delimiter(sample: Bytes, options: CsvOptions, complete: bool) -> str:
     """The delimiter of `, ; tab | :` that cuts most of the first rows into as many fields as the first row, which must have two or more.
 
-    On a tie the earlier one; `,` if none cuts the first row.
+    On a tie the earlier one. If none cuts the first row, the one that cuts two thirds of the others into equally many fields (which then are
+    rejects that ask for skip_lines, rather than one column of text); a colon is too common in text and times for that. Else `,`.
     """
-    best, delimiter = 0.0, DELIMITERS[0]
+    best = second = (0.0, DELIMITERS[0])
     for candidate in DELIMITERS:
         if candidate in (options.quote, options.escape, options.comment):
             continue
-        tokenizer = Tokenizer(Dialect.of(replace(options, delimiter=candidate), candidate), 1, SAMPLE_ROWS)
-        rows = tokenizer.read(sample.copy(), 0, len(sample), final=complete)
-        widths = {**dict.fromkeys(rows.ordinals.tolist(), 1), **dict(rows.bad[:, (0, 3)].tolist())}
-        counted = [widths[ordinal] for ordinal in sorted(widths)[:SAMPLE_ROWS] if widths[ordinal] != TOO_LONG]
-        if not counted or counted[0] < 2:
-            continue
-        share = counted.count(counted[0]) / len(counted)
-        if share > best:
-            best, delimiter = share, candidate
-    return delimiter
+        widths = _widths(sample, options, candidate, complete)
+        if len(widths) and widths[0] > 1:
+            best = max(best, (widths.count(widths[0]) / len(widths), candidate), key=lambda pair: pair[0])
+        elif len(widths) > 2 and candidate != ":":
+            usual = max(set(widths), key=widths.count)
+            share = widths.count(usual) / len(widths) if usual > 1 else 0.0
+            second = max(second, (share, candidate), key=lambda pair: pair[0])
+    if best[0]:
+        return best[1]
+    return second[1] if second[0] > 2 / 3 else DELIMITERS[0]
+
+
+def _widths(sample: Bytes, options: CsvOptions, delimiter: str, complete: bool) -> list[int]:
+    """How many fields the first rows have if that is the delimiter; rows that are too long left out."""
+    tokenizer = Tokenizer(Dialect.of(replace(options, delimiter=delimiter), delimiter), 1, SAMPLE_ROWS)
+    rows = tokenizer.read(sample.copy(), 0, len(sample), final=complete)
+    widths: dict[int, int] = {**dict.fromkeys(rows.ordinals.tolist(), 1), **dict(rows.bad[:, (0, 3)].tolist())}
+    return [widths[ordinal] for ordinal in sorted(widths)[:SAMPLE_ROWS] if widths[ordinal] != TOO_LONG]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
+
 from recordmill.schemas.feature import Feature
 from recordmill.sources import csv_kernels as kernels
 from recordmill.sources.csv_fields import TOO_LONG
@@ -22,56 +25,89 @@ def quote(value: bytes) -> str:
 
 def explain(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
     """(reason, message) of a field that doesn't fit its column."""
-    name, dtype, shown = _cut(feature.name), feature.dtype, quote(value)
-    if fault == kernels.NO_VALUE:
-        return "null", f"column {name}: {shown} is a null, but the schema requires a value"
-    if fault == kernels.NOT_UTF8:
-        return "encoding", f"column {name}: {shown} is no UTF-8; declare the file's --encoding (latin-1, cp1252, ...), or --dtype {feature.name}=bytes"
-    if fault == kernels.NO_CLASS:
-        return "class", f"column {name}: {shown} is none of its {len(feature.classes or ())} classes"
-    if fault == kernels.INEXACT:
-        better = "float64" if dtype != "float64" else "string"
-        return "inexact", f"column {name}: the whole number {shown} can't be held exactly as {dtype}; use --dtype {feature.name}={better}"
-    if fault == kernels.BEYOND_RANGE:
-        return "range", f"column {name}: {shown} is out of range for {dtype}{_wider(feature)}"
-    if fault == kernels.NO_ZONE:
-        return (
-            "type",
-            f"column {name}: {shown} has no time zone, but the column is {dtype}; use --dtype '{feature.name}={dtype.replace(', UTC', '')}' or =string",
-        )
-    if fault == kernels.HAS_ZONE:
-        return "type", f"column {name}: {shown} has a time zone, but the column is {dtype}; use --dtype '{feature.name}={dtype[:-1]}, UTC]' or =string"
-    if fault == kernels.TOO_FINE:
-        return (
-            "range",
-            f"column {name}: {shown} is finer than {dtype}; use --dtype '{feature.name}={dtype.replace(dtype[10:].split(']')[0].split(',')[0], 'ns')}'",
-        )
-    return "type", f"column {name}: {shown} is no {dtype}; use --dtype {feature.name}=string, or mend the value, or name it a null token"
+    reason, what = _FAULTS[fault](feature)
+    return reason, f"column {_cut(feature.name)!r}: {quote(value)} {what}"
 
 
-def _wider(feature: Feature) -> str:
-    dtype = feature.dtype
-    if dtype == "uint64":
-        return ", since tf.train.Example holds integers up to 2^63 - 1; use --dtype " + feature.name + "=string"
-    if dtype in ("float16", "bfloat16", "float32"):
-        return f"; use --dtype {feature.name}=float64"
-    if dtype in ("float64", "int64") or dtype.startswith(("timestamp[s", "timestamp[ms")):
-        return f"; use --dtype {feature.name}=string"
-    if dtype.startswith("timestamp"):
-        return f"; use --dtype '{feature.name}={dtype.replace('[ns', '[us')}'"
-    return f"; use --dtype {feature.name}=int64"
+def explain_row(width: int, columns: int, start: bytes, max_row_bytes: int) -> tuple[str, str]:
+    """(reason, message) of a row that is none: too long, or with another number of fields than the file has columns.
 
-
-def explain_row(width: int, columns: int, first: bytes, max_row_bytes: int) -> tuple[str, str]:
-    """(reason, message) of a row that is none: too long, or with another number of fields than the file has columns."""
+    start: what the row starts with, of which the first line is shown.
+    """
+    shown = quote(start.replace(b"\r", b"\n").split(b"\n")[0])
     if width == TOO_LONG:
-        return "row-bytes", (
-            f"the row is longer than {max_row_bytes:,} bytes, or a quote that it opens is never closed; it starts with {quote(first)}; "
-            "reading goes on at the next line; mend the quote, or use --max-row-bytes"
-        )
-    more = "more" if width > columns else "fewer"
-    return "columns", f"{width} fields, {more} than the {columns} columns; it starts with {quote(first)}; check the --delimiter, --quote and --escape"
+        what = f"the row is longer than {max_row_bytes:,} bytes, or a quote that it opens is never closed; its first line is {shown}"
+        return "row-bytes", f"{what}; reading goes on at the next line; mend the quote, or use --max-row-bytes"
+    what = f"{width:,} field{'s' * (width != 1)}, {'more' if width > columns else 'fewer'} than the {columns:,} column{'s' * (columns != 1)}"
+    return "columns", f"{what}; the row starts with {shown}; check the --delimiter, --quote, --escape and --skip-lines"
 
 
 def _cut(name: str) -> str:
-    return repr(name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "...")
+    return name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "..."
+
+
+def declare(name: str, dtype: str) -> str:
+    """The option that reads a column as that dtype, as one types it in a shell.
+
+    >>> declare("when seen", "timestamp[us]")
+    "--dtype 'when seen=timestamp[us]'"
+    """
+    return f"--dtype {shlex.quote(f'{_cut(name)}={dtype}')}"
+
+
+def _wrong_type(feature: Feature) -> tuple[str, str]:
+    return "type", f"is no {feature.dtype}; mend it, add it to the null tokens, or use {declare(feature.name, 'string')}"
+
+
+def _beyond_range(feature: Feature) -> tuple[str, str]:
+    why = " (tf.train.Example holds whole numbers up to 2^63 - 1)" if feature.dtype == "uint64" else ""
+    return "range", f"is out of range for {feature.dtype}{why}; use {declare(feature.name, _wider(feature))}"
+
+
+def _wider(feature: Feature) -> str:
+    if feature.timestamp and feature.timestamp[0] == "ns":
+        return feature.dtype.replace("ns", "us")
+    if feature.dtype in ("float16", "bfloat16", "float32"):
+        return "float64"
+    return "string" if feature.timestamp or feature.dtype in ("float64", "int64", "uint64") else "int64"
+
+
+def _inexact(feature: Feature) -> tuple[str, str]:
+    better = "string" if feature.dtype == "float64" else "float64"
+    return "inexact", f"is a whole number that {feature.dtype} can't hold exactly; use {declare(feature.name, better)}"
+
+
+def _zone(feature: Feature) -> tuple[str, str]:
+    wrong, other = ("no", feature.dtype.replace(", UTC", "")) if ", UTC" in feature.dtype else ("a", feature.dtype.replace("]", ", UTC]"))
+    hint = f"use {declare(feature.name, other)} if all are like this one, else string"
+    return "type", f"has {wrong} time zone, but the column is {feature.dtype}; {hint}"
+
+
+def _too_fine(feature: Feature) -> tuple[str, str]:
+    assert feature.timestamp is not None
+    return "range", f"is finer than {feature.dtype}; use {declare(feature.name, feature.dtype.replace('[' + feature.timestamp[0], '[ns'))}"
+
+
+def _not_utf8(feature: Feature) -> tuple[str, str]:
+    return "encoding", f"is no UTF-8; declare the file's --encoding (latin-1, cp1252, ...), or {declare(feature.name, 'bytes')}"
+
+
+def _no_class(feature: Feature) -> tuple[str, str]:
+    return "class", f"is none of the {len(feature.classes or ()):,} classes that the schema names"
+
+
+def _no_value(feature: Feature) -> tuple[str, str]:
+    return "null", "is a null, but the schema requires a value"
+
+
+_FAULTS: dict[int, Callable[[Feature], tuple[str, str]]] = {
+    kernels.WRONG_TYPE: _wrong_type,
+    kernels.BEYOND_RANGE: _beyond_range,
+    kernels.INEXACT: _inexact,
+    kernels.NO_ZONE: _zone,
+    kernels.HAS_ZONE: _zone,
+    kernels.TOO_FINE: _too_fine,
+    kernels.NOT_UTF8: _not_utf8,
+    kernels.NO_CLASS: _no_class,
+    kernels.NO_VALUE: _no_value,
+}

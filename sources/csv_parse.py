@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.schemas.arrow import arrow_type, to_arrow
-from recordmill.schemas.errors import Reject
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources import csv_kernels as kernels
 from recordmill.sources.byte_masks import Bytes
@@ -141,8 +140,14 @@ def _reals(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
             text = kernels.field(fields.data, fields.starts, fields.infos, row)
             out[row], fields.fault[row] = kernels.real_by_python(text, bits, beyond)
         faults = int(np.count_nonzero(fields.fault))
-    narrow = narrow_floats(out, feature.dtype)[0] if feature.dtype in ("float16", "bfloat16") else out.astype(feature.dtype, copy=False)
-    return _array(arrow_type(feature), fields, nulls, narrow), faults
+    return _array(arrow_type(feature), fields, nulls, _narrow(out, feature.dtype)), faults
+
+
+def _narrow(numbers: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[np.generic]:
+    if dtype in ("float16", "bfloat16"):
+        return narrow_floats(numbers, dtype)[0]
+    with np.errstate(over="ignore"):  # those rows are faulty
+        return numbers.astype(dtype, copy=False)
 
 
 def _moments(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
@@ -186,8 +191,3 @@ def text_column(data: Bytes, starts: npt.NDArray[np.int32], infos: npt.NDArray[n
 
 
 _CONVERTERS: dict[str, Callable[[_Fields, Feature], tuple[pa.Array, int]]] = {"bool": _booleans, "string": _strings, "bytes": _strings}
-
-
-def line_rejects(source: str, found: Sequence[tuple[int, int, str, str]]) -> tuple[Reject, ...]:
-    """Rejects from (row's position, line, reason, message), in order of position."""
-    return tuple(Reject(source, f"line {line}, row {position}", reason, message) for position, line, reason, message in sorted(found))

@@ -11,6 +11,7 @@ from recordmill.schemas.lattice import Seen
 from recordmill.sources.contract import InputFile, PlanOptions
 from recordmill.sources.csv_dialect import STRICT
 from recordmill.sources.csv_head import Head
+from recordmill.sources.csv_messages import declare
 from recordmill.sources.csv_ranges import Part
 from recordmill.sources.labels import ClassNames, check_label, with_label
 from recordmill.sources.overrides import apply_dtypes, select_given
@@ -159,6 +160,6 @@ def _column_notes(column: Column, feature: Feature) -> list[str]:
     if feature.dtype == "float32" and seen.inexact_integers + seen.overflows:
         notes.append(
             f"column {column.name!r}: {seen.inexact_integers + seen.overflows:,} of {seen.values:,} values can't be held by float32 and are rejected; "
-            f"--dtype {column.name}=float64 keeps them"
+            f"{declare(column.name, 'float64')} keeps them"
         )
     return notes

@@ -18,7 +18,7 @@ from recordmill.schemas.threads import thread_map
 from recordmill.sources.byte_masks import Bytes
 from recordmill.sources.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, InputFile, PlanOptions, Unit
 from recordmill.sources.csv_dialect import CsvOptions, Dialect
-from recordmill.sources.csv_fields import LENGTH, Rows, Tokenizer
+from recordmill.sources.csv_fields import Rows, Tokenizer
 from recordmill.sources.csv_head import Head, read_head
 from recordmill.sources.csv_messages import explain_row
 from recordmill.sources.csv_parse import MISSING, Parser
@@ -89,7 +89,7 @@ def _chunk(ordinal: int, source: str, first: int, data: Bytes, rows: Rows, parse
     parsed = parser.parse(data, rows)
     found = [(int(rows.ordinals[row]), int(rows.lines[row]), reason, message) for row, reason, message in parsed.rejects]
     for row, line, start, width in rows.bad.tolist():
-        found.append((row, line, *explain_row(width, columns, data[start : start + LENGTH][:256].tobytes(), max_row_bytes)))
+        found.append((row, line, *explain_row(width, columns, data[start : start + 256].tobytes(), max_row_bytes)))
     rejects = tuple(Reject(source, f"line {line}, row {first + row}", reason, message) for row, line, reason, message in sorted(found))
     position = first + (rows.ordinals if parsed.kept is None else rows.ordinals[parsed.kept])
     return Chunk(parsed.batch, np.full(len(position), ordinal, np.uint32), position, rejects)

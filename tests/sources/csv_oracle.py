@@ -26,14 +26,14 @@ def oracle_rows(data: bytes, options: CsvOptions, delimiter: str = ",") -> list[
 
 
 def _rows(data: bytes, options: CsvOptions, delimiter: str) -> Iterator[Row]:
-    at = 0
+    at, line, counted = 0, 1, 0
     while at < len(data):
         if data[at] in _LINE_ENDS:
             at += 1
         elif options.comment is not None and data[at] == ord(options.comment):
             at = _line_end(data, at)
         else:
-            line = 1 + physical_lines(data[:at])
+            line, counted = line + physical_lines(data[counted:at]), at  # a row starts behind a whole CRLF
             end, fields, quoted = _one_row(data, at, options, delimiter)
             if fields is None or end - at > options.max_row_bytes:
                 yield Row(at, line, None)

