@@ -6,6 +6,7 @@ batches, and what is left goes into the next window. Files that can only be stre
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -18,7 +19,8 @@ from recordmill.records.columns import Array, to_numpy
 from recordmill.records.ragged import Ragged
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
-from recordmill.shards.batches import Load, record_batches
+from recordmill.schemas.threads import thread_map
+from recordmill.shards.batches import Load, decode_load
 from recordmill.shards.pieces import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -73,17 +75,25 @@ def columns_of(batch: pa.RecordBatch, schema: Schema) -> dict[str, Array | Ragge
 def shuffled(dataset: Dataset, order: Order, epoch: int) -> Iterator[pa.RecordBatch]:
     """One epoch's records, in windows."""
     generator = order.generator(epoch)
-    batches = record_batches(_permuted(dataset, order, generator), dataset.schema, threads=dataset.threads)
+    sizes: deque[int] = deque()  # framed bytes of the loads that are being decoded: what columns are read does not change the windows
+
+    def noted() -> Iterator[Load]:
+        for load in _permuted(dataset, order, generator):
+            sizes.append(load.framed_bytes)
+            yield load
+
+    # The windows' permutations come from a stream of their own: how far the loads are read ahead must not matter.
+    mixing = generator.spawn(1)[0]
     window: list[pa.RecordBatch] = []
     held_bytes = 0
-    for batch in batches:
-        window.append(batch)
-        held_bytes += batch.nbytes
+    for batches in thread_map(lambda load: decode_load(load, dataset.schema), noted(), dataset.threads):
+        window.extend(batches)
+        held_bytes += sizes.popleft()
         if held_bytes >= order.window_bytes:
-            yield _mixed(window, generator)
+            yield _mixed(window, mixing)
             window, held_bytes = [], 0
     if window:
-        yield _mixed(window, generator)
+        yield _mixed(window, mixing)
 
 
 def _permuted(dataset: Dataset, order: Order, generator: np.random.Generator) -> Iterator[Load]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from recordmill.records.decode import decode
-from recordmill.records.frames import HEADER_BYTES
+from recordmill.records.frames import FRAME_BYTES, HEADER_BYTES
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.threads import thread_map
@@ -26,6 +26,13 @@ class Load:
     file: ShardFile
     piece: Piece
     block: Block | None = None
+
+    @property
+    def framed_bytes(self) -> int:
+        """How many bytes of shards it is."""
+        if self.block is not None:
+            return int(self.block.frames.lengths.sum()) + FRAME_BYTES * len(self.block.frames)
+        return (self.piece.stop or self.piece.start) - self.piece.start
 
 
 def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False) -> Iterator[Load]:

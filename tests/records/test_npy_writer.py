@@ -87,7 +87,7 @@ def test_a_file_that_was_not_closed_is_refused_by_numpy(tmp_path: Path) -> None:
     file = NpyFile(tmp_path / "x.npy", np.dtype(np.int32), (3,))
     file.append(np.zeros((2, 3), np.int32))
     file.abort()
-    with pytest.raises(ValueError, match="pickle|magic"):
+    with pytest.raises(ValueError, match=r"pickle|magic"):
         np.load(tmp_path / "x.npy", mmap_mode="r")
 
 

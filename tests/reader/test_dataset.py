@@ -1,0 +1,208 @@
+"""A data set opened: the same records by table, number, slice, batch and array as went in, for plain and gzip shards."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+
+from recordmill.reader.dataset import Dataset, open
+from recordmill.records.ragged import Ragged
+from recordmill.schemas.errors import DataError, UsageError
+
+TRAIN, TEST = mixed_rows(300), mixed_rows(20, 300)
+
+
+@pytest.fixture(scope="module", params=["none", "gzip"])
+def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param)
+
+
+def test_tables_are_what_went_in(out: Path) -> None:
+    assert open(out, "train").to_table().equals(TRAIN)
+    assert open(out, "train", threads=1).to_table(7, 250).equals(TRAIN.slice(7, 243))
+    both = open(out)
+    assert both.splits == ("test", "train") or both.splits == ("train", "test")
+    assert len(both) == 320
+    first = TRAIN if both.splits[0] == "train" else TEST
+    assert both.to_table(0, 20).equals(first.slice(0, 20))
+    assert both.schema == MIXED
+
+
+@pytest.mark.parametrize("cut", [slice(5, 9), slice(95, 105), slice(-3, None), slice(0, 0), slice(290, 1000), slice(10, 4)])
+def test_slices_are_tables(out: Path, cut: slice) -> None:
+    rows = range(300)[cut]
+    assert open(out, "train")[cut].equals(TRAIN.slice(rows.start, len(rows)))
+
+
+def test_any_records_in_any_order(out: Path) -> None:
+    wanted = [5, 299, -1, 0, 5, 150]
+    found = open(out, "train")[wanted]
+    assert found["id"].to_pylist() == [5, 299, 299, 0, 5, 150]
+    assert open(out, "train")[::100]["id"].to_pylist() == [0, 100, 200]
+    assert open(out, "train")[np.array([], np.int64)].num_rows == 0
+    with pytest.raises(IndexError, match="300 of 300"):
+        open(out, "train")[[0, 300]]
+    with pytest.raises(TypeError, match="addressed"):
+        open(out, "train")[[True, False]]
+
+
+def test_one_record_is_a_dict(out: Path) -> None:
+    ds = open(out, "train")
+    for at in (0, 17, 99, 100, 299, -1, -300):
+        row = TRAIN.slice(at % 300, 1).to_pylist()[0]
+        found = ds[at]
+        assert list(found) == list(MIXED.names)
+        for name in ("id", "name", "payload", "maybe", "exact", "flag", "label"):
+            assert found[name] == row[name]
+        assert found["matrix"].tolist() == np.array(row["matrix"]).reshape(2, 3).tolist()
+        assert found["small"].dtype == np.uint8
+        assert (None if found["tokens"] is None else found["tokens"].tolist()) == row["tokens"]
+        assert list(found["words"]) == row["words"]
+        assert (None if found["nested"] is None else [list(part) for part in found["nested"]]) == row["nested"]
+        assert found["boxes"].tolist() == row["boxes"]
+        assert found["when"] is None if row["when"] is None else found["when"] == np.datetime64(row["when"].replace(tzinfo=None))
+    for at in (300, -301):
+        with pytest.raises(IndexError, match="of 300"):
+            ds[at]
+    assert [row["id"] for row in open(out, "test")] == list(range(300, 320))
+
+
+def test_columns_are_projected_in_order(out: Path) -> None:
+    ds = open(out, "train", columns=["label", "id"])
+    assert ds.to_table().equals(TRAIN.select(["label", "id"]).replace_schema_metadata(ds.to_table().schema.metadata))
+    assert ds[3] == {"label": 0, "id": 3}
+    assert ds.schema.label == "label"
+    with pytest.raises(UsageError, match="no feature 'nope'; there are id, matrix"):
+        open(out, columns=["nope"])
+
+
+@pytest.mark.parametrize("rows", [1, 64, 300, 1000])
+def test_batches_have_their_size(out: Path, rows: int) -> None:
+    batches = list(open(out, "train").to_batches(rows))
+    assert [batch.num_rows for batch in batches] == [min(rows, 300 - at) for at in range(0, 300, rows)]
+    assert pa.Table.from_batches(batches).combine_chunks().equals(TRAIN.combine_chunks())
+
+
+def test_head_reads_the_first(out: Path) -> None:
+    assert open(out, "train").head(3).equals(TRAIN.slice(0, 3))
+    assert open(out, "train").head(250).equals(TRAIN.slice(0, 250))
+    assert open(out, "test").head(1000).num_rows == 20
+    assert open(out).head(0).num_rows == 0
+
+
+def test_to_numpy_in_memory_and_mapped(out: Path, tmp_path: Path) -> None:
+    arrays = open(out, "train").to_numpy()
+    mapped = open(out, "train").to_numpy(tmp_path / "mapped")
+    assert isinstance(mapped["matrix"], np.memmap)
+    assert arrays["matrix"].shape == (300, 2, 3)
+    assert arrays["name"].tolist() == TRAIN["name"].to_pylist() == mapped["name"].to_list()
+    assert arrays["maybe"].tolist() == TRAIN["maybe"].to_pylist() == mapped["maybe"].tolist()
+    for name in ("tokens", "boxes"):
+        rows = [None if row is None else row.tolist() for row in arrays[name]]
+        assert rows == TRAIN[name].to_pylist() == [None if row is None else row.tolist() for row in mapped[name]]
+    assert isinstance(arrays["nested"], Ragged)
+    with pytest.raises(UsageError, match="holds columns already"):
+        open(out, "train").to_numpy(tmp_path / "mapped")
+
+
+def test_it_moves_and_pickles(out: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(out, moved)
+    ds: Dataset = pickle.loads(pickle.dumps(open(moved, "train")))
+    assert ds[299]["id"] == 299
+    assert ds.to_table().equals(TRAIN)
+
+
+def test_repr_says_what_it_is(out: Path) -> None:
+    text = repr(open(out, "train"))
+    assert text.startswith("<Dataset made: 300 records, train\n")
+    assert "  maybe: float32 or missing\n" in text
+    assert "  label: int64 (label)" in text
+
+
+def test_an_empty_split(tmp_path: Path) -> None:
+    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(0)}, shards=1))
+    assert len(ds) == 0
+    assert ds.to_table().num_rows == 0
+    assert ds.to_table().schema.names == list(MIXED.names)
+    assert list(ds.batches(4)) == list(ds.batches(4, epochs=None)) == []
+    assert ds.to_numpy()["matrix"].shape == (0, 2, 3)
+    with pytest.raises(IndexError):
+        ds[0]
+
+
+def test_what_is_not_there_is_named(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no split 'dev'; there are"):
+        open(out, "dev")
+    with pytest.raises(UsageError, match="no such file"):
+        open(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="data set of its own"):
+        open([out, tmp_path])
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+class TestDamage:
+    """A shard that changed is an error that names it, whichever way it is read."""
+
+    def made(self, tmp_path: Path, compression: str) -> tuple[Path, Path]:
+        out = write_data_set(tmp_path / "out", {"train": TRAIN}, shards=2, compression=compression)
+        return out, sorted((out / FOLDER).glob("train-00001*"))[0]
+
+    @pytest.mark.parametrize("lost", [1, 10, 1000])
+    def test_a_shorter_shard_is_found_when_it_is_opened(self, tmp_path: Path, compression: str, lost: int) -> None:
+        out, shard = self.made(tmp_path, compression)
+        shard.write_bytes(shard.read_bytes()[:-lost])
+        with pytest.raises(DataError, match=rf"{shard}: has \d+ bytes where the manifest says"):
+            open(out)
+        shard.unlink()
+        with pytest.raises(DataError, match=f"{shard}: is missing"):
+            open(out)
+
+    def test_a_shard_cut_after_opening_is_found_when_it_is_read(self, tmp_path: Path, compression: str) -> None:
+        out, shard = self.made(tmp_path, compression)
+        ds = open(out)
+        shard.write_bytes(shard.read_bytes()[:-20])
+        with pytest.raises(DataError, match=r"has \d+ bytes where the manifest says"):
+            ds.to_table()
+
+    def test_every_flipped_byte_is_found(self, tmp_path: Path, compression: str) -> None:
+        out, shard = self.made(tmp_path, compression)
+        data = shard.read_bytes()
+        for at in range(0, len(data), max(len(data) // 40, 1)):
+            shard.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            # Bits of a gzip header that mean nothing (its time, its system) may change; the records then must be what they were.
+            found, problem = None, ""
+            try:
+                found = open(out).to_table()
+            except DataError as error:
+                problem = str(error)
+            assert str(shard) in problem if found is None else compression == "gzip" and found.equals(TRAIN)
+
+    def test_a_flipped_record_is_found_by_number(self, tmp_path: Path, compression: str) -> None:
+        if compression == "gzip":
+            pytest.skip("a member is the smallest part of a gzip shard that can be damaged")
+        out, shard = self.made(tmp_path, compression)
+        data = bytearray(shard.read_bytes())
+        index = np.load(out / FOLDER / "index" / "train-00001.npy")
+        data[int(index["offset"][7]) + 30] ^= 4
+        shard.write_bytes(data)
+        ds = open(out)
+        assert ds[156]["id"] == 156
+        with pytest.raises(DataError, match=rf"record 7, byte {index['offset'][7]}: CRC of the data"):
+            ds[157]
+
+    def test_an_index_of_another_shard_is_refused(self, tmp_path: Path, compression: str) -> None:
+        out, _ = self.made(tmp_path, compression)
+        index = out / FOLDER / "index" / "train-00001.npy"
+        np.save(index, np.load(index)[:-1])
+        with pytest.raises(DataError, match="lists 149 records"):
+            open(out).to_table()
+        index.write_bytes(b"nonsense")
+        with pytest.raises(DataError, match="is no index"):
+            open(out)[299]

@@ -1,0 +1,144 @@
+"""Files that other systems wrote open without any option, with the values that TensorFlow and protobuf give."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from made_data_set import MIXED, mixed_rows
+
+from recordmill.pipelines.read import read
+from recordmill.reader.dataset import open
+from recordmill.records.encode import encode
+from recordmill.schemas.errors import DataError, UsageError
+
+
+def plain_file(path: Path, rows: int = 50) -> Path:
+    (batch,) = mixed_rows(rows).combine_chunks().to_batches()
+    path.write_bytes(encode(batch, MIXED).data.tobytes())
+    return path
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zlib"])
+def test_any_compression_gives_the_same(tmp_path: Path, compression: str) -> None:
+    data = plain_file(tmp_path / "plain").read_bytes()
+    packed = {"none": data, "gzip": gzip.compress(data[:5000]) + gzip.compress(data[5000:]), "zlib": zlib.compress(data)}[compression]
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(packed)
+    ds = open(path, schema=MIXED)
+    assert repr(ds).startswith("<Dataset 1 file:")
+    assert len(ds) == 50
+    assert ds.to_table().equals(mixed_rows(50))
+    assert ds[7]["id"] == 7
+    assert ds[-1]["id"] == 49
+    assert ds[10:20].equals(mixed_rows(10, 10))
+    assert ds[[30, 3]]["id"].to_pylist() == [30, 3]
+    assert ds.head(2).equals(mixed_rows(2))
+    assert sorted(i for batch in ds.batches(7, shuffle=True) for i in batch["id"].tolist()) == list(range(50))
+    assert len(ds.to_numpy()["id"]) == 50
+
+
+def test_several_files_and_an_inferred_schema(tmp_path: Path) -> None:
+    for i in range(3):
+        (batch,) = mixed_rows(10, 10 * i).combine_chunks().to_batches()
+        (tmp_path / f"p{i}.tfrecord").write_bytes(encode(batch, MIXED).data.tobytes())
+    (tmp_path / "LICENSE").write_text("no TFRecord")
+    ds = open(tmp_path)
+    assert "LICENSE" in ds.catalog.notes[0]
+    assert ds.to_table()["id"].to_pylist() == list(range(30))
+    assert ds.schema["id"].required
+    assert not ds.schema["maybe"].required
+    assert ds.schema["tokens"].ragged_rank == 1
+    assert open([tmp_path / "p1.tfrecord", tmp_path / "p0.tfrecord"]).to_table()["id"].to_pylist() == [*range(10, 20), *range(10)]
+
+
+def test_splits_by_name(tmp_path: Path) -> None:
+    plain_file(tmp_path / "train-00000-of-00001.tfrecord", 5)
+    plain_file(tmp_path / "mnist-test.tfrecord-00000-of-00001", 3)
+    assert len(open(tmp_path, "train")) == 5
+    assert len(open(tmp_path, "test")) == 3
+    with pytest.raises(UsageError, match="no split 'dev'"):
+        open(tmp_path, "dev")
+
+
+def test_no_tfrecord_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello, this is text\n" * 10)
+    with pytest.raises(DataError, match="no TFRecord file"):
+        open(tmp_path)
+    with pytest.raises(DataError, match=r"a.txt: record 0, byte 0: CRC of the length is wrong"):
+        open(tmp_path / "a.txt").to_table()
+
+
+def test_a_cut_at_any_place_is_an_error(tmp_path: Path) -> None:
+    data = plain_file(tmp_path / "a.tfrecord", 3).read_bytes()
+    frames = encode(mixed_rows(3).combine_chunks().to_batches()[0], MIXED)
+    whole = {int(start) for start in frames.starts} | {len(data)}
+    for size in range(1, len(data)):
+        (tmp_path / "a.tfrecord").write_bytes(data[:size])
+        ds = open(tmp_path / "a.tfrecord", schema=MIXED)
+        if size in whole:  # nothing in the file itself can tell that records are missing behind its last one
+            assert ds.to_table().num_rows == sum(1 for start in whole if 0 < start <= size)
+        else:
+            with pytest.raises(DataError, match="truncated"):
+                ds.to_table()
+
+
+def files(shared_data: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines()]
+
+
+def test_every_shared_file_reads_to_parquet(shared_data: Path, tmp_path: Path) -> None:
+    listed = files(shared_data)
+    assert len(listed) > 100
+    for number, about in enumerate(listed):
+        path = shared_data / "tfrecord" / about["path"]
+        result = read(path, tmp_path / str(number))
+        assert result.written == about["n"], about["path"]
+        ds = open(path)
+        assert len(ds) == about["n"]
+        table = ds.to_table()
+        found = pq.read_table(list(result.paths))
+        assert found.num_rows == table.num_rows
+        for name in table.column_names:
+            np.testing.assert_equal(found[name].to_pylist(), table[name].to_pylist())
+        assert "Example" not in about["msg"] or set(about["feats"]) <= {feature.name for feature in ds.schema} or ds.schema.message != "Example"
+
+
+def protobuf_rows(path: Path, compression: str) -> list[dict[str, list[Any] | None]]:
+    tf = pytest.importorskip("tensorflow")
+    rows = []
+    for record in tf.data.TFRecordDataset(str(path), compression):
+        example = tf.train.Example.FromString(record.numpy())
+        row: dict[str, list[Any] | None] = {}
+        for name, feature in example.features.feature.items():
+            kind = feature.WhichOneof("kind")
+            row[name] = None if kind is None else list(getattr(feature, kind).value)
+        rows.append(row)
+    return rows
+
+
+def test_examples_equal_what_protobuf_parses(shared_data: Path) -> None:
+    compared = 0
+    for about in files(shared_data):
+        if set(about["msg"]) != {"Example"} or about["n"] > 300:
+            continue
+        path = shared_data / "tfrecord" / about["path"]
+        ds = open(path)
+        assert ds.schema.message == "Example"
+        expected = protobuf_rows(path, "" if about["compression"] == "NONE" else about["compression"])
+        for row, truth in zip(ds.to_table().to_pylist(), expected, strict=True):
+            for feature in ds.schema:
+                value, wanted = row[feature.name], truth.get(feature.name)
+                if value is None:
+                    assert not wanted
+                    continue
+                values = value if feature.shape else [value]
+                assert [v.encode() if isinstance(v, str) else v for v in values] == wanted, (about["path"], feature)
+                compared += len(values)
+    assert compared > 10_000

@@ -1,0 +1,77 @@
+"""NumPy batches for training: every record once an epoch, in an order that the seed alone decides, far from where it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_data_set import mixed_rows, write_data_set
+
+from recordmill.reader.dataset import Dataset, open
+from recordmill.schemas.errors import UsageError
+
+ROWS = 2000
+
+
+@pytest.fixture(scope="module", params=["none", "gzip"])
+def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    out = write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=request.param)
+    return open(out, columns=["id", "name", "tokens", "maybe"], threads=2)
+
+
+def ids(ds: Dataset, **options: object) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in ds.batches(64, **options)]
+
+
+def test_without_shuffle_the_order_is_that_of_the_shards(ds: Dataset) -> None:
+    batches = ids(ds)
+    assert [i for batch in batches for i in batch] == list(range(ROWS))
+    assert {len(batch) for batch in batches[:-1]} == {64}
+    assert len(batches[-1]) == ROWS % 64
+
+
+@pytest.mark.parametrize("window_bytes", [1, 20_000, 1 << 26])
+def test_each_record_once_per_epoch_in_another_order(ds: Dataset, window_bytes: int) -> None:
+    batches = ids(ds, shuffle=True, seed=3, epochs=2, window_bytes=window_bytes)
+    per_epoch = -(-ROWS // 64)
+    first, second = ([i for batch in part for i in batch] for part in (batches[:per_epoch], batches[per_epoch:]))
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+    assert first != second
+    assert batches == ids(ds, shuffle=True, seed=3, epochs=2, window_bytes=window_bytes)
+    assert batches != ids(ds, shuffle=True, seed=4, epochs=2, window_bytes=window_bytes)
+
+
+def test_the_order_does_not_depend_on_threads(ds: Dataset) -> None:
+    other = Dataset(ds.catalog, ds.full_schema, ["id"], threads=1)
+    assert ids(other, shuffle=True, seed=1, window_bytes=30_000) == ids(ds, shuffle=True, seed=1, window_bytes=30_000)
+
+
+def test_the_shuffle_is_one(ds: Dataset) -> None:
+    order = [i for batch in ids(ds, shuffle=True, seed=5) for i in batch]
+    assert abs(np.corrcoef(order, np.arange(ROWS))[0, 1]) < 0.1
+    assert np.mean(np.diff(order) == 1) < 0.02
+
+
+def test_rows_stay_together(ds: Dataset) -> None:
+    for batch in ds.batches(64, shuffle=True, seed=1):
+        for i, name, tokens, maybe in zip(batch["id"].tolist(), batch["name"], batch["tokens"], batch["maybe"].tolist(), strict=True):
+            assert name == f"row {i} ü"
+            assert (None if tokens is None else tokens.tolist()) == (None if i % 11 == 3 else list(range(i % 4)))
+            assert maybe == (None if i % 3 == 0 else i / 4)
+
+
+def test_the_remainder_can_be_dropped(ds: Dataset) -> None:
+    assert {len(batch) for batch in ids(ds, drop_remainder=True)} == {64}
+    assert sum(len(batch) for batch in ids(ds, drop_remainder=True, epochs=2, shuffle=True)) == 2 * (ROWS // 64) * 64
+
+
+def test_without_end(ds: Dataset) -> None:
+    batches = ds.batches(1000, shuffle=True, epochs=None)
+    seen = [next(batches)["id"] for _ in range(6)]
+    assert sorted(np.concatenate(seen[4:]).tolist()) == list(range(ROWS))
+
+
+def test_wrong_options_are_named(ds: Dataset) -> None:
+    with pytest.raises(UsageError, match="batch_size must be at least 1, not 0"):
+        ds.batches(0)
+    with pytest.raises(UsageError, match="epochs"):
+        ds.batches(1, epochs=-1)
