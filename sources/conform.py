@@ -48,9 +48,22 @@ def conform(batch: pa.RecordBatch, schema: Schema) -> Conformed:
     Raises:
         DataError: a whole column has another form than its feature (a list for a scalar); it names both.
     """
-    target = to_arrow(schema)
+    good = np.arange(batch.num_rows, dtype=np.int64)
+    bad: list[BadRow] = []
+    while True:  # a column's values are only looked at once its lists have the right lengths, so a row may be found later
+        columns, found, lost = _fit_all(batch, schema)
+        if not found:
+            return Conformed(_batch(columns, to_arrow(schema), batch.num_rows), good, sorted(bad), lost)
+        keep = np.ones(batch.num_rows, np.bool_)
+        keep[list(found)] = False
+        bad.extend((int(good[row]), reason, message) for row, (reason, message) in found.items())
+        batch, good = batch.filter(pa.array(keep)), good[keep]
+
+
+def _fit_all(batch: pa.RecordBatch, schema: Schema) -> tuple[list[pa.Array], dict[int, tuple[str, str]], dict[str, int]]:
+    """(the columns, useful if no row is bad; by bad row the first reason; floats rounded)."""
     columns: list[pa.Array] = []
-    bad: dict[int, BadRow] = {}
+    bad: dict[int, tuple[str, str]] = {}
     lost: dict[str, int] = {}
     position = {name: i for i, name in enumerate(batch.schema.names)}
     for feature in schema:
@@ -58,17 +71,12 @@ def conform(batch: pa.RecordBatch, schema: Schema) -> Conformed:
         column = _fit(given, feature)
         if column.bad is not None:
             for row in np.flatnonzero(column.bad).tolist():
-                bad.setdefault(row, (row, *explain(given, row, feature, column.reason)))
+                if row not in bad:
+                    bad[row] = explain(given, row, feature, column.reason)
         if column.lost:
             lost[feature.name] = column.lost
         columns.append(column.array)
-    if not bad:
-        return Conformed(_batch(columns, target, batch.num_rows), np.arange(batch.num_rows, dtype=np.int64), [], lost)
-    keep = np.ones(batch.num_rows, np.bool_)
-    keep[list(bad)] = False
-    rest = conform(batch.filter(pa.array(keep)), schema)
-    assert not rest.bad
-    return Conformed(rest.batch, np.flatnonzero(keep), [bad[row] for row in sorted(bad)], rest.lost)
+    return columns, bad, lost
 
 
 def _batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBatch:

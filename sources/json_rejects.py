@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from recordmill.schemas.errors import Reject
@@ -11,7 +12,7 @@ from recordmill.sources.conform import quote, remedy
 from recordmill.sources.json_columns import Misfit
 from recordmill.sources.json_scan import UNREADABLE
 from recordmill.sources.json_tape import Tape
-from recordmill.sources.json_text import ARRAY, OBJECT, UTF8, WRONG
+from recordmill.sources.json_text import ARRAY, FLOAT, INT, OBJECT, UTF8, WRONG
 from recordmill.sources.lines import LineBlock
 from recordmill.sources.utf8 import bad_lines, is_utf8
 
@@ -62,6 +63,7 @@ def _explain(tape: Tape, entry: int, feature: Feature) -> tuple[str, str]:
         value = json.loads(text)
     except ValueError:
         value = text
-    return "range" if isinstance(value, int | float) and not isinstance(value, bool) else "type", (
-        f"{feature.name}: {text[:60]} does not fit {feature.describe()}{remedy(value, feature)}"
-    )
+    if isinstance(value, float) and math.isinf(value) and "Inf" not in text:
+        value = text  # 1e999: only a string keeps it
+    reason = "range" if kind in (INT, FLOAT) else "type"
+    return reason, f"{feature.name}: {text[:60]} does not fit {feature.describe()}{remedy(value, feature)}"

@@ -1,16 +1,16 @@
 """What was seen at each place of JSON records, merged over blocks, files and threads; the features that hold it all out.
 
-JSON's values are typed, and no type is made another: whole numbers are int64, whole numbers and decimals together float32 (as in
-schemas.lattice), true and false bool, strings text, also where they look like numbers or dates. A list of scalars is a feature of variable
-length, a list of objects one list per member, a list of lists `[?, ?]`; objects are taken apart into dotted names. What never has a
-value is text, as in CSV. Where one place has values of two forms, the user decides which one it shall be, or which to reject.
+JSON's values are typed, and no type is made another: whole numbers are int64, whole numbers and decimals together float32, numbers
+of which some are whole and beyond int64 text (all as in schemas.lattice), true and false bool, strings text, also where they look like
+numbers or dates. A list of scalars is a feature of variable length, a list of objects one list per member, a list of lists `[?, ?]`;
+objects are taken apart into dotted names. What never has a value is text, as in CSV. Where one place has values of two forms, the
+user decides which one it shall be; the records that don't fit it are then rejects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,11 @@ import numpy.typing as npt
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.kernels import kernel
-from recordmill.sources.json_tape import Path, Tape
+from recordmill.schemas.lattice import TEXT
+from recordmill.sources.contract import PlanOptions
+from recordmill.sources.json_tape import Path, Tape, check_count
 from recordmill.sources.json_text import ARRAY, ESCAPED, FALSE, FLOAT, INT, KINDS, NULL, OBJECT, STRING, TRUE
+from recordmill.sources.overrides import parse_dtype
 from recordmill.sources.text_values import INEXACT_DECIMAL, INEXACT_INTEGER, classify
 
 _FORMS: Mapping[str, tuple[int, ...]] = {
@@ -36,7 +39,8 @@ Place = tuple[int, int]  # (part of the input, line in it)
 
 @dataclass
 class Seen:
-    """counts: how many values of each kind. first: the place of the first one of each kind. inexact: decimals, whole numbers that float32 changes."""
+    """counts: how many values of each kind. first: the place of the first one of each kind. inexact: decimals and whole numbers that float32
+    changes, whole numbers beyond int64."""
 
     counts: npt.NDArray[np.int64]
     first: list[Place | None]
@@ -61,7 +65,7 @@ class Observed:
             return
         counts = np.zeros((len(paths), KINDS), np.int64)
         first = np.full((len(paths), KINDS), _NEVER, np.int64)
-        inexact = np.zeros((len(paths), 2), np.int64)
+        inexact = np.zeros((len(paths), 3), np.int64)
         _tally(tape.data, tape.entries, counts, first, inexact)
         self.rows += tape.rows
         for node in range(1, len(paths)):
@@ -81,6 +85,7 @@ class Observed:
         self.rows += other.rows
         for path, seen in other.seen.items():
             self._merge(path, seen)
+        check_count(len(self.seen), lambda: next(reversed(self.seen)))
 
 
 @dataclass(frozen=True)
@@ -93,10 +98,32 @@ class Inferred:
     notes: tuple[str, ...]
 
 
-def infer(observed: Observed, declared: Mapping[str, Any], where: Mapping[int, tuple[str, int]]) -> Inferred:
+class Declared:
+    """What the user says of the features: by name, whether it has a shape, or None where that is not said.
+
+    A given schema names all that is wanted, so that no other place can be wrong; `all_of_it` says that there is one.
+    """
+
+    def __init__(self, shaped: Mapping[str, bool | None], all_of_it: bool = False) -> None:
+        self._shaped, self._all = shaped, all_of_it
+
+    @classmethod
+    def of(cls, common: PlanOptions) -> Declared:
+        shapes = {name: parse_dtype(text)[1] for name, text in common.dtypes.items()}
+        given = {} if common.schema is None else {feature.name: bool(feature.shape) for feature in common.schema}
+        return cls({**given, **{name: None if shape is None else bool(shape) for name, shape in shapes.items()}}, common.schema is not None)
+
+    def __contains__(self, name: object) -> bool:
+        return self._all or name in self._shaped
+
+    def is_list(self, name: str) -> bool:
+        return bool(self._shaped.get(name))
+
+
+def infer(observed: Observed, declared: Declared, where: Mapping[int, tuple[str, int]]) -> Inferred:
     """The features of what was seen.
 
-    declared: names whose dtype the user gives; their values may be of several forms. where: by part, its file's name and first line.
+    declared: names whose values may be of several forms. where: by part, its file's name and first line.
 
     Raises:
         DataError: a place has values of several forms, or two places have one name; it names the places.
@@ -105,15 +132,16 @@ def infer(observed: Observed, declared: Mapping[str, Any], where: Mapping[int, t
     paths: dict[str, Path] = {}
     untold, notes = [], []
     parents = {path[:-1] for path in observed.seen}
+    forms: dict[Path, str | None] = {(): "an object"}  # of a place before those inside it
     for path, seen in observed.seen.items():
         name = feature_name(path)
-        form = _form(name, path, seen, declared, where)
-        if form in ("an object", "a list") and path in parents:
+        if forms.get(path[:-1]) != ("a list" if path[-1] is None else "an object"):
+            continue  # inside a value of a form that was not chosen
+        form = forms[path] = _form(name, seen, declared, where)
+        if (form == "a list" and (*path, None) in observed.seen) or (form == "an object" and path in parents):
             continue
         if form == "an object":
             notes.append(f"{name}: an empty object in every record that has it; it holds no feature")
-            continue
-        if form is None and path in parents:
             continue
         leaf = (*path, None) if form == "a list" else path
         if name in paths:
@@ -123,8 +151,8 @@ def infer(observed: Observed, declared: Mapping[str, Any], where: Mapping[int, t
         paths[name] = leaf
         if form is None or form == "a list":
             untold.append(name)
-        if dtype == "float32" and name not in declared:
-            notes.extend(_losses(name, seen))
+        if form == "a number" and name not in declared:
+            notes.extend(_losses(name, seen, dtype))
     return Inferred(Schema(tuple(features.values())), paths, tuple(untold), tuple(notes))
 
 
@@ -137,7 +165,7 @@ def _spelled(path: Path) -> str:
     return "".join("[]" if name is None else f"[{name!r}]" for name in path)
 
 
-def _form(name: str, path: Path, seen: Seen, declared: Mapping[str, Any], where: Mapping[int, tuple[str, int]]) -> str | None:
+def _form(name: str, seen: Seen, declared: Declared, where: Mapping[int, tuple[str, int]]) -> str | None:
     """The one form that the values have; None if all are null."""
     first = {form: min((place for kind in kinds if (place := seen.first[kind]) is not None), default=None) for form, kinds in _FORMS.items()}
     have = {form: place for form, place in first.items() if place is not None}
@@ -147,7 +175,9 @@ def _form(name: str, path: Path, seen: Seen, declared: Mapping[str, Any], where:
         return next(iter(have))
     if name in declared:
         scalars = [form for form in have if form in _SCALARS]
-        return scalars[0] if scalars else "a list"
+        if "a list" in have and (declared.is_list(name) or not scalars):
+            return "a list"
+        return "a string" if len(scalars) > 1 else scalars[0]
     said = " and ".join(f"{form} ({_where(place, where)})" for form, place in sorted(have.items(), key=lambda item: item[1]))
     choose = "string" if all(form in _SCALARS for form in have) else "int64"
     what = "keeps the scalars as text" if choose == "string" else "takes only values that fit and rejects the other records"
@@ -160,7 +190,7 @@ def _where(place: Place, where: Mapping[int, tuple[str, int]]) -> str:
 
 
 def _dtype(form: str | None, seen: Seen) -> str:
-    if form == "a number":
+    if form == "a number" and not seen.inexact[2]:
         return "float32" if seen.counts[FLOAT] else "int64"
     return "bool" if form == "true or false" else "string"
 
@@ -172,10 +202,14 @@ def _always(observed: Observed, leaf: Path) -> bool:
     return int(counts.sum() - counts[NULL]) == observed.rows
 
 
-def _losses(name: str, seen: Seen) -> list[str]:
+def _losses(name: str, seen: Seen, dtype: str) -> list[str]:
     notes = []
-    decimals, wholes = seen.inexact.tolist()
+    decimals, wholes, beyond = seen.inexact.tolist()
     numbers = int(seen.counts[INT] + seen.counts[FLOAT])
+    if dtype == "string":
+        return [f"{name}: {beyond:,} of {numbers:,} values are whole numbers beyond int64, so all are kept as text"]
+    if dtype == "int64":
+        return []
     if decimals:
         notes.append(f"{name}: {decimals:,} of {numbers:,} values lose digits as float32; --dtype {name}=float64 keeps them")
     if wholes:
@@ -198,8 +232,10 @@ def _tally(
             first[node, kind] = entry
         counts[node, kind] += 1
         if kind == FLOAT or (kind == INT and tape[entry, 3] - tape[entry, 2] > 7):
-            _, loss = classify(data, int(tape[entry, 2]), int(tape[entry, 3]))
-            if loss == INEXACT_DECIMAL:
+            bits, loss = classify(data, int(tape[entry, 2]), int(tape[entry, 3]))
+            if bits == TEXT:
+                inexact[node, 2] += 1
+            elif loss == INEXACT_DECIMAL:
                 inexact[node, 0] += 1
             elif loss == INEXACT_INTEGER:
                 inexact[node, 1] += 1

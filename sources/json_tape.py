@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +56,7 @@ class Tape:
 class Scanner:
     """Reads blocks of lines; keeps the trie of keys from one block to the next."""
 
-    def __init__(self, paths: Iterable[Path] = ()) -> None:
+    def __init__(self) -> None:
         self._nodes = np.full((256, scan.FIELDS), -1, np.int64)
         self._nodes[0, scan.COUNT] = 0
         self._arena = np.zeros(1 << 14, np.uint8)
@@ -89,6 +89,7 @@ class Scanner:
             state[[scan.LINE, scan.ROWS, scan.ERRORS, scan.TAPE]] = 0
             self._nodes[:, scan.COUNT], self._nodes[:, scan.LAST] = 0, -1
             scan.scan_lines(data, len(data), self._nodes, self._arena, self._table, self._tape, self._row_lines, self._row_tape, self._errors, state)
+            check_count(int(state[scan.NODES]), lambda: self.paths[-1])
             if state[scan.LINE]:
                 yield self._result(data)
             if state[scan.STATUS] == GROW:
@@ -103,9 +104,6 @@ class Scanner:
     def _grow(self, block_bytes: int) -> None:
         """Make room in whatever is full; a line that needs more than the whole tape makes the tape larger."""
         nodes, arena, tape = self._state[[scan.NODES, scan.ARENA, scan.TAPE]].tolist()
-        if nodes > MAX_NODES:
-            named = ".".join(name for name in self.paths[-1] if name is not None)
-            raise DataError(f"more than {MAX_NODES:,} different keys, such as {named!r}: keys that are data can't be features; make them values")
         if 2 * nodes + 2 >= min(len(self._nodes) * 2, len(self._table)):
             self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
             self._rehash()
@@ -117,6 +115,13 @@ class Scanner:
     def _rehash(self) -> None:
         self._table = np.full(len(self._table) * 2, -1, np.int32)
         scan.rehash(self._nodes, self._arena, self._table, int(self._state[scan.NODES]))
+
+
+def check_count(places: int, example: Callable[[], Path]) -> None:
+    """Raises DataError if records have more than MAX_NODES different places."""
+    if places > MAX_NODES:
+        named = ".".join(name for name in example() if name is not None)
+        raise DataError(f"more than {MAX_NODES:,} different keys, such as {named!r}: keys that are data can't be features; make them values")
 
 
 @kernel

@@ -22,7 +22,7 @@ from recordmill.sources.contract import UNIT_BYTES, Chunk, InputFile, PlanOption
 from recordmill.sources.json_columns import Leaf, build_columns
 from recordmill.sources.json_plan import Part, make_tasks, nodes_of, scan_parts
 from recordmill.sources.json_rejects import explain_misfits, line_reject, mark_unreadable, too_long
-from recordmill.sources.json_schema import Observed, infer
+from recordmill.sources.json_schema import Declared, Observed, infer
 from recordmill.sources.json_tape import Path, Scanner
 from recordmill.sources.lines import MAX_LINE_BYTES, LineBlock, check_encoding, file_lines, stream_lines
 from recordmill.sources.overrides import finish_schema
@@ -80,17 +80,17 @@ class JsonlSource:
             yield 1, self._chunk(to_arrow(self.schema).empty_table().to_batches(), np.empty(0, np.int64), ordinal, [reject])
         unreadable = mark_unreadable(block)
         for tape in scanner.scan(block.data):
-            rejects = [line_reject(tape, error, name, line, unreadable) for error in tape.errors.tolist()]
+            rejects = {line + error[0]: line_reject(tape, error, name, line, unreadable) for error in tape.errors.tolist()}
             batch, misfits = build_columns(tape, self._leaves(scanner.paths))
             keep = np.ones(tape.rows, np.bool_)
             for row, reason, message in explain_misfits(tape, misfits):
-                if keep[row]:
-                    rejects.append(Reject(name, f"line {line + tape.row_lines[row] + 1}", reason, message))
                 keep[row] = False
+                number = line + int(tape.row_lines[row])
+                rejects.setdefault(number, Reject(name, f"line {number + 1}", reason, message))
             fitted = conform(batch if keep.all() else batch.filter(pa.array(keep)), self.schema)
             at = tape.row_lines[keep].astype(np.int64) + line
-            rejects.extend(Reject(name, f"line {at[row] + 1}", reason, message) for row, reason, message in fitted.bad)
-            yield tape.lines, self._chunk([fitted.batch], at[fitted.good], ordinal, rejects)
+            rejects.update((int(at[row]), Reject(name, f"line {at[row] + 1}", reason, message)) for row, reason, message in fitted.bad)
+            yield tape.lines, self._chunk([fitted.batch], at[fitted.good], ordinal, [rejects[number] for number in sorted(rejects)])
             line += tape.lines
 
     def _chunk(self, batches: list[pa.RecordBatch], position: npt.NDArray[np.int64], ordinal: int, rejects: list[Reject]) -> Chunk:
@@ -121,8 +121,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
             classes = part.classes if classes is None else classes + part.classes
     if not observed.rows:
         raise _nothing(files, options, parts)
-    declared = {**dict.fromkeys(() if common.schema is None else common.schema.names), **common.dtypes}
-    inferred = infer(observed, declared, where)
+    inferred = infer(observed, Declared.of(common), where)
     schema, notes = finish_schema(inferred.schema, inferred.untold, classes, common, "the files")
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
     paths = {name: path for name, path in inferred.paths.items() if name in schema}

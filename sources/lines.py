@@ -137,7 +137,7 @@ def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBl
             first = 0
             if skipping:
                 first = _first_end(block)
-                yield LineBlock(block[:0], size + first)
+                yield LineBlock(block[:0], size + first - 1)
                 held, skipping = [], False
             if end > first:
                 yield from _check_long(np.concatenate([*held, block[first:end]]) if held else block[first:end], max_line_bytes)

@@ -63,7 +63,7 @@ def select_given(given: Schema, inferred: Schema, what: str) -> tuple[Schema, tu
     absent = [f.name for f in given if f.name not in inferred]
     lacking = [name for name in absent if given[name].required]
     if lacking:
-        raise DataError(f"the schema requires {lacking[0]!r}, which {what} lacks; its columns are {', '.join(inferred.names)}")
+        raise DataError(f"the schema requires {lacking[0]!r}, which is not in {what}; there are {', '.join(inferred.names)}")
     notes = [f"{name}: in the schema but not in {what}: missing in every record" for name in absent]
     dropped = [name for name in inferred.names if name not in given]
     if dropped:

@@ -31,16 +31,20 @@ UNION, STRICT = "union", "strict"
 
 @dataclass(frozen=True)
 class ParquetOptions:
-    """columns: only these, by the file's own top-level names; None is all. files: `union` or `strict`, where files differ in columns."""
+    """How the files are read.
 
-    columns: tuple[str, ...] | None = None
-    files: str = UNION
+    columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the same ones in the same order.
+    select: only these, by the files' own top-level names; None is all.
+    """
+
+    columns: str = UNION
+    select: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.files not in (UNION, STRICT):
-            raise UsageError(f"files is {self.files!r}; it is 'union' or 'strict'")
-        if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(self.columns))
+        if self.columns not in (UNION, STRICT):
+            raise UsageError(f"columns is {self.columns!r}; it is 'union' or 'strict' (select names the columns to take)")
+        if self.select is not None:
+            object.__setattr__(self, "select", tuple(self.select))
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,13 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     """
     opened = [_open(file) for file in files]
     columns = tuple(_chosen(file, parquet.schema_arrow.names, options) for file, parquet in zip(files, opened, strict=True))
+    _check_select(options, [parquet.schema_arrow.names for parquet in opened])
     unifier = Unifier(_declared(common))
     for file, parquet, names in zip(files, opened, columns, strict=True):
         whole = parquet.schema_arrow
         chosen = pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
         flat = flatten_schema(chosen)
-        if options.files == STRICT:
+        if options.columns == STRICT:
             _check_same(file, flat, files[0], flatten_schema(pa.schema([opened[0].schema_arrow.field(name) for name in columns[0]])))
         if parquet.metadata.num_rows:
             unifier.add(flat, file.name, _nulls(parquet.metadata, flat))
@@ -123,12 +128,19 @@ def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _chosen(file: InputFile, names: Sequence[str], options: ParquetOptions) -> tuple[str, ...]:
-    if options.columns is None:
+    if options.select is None:
         return tuple(names)
-    absent = [name for name in options.columns if name not in names]
-    if absent:
+    absent = [name for name in options.select if name not in names]
+    if absent and options.columns == STRICT:
         raise UsageError(f"{file.name} has no column {absent[0]!r}; its columns are {', '.join(names)}")
-    return options.columns
+    return tuple(name for name in options.select if name in names)
+
+
+def _check_select(options: ParquetOptions, names: Sequence[Sequence[str]]) -> None:
+    known = list(dict.fromkeys(name for some in names for name in some))
+    for name in options.select or ():
+        if name not in known:
+            raise UsageError(f"no file has a column {name!r}; their columns are {', '.join(known)}")
 
 
 def _declared(common: PlanOptions) -> dict[str, str]:

@@ -31,14 +31,14 @@ class TextOptions:
 
     mode: `lines`, `documents`, or `auto`: documents where folders say classes or there are several small files, else lines.
     blank_lines: whether lines of nothing but white space are records; documents are always kept.
-    encoding: of all files, any that Python knows. max_record_bytes: a longer line or document is a reject.
+    encoding: of all files, any that Python knows. max_line_bytes: a longer line or document is a reject.
     split_from, class_from: as in sources.layout.
     """
 
     mode: str = AUTO
     blank_lines: bool = True
     encoding: str = "utf-8"
-    max_record_bytes: int = MAX_LINE_BYTES
+    max_line_bytes: int = MAX_LINE_BYTES
     split_from: str = AUTO
     class_from: str = AUTO
 
@@ -46,8 +46,8 @@ class TextOptions:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if self.mode not in (AUTO, LINES, DOCUMENTS):
             raise UsageError(f"text mode is {self.mode!r}; it is auto, lines or documents")
-        if not 1 <= self.max_record_bytes <= 1 << 30:
-            raise UsageError(f"max_record_bytes is {self.max_record_bytes}; it lies between 1 and {1 << 30}")
+        if not 1 <= self.max_line_bytes <= 1 << 30:
+            raise UsageError(f"max_line_bytes is {self.max_line_bytes}; it lies between 1 and {1 << 30}")
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class TextSource:
         """The unit's records in order; a unit without a stop is whole files."""
         columns = Columns(self.schema, self.labels)
         if self.mode == DOCUMENTS:
-            yield from read_documents(self.files, unit, columns, self.options.encoding, self.options.max_record_bytes)
+            yield from read_documents(self.files, unit, columns, self.options.encoding, self.options.max_line_bytes)
             return
-        most = self.options.max_record_bytes
+        most = self.options.max_line_bytes
         for ordinal in range(unit.first_file, unit.last_file):
             file = self.files[ordinal]
             check_unchanged(file.path, file.stat, file.name)
@@ -100,7 +100,7 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
     labels = tuple(None if name is None else ids[name] for name in layout.classes) if layout.class_names else ()
     if mode == DOCUMENTS:
         return TextSource(schema, files, _document_units(files), options, mode, labels, notes=notes)
-    parts = scan_lines(files, options.encoding, options.max_record_bytes, options.blank_lines, common.threads)
+    parts = scan_lines(files, options.encoding, options.max_line_bytes, options.blank_lines, common.threads)
     if not parts.records:
         raise DataError("there are no lines", source=files[0].name if files else "")
     return TextSource(schema, files, parts.units, options, mode, labels, parts.streamed, parts.digests, (*notes, *parts.notes))
@@ -110,11 +110,11 @@ def _mode(files: Sequence[InputFile], layout: Layout, options: TextOptions) -> t
     if options.mode != AUTO:
         return options.mode, "as asked"
     if layout.class_names:
-        return DOCUMENTS, "the folders say classes (--text-mode lines makes each line a record)"
+        return DOCUMENTS, "the folders say classes (--mode lines makes each line a record)"
     size = sum(file.stat.size_bytes for file in files)
     if len(files) > 3 and size < _SMALL_BYTES * len(files):
-        return DOCUMENTS, f"{len(files)} small files (--text-mode lines makes each line a record)"
-    return LINES, "one file or few, or large ones (--text-mode documents makes each file a record)"
+        return DOCUMENTS, f"{len(files)} small files (--mode lines makes each line a record)"
+    return LINES, "one file or few, or large ones (--mode documents makes each file a record)"
 
 
 def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:

@@ -70,7 +70,7 @@ def _document(file: InputFile, encoding: str, max_bytes: int) -> Bytes | Reject:
             pieces.append(block)
             size += len(block)
             if size > max_bytes:
-                return Reject(file.name, "", "too_long", f"the document has more than the {max_bytes:,} bytes that max_record_bytes allows")
+                return Reject(file.name, "", "too_long", f"the document has more than the {max_bytes:,} bytes that --max-line-bytes allows")
     except DataError as error:
         return Reject(file.name, error.place, "encoding", error.reason)
     text = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)

@@ -47,7 +47,7 @@ def line_chunks(blocks: Iterable[LineBlock], name: str, ordinal: int, line: int,
     """The lines as chunks of at most BATCH_ROWS; line: the number of the first one, from 0."""
     for block in blocks:
         if block.too_long_bytes:
-            message = f"the line has {block.too_long_bytes:,} bytes, more than the {max_line_bytes:,} that max_record_bytes allows"
+            message = f"the line has {block.too_long_bytes:,} bytes, more than the {max_line_bytes:,} that --max-line-bytes allows"
             yield _chunk(
                 _texts(block.data, *_split(block.data)), ordinal, np.empty(0, np.int64), columns, (Reject(name, f"line {line + 1}", "too_long", message),)
             )

@@ -1,0 +1,446 @@
+"""JSON Lines against Python's json module, value for value, and each bad line with its message."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from source_reading import input_files, read_all, values
+
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources import contract, json_plan, json_tape, lines
+from recordmill.sources.contract import PlanOptions
+from recordmill.sources.jsonl import JsonlOptions, JsonlSource, plan_jsonl
+from recordmill.storage import digest
+from recordmill.storage.digest import digest_file
+
+
+def write(path: Path, *rows: Any) -> Path:
+    """Rows as JSON, or as they are if they are text or bytes."""
+    path.write_bytes(b"".join((row if isinstance(row, bytes) else row.encode() if isinstance(row, str) else json.dumps(row).encode()) + b"\n" for row in rows))
+    return path
+
+
+def plan(*paths: Path, options: JsonlOptions | None = None, **common: Any) -> JsonlSource:
+    return plan_jsonl(input_files(*paths), options or JsonlOptions(), PlanOptions(**common))
+
+
+def features(source: JsonlSource) -> dict[str, str]:
+    return {f.name: f.describe() + ("!" if f.required else "") for f in source.schema}
+
+
+def test_types(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl",
+        {"i": 1, "f": 1, "b": True, "s": "2020-01-01", "l": [1, 2], "o": {"x": 1.5, "y": {"z": "a"}}, "p": [{"q": 1, "r": "u"}], "n": None, "e": []},
+        {"i": -5, "f": 2.5, "b": False, "s": "007", "l": [], "o": {"x": None}, "p": [], "n": None, "e": []},
+        {"f": None, "b": None, "s": "", "l": None, "o": None, "p": [{"q": 3, "r": "v"}, {"r": "w", "q": 4}], "nn": [[1], [], [2, 3]]},
+    )
+    source = plan(path)
+    assert features(source) == {
+        "i": "int64", "f": "float32", "b": "bool", "s": "string!", "l": "int64 [?]", "o.x": "float32", "o.y.z": "string",
+        "p.q": "int64 [?]!", "p.r": "string [?]!", "n": "string", "e": "string [?]", "nn": "int64 [?, ?]",
+    }  # fmt: skip
+    assert [note for note in source.notes if "no value" in note] == [
+        "n: no value in any record; kept as string",
+        "e: no value in any record; kept as string [?]",
+    ]
+    rows, rejects = read_all(source)
+    assert rejects == []
+    assert values(rows) == [
+        {"i": 1, "f": 1.0, "b": True, "s": "2020-01-01", "l": [1, 2], "o.x": 1.5, "o.y.z": "a", "p.q": [1], "p.r": ["u"], "n": None, "e": [], "nn": None},
+        {"i": -5, "f": 2.5, "b": False, "s": "007", "l": [], "o.x": None, "o.y.z": None, "p.q": [], "p.r": [], "n": None, "e": [], "nn": None},
+        {
+            "i": None, "f": None, "b": None, "s": "", "l": None, "o.x": None, "o.y.z": None, "p.q": [3, 4], "p.r": ["v", "w"], "n": None, "e": None,
+            "nn": [[1], [], [2, 3]],
+        },
+    ]  # fmt: skip
+    assert source.digests == {0: digest_file(str(path))}
+
+
+def test_position_is_the_line_and_blank_lines_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n  \t\r\n{"a": 2}\nx\n {"a":3} \n{"a": 4}')
+    rows, rejects = read_all(plan(path))
+    assert [(row[1], row[2]["a"]) for row in rows] == [(0, 1), (3, 2), (5, 3), (6, 4)]
+    assert [reject.place for reject in rejects] == ["line 5"]
+
+
+BAD = [
+    (b"x", "json", "is no JSON object: at byte 0 of the line, 'x'"),
+    (b"[1]", "json", "is no JSON object: at byte 0 of the line, '[1]'"),
+    (b'{"a": 1', "json", "ends inside its object: at byte 7 of the line"),
+    (b'{"a": "', "json", "ends inside its object"),
+    (b'{"a": 1} {}', "json", "has more after the end of its object: at byte 9 of the line, '{}'"),
+    (b'{"a": 1, "a": 2}', "json", "has a key twice in one object"),
+    (b'{"a": 01}', "json", "has a malformed number"),
+    (b'{"a": .5}', "json", "is no JSON"),
+    (b'{"a": 1.}', "json", "has a malformed number"),
+    (b'{"a": tru}', "json", "is no JSON"),
+    (b"{'a': 1}", "json", "is no JSON"),
+    (b'{"a": 1,}', "json", "is no JSON"),
+    (b'{"a" 1}', "json", "is no JSON"),
+    (b'{"s": "\t"}', "json", "has a control character inside a string"),
+    (b'{"s": "\\x"}', "json", "has an unknown escape in a string"),
+    (b'{"s": "\\u12"}', "json", "has an unknown escape in a string"),
+    (b'{"s": "\\ud800"}', "json", "has half a surrogate pair in a string"),
+    (b'{"s": "\\udc00\\ud800"}', "json", "has half a surrogate pair in a string"),
+    (b'{"s": "\xff"}', "encoding", "is not UTF-8: byte 0xFF at byte 7 of the line; declare the file's --encoding"),
+    (b'{"s": "\xc3"}', "encoding", "is not UTF-8: byte 0xC3 at byte 7 of the line"),
+    (b'{"s": ' + b"[" * 70 + b"]" * 70 + b"}", "json", "is nested more than 60 levels deep"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason", "message"), BAD, ids=[case[0][:20].decode(errors="replace") for case in BAD])
+def test_bad_lines_are_rejects(tmp_path: Path, line: bytes, reason: str, message: str) -> None:
+    good = {"a": 1, "s": "x"}
+    rows, rejects = read_all(plan(write(tmp_path / "a.jsonl", good, line, good)))
+    assert [row[1] for row in rows] == [0, 2]
+    assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [("a.jsonl", "line 2", reason)]
+    assert rejects[0].message.startswith(message)
+
+
+def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl",
+        {"i": 1, "f": 0.5, "l": [1]},
+        '{"i": 1.5, "f": 1, "l": []}',
+        '{"i": 2, "f": 16777217, "l": []}',
+        '{"i": 2, "f": 1e39, "l": []}',
+        '{"i": 2, "f": 1e999, "l": []}',
+        {"i": 3, "f": 1.0, "l": [1, None]},
+        {"i": 4, "f": 16777216, "l": None},
+    )
+    source = plan(path, dtypes={"i": "int64"})
+    assert features(source) == {"i": "int64!", "f": "float32!", "l": "int64 [?]"}
+    rows, rejects = read_all(source)
+    assert [row[1] for row in rows] == [0, 6]
+    assert [(reject.place, reject.reason, reject.message) for reject in rejects] == [
+        ("line 2", "range", "i: 1.5 does not fit int64; --dtype i=float64 keeps it"),
+        ("line 3", "range", "f: 16777217 does not fit float32; --dtype f=float64 keeps it"),
+        ("line 4", "range", "f: 1e+39 does not fit float32; --dtype f=float64 keeps it"),
+        ("line 5", "range", "f: 1e999 does not fit float32; --dtype f=string keeps it"),
+        ("line 6", "null", "l: a null inside a list, which an Example can't hold: [1, None]"),
+    ]
+    assert any("1 whole numbers that float32 can't hold" in note for note in source.notes)
+    rows, rejects = read_all(plan(path, dtypes={"i": "string", "f": "float64"}))
+    assert [row[2]["i"] for row in rows] == ["1", "1.5", "2", "2", "4"]
+    assert [row[2]["f"] for row in rows][2:4] == [16777217.0, 1e39]
+
+
+def test_whole_numbers_beyond_int64_are_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"i": 2**63}, {"i": -(2**63)}, '{"i": 1.50}')
+    source = plan(path)
+    assert values(read_all(source)[0]) == [{"i": "9223372036854775808"}, {"i": "-9223372036854775808"}, {"i": "1.50"}]
+    assert source.notes == ("i: 1 of 3 values are whole numbers beyond int64, so all are kept as text",)
+    rows, rejects = read_all(plan(path, dtypes={"i": "int64"}))
+    assert values(rows) == [{"i": -(2**63)}]
+    assert rejects[0].message == "i: 9223372036854775808 does not fit int64; --dtype i=string keeps it"
+
+
+def test_values_of_two_forms_are_the_users_choice(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"x": 1}, {"x": "b"}, {"x": True}, {"x": 2.50})
+    with pytest.raises(DataError) as caught:
+        plan(path)
+    expected = "'x' is a number (a.jsonl: line 1) and a string (a.jsonl: line 2) and true or false (a.jsonl: line 3)"
+    assert str(caught.value) == f"{expected}; declare what it shall be: --dtype x=string keeps the scalars as text"
+    assert [row["x"] for row in values(read_all(plan(path, dtypes={"x": "string"}))[0])] == ["1", "b", "true", "2.5"]
+    rows, rejects = read_all(plan(path, dtypes={"x": "float32"}))
+    assert [row["x"] for row in values(rows)] == [1.0, 2.5]
+    assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "type"), ("line 3", "type")]
+    lists = write(tmp_path / "b.jsonl", {"x": 1}, {"x": [1]}, {"x": {"y": 1}})
+    with pytest.raises(DataError, match=r"'x' is a number .* a list .* an object .*--dtype x=int64 takes only values that fit"):
+        plan(lists)
+    rows, rejects = read_all(plan(lists, dtypes={"x": "int64"}))
+    assert values(rows) == [{"x": 1}]
+    assert [reject.message for reject in rejects] == ["x: a list where int64 is expected: '[1]'", "x: an object where int64 is expected: '{\"y\": 1}'"]
+
+
+def test_declared_types(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl", {"t": "2020-01-02T03:04:05", "n": 1.0, "v": [[1, 2], [3, 4]], "q": "12"}, {"t": None, "n": 2.5, "v": [[1], [2]], "q": "x"}
+    )
+    source = plan(path, dtypes={"t": "timestamp[ms]", "n": "int8", "v": "uint8[2,2]", "q": "int32"})
+    assert features(source) == {"t": "timestamp[ms]", "n": "int8!", "v": "uint8 [2, 2]!", "q": "int32!"}
+    rows, rejects = read_all(source)
+    assert values(rows)[0] | {"t": str(values(rows)[0]["t"])} == {"t": "2020-01-02 03:04:05", "n": 1, "v": [1, 2, 3, 4], "q": 12}
+    assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "range")]
+    with pytest.raises(UsageError, match="--dtype z=int8: no such column; there are t, n, v, q"):
+        plan(path, dtypes={"z": "int8"})
+    with pytest.raises(UsageError, match="unknown dtype 'flaot'"):
+        plan(path, dtypes={"t": "flaot"})
+    with pytest.raises(DataError, match="but the schema has int64"):
+        plan(path, dtypes={"v": "int64[]"})
+
+
+def test_a_given_schema(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"a": 1, "b": "x", "c": 2}, {"a": 300, "b": 5, "c": 2})
+    schema = Schema((Feature("b", "string", required=True), Feature("a", "uint8"), Feature("d", "float32")), label="a")
+    source = plan(path, schema=schema)
+    assert source.schema == schema
+    assert source.notes == ("d: in the schema but not in the files: missing in every record", "columns left out, since the schema does not name them: c")
+    rows, rejects = read_all(source)
+    assert values(rows) == [{"b": "x", "a": 1, "d": None}]
+    assert [reject.message for reject in rejects] == ["a: 300 does not fit uint8; --dtype a=int64 keeps it"]
+    with pytest.raises(DataError, match="the schema requires 'z'"):
+        plan(path, schema=Schema((Feature("z", "string", required=True),)))
+
+
+def test_label(tmp_path: Path) -> None:
+    one = write(tmp_path / "a.jsonl", {"y": "dog", "n": 1}, {"y": None, "n": 2})
+    two = write(tmp_path / "b.jsonl", {"y": "Äffchen", "n": 1}, {"y": "cat", "n": 2})
+    source = plan(one, two, label="y")
+    assert source.schema.label == "y"
+    assert source.schema["y"] == Feature("y", "int64", classes=("cat", "dog", "Äffchen"))
+    assert [row["y"] for row in values(read_all(source)[0])] == [1, None, 2, 0]
+    assert plan(one, label="n").schema["n"].classes is None
+    with pytest.raises(UsageError, match="--label z: no such column; there are y, n"):
+        plan(one, label="z")
+
+
+def test_keys(tmp_path: Path) -> None:
+    rows = [{"a.b": 1, "": 2, "ключ\n": 3, "\U0001f600": 4}]
+    path = write(tmp_path / "a.jsonl", *rows)
+    assert values(read_all(plan(path))[0]) == rows
+    with pytest.raises(DataError, match=r"two places in the records are called 'a.b': \['a.b'\] and \['a'\]\['b'\]"):
+        plan(write(tmp_path / "b.jsonl", {"a.b": 1, "a": {"b": 2}}))
+
+
+def test_keys_that_are_data_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", *({f"user {i}": 1} for i in range(json_tape.MAX_NODES + 5000)))
+    with pytest.raises(DataError, match="more than 20,000 different keys, such as 'user 2"):
+        plan(path)
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there are no lines"):
+        plan(write(tmp_path / "a.jsonl", "", ""))
+    with pytest.raises(DataError, match=r"a.jsonl: line 1: no line is a JSON object: .*'\['.* \(JSON Lines has one object on each line\)"):
+        plan(write(tmp_path / "a.jsonl", "[", '  "a"', "]"))
+
+
+def test_long_lines_are_rejects_wherever_blocks_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"a": "x" * 10}, {"a": "x" * 300}, {"a": "y"}, {"a": "z" * 85}, {"a": "x" * 2000}]
+    path = write(tmp_path / "a.jsonl", *rows)
+    for block in (1 << 20, 64, 37):
+        monkeypatch.setattr(lines.file_lines, "__defaults__", (block,))
+        found, rejects = read_all(plan(path, options=JsonlOptions(max_line_bytes=100)))
+        assert [row[1] for row in found] == [0, 2, 3]
+        assert [reject.place for reject in rejects] == ["line 2", "line 5"]
+        assert rejects[0].message == "the line has 309 bytes, more than the 100 that --max-line-bytes allows"
+
+
+def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows at the same positions, however the file is cut, and whether or not it is compressed."""
+    rng = np.random.default_rng(3)
+    rows = [{"i": i, "s": "é\u2028" * int(rng.integers(9)), "l": rng.integers(9, size=int(rng.integers(4))).tolist()} for i in range(3000)]
+    rows.insert(1234, "broken {")  # type: ignore[arg-type]
+    path = write(tmp_path / "a.jsonl", *rows)
+    expected = read_all(plan(path))
+    assert len(expected[0]) == 3000
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    (tmp_path / "b.jsonl.zst").write_bytes(pa.compress(path.read_bytes(), codec="zstd", asbytes=True))
+    for packed in ("b.jsonl.gz", "b.jsonl.zst"):
+        assert [row[1:] for row in read_all(plan(tmp_path / packed))[0]] == [row[1:] for row in expected[0]]
+    monkeypatch.setattr(json_plan, "cut_regions", lambda size: lines.cut_regions(size, 10_000))
+    monkeypatch.setattr(json_tape, "_ERRORS", 1)
+    for module in (json_plan, digest):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 1000)
+    source = plan(path, threads=3)
+    assert len(source.units) > 5
+    assert read_all(source) == expected
+    assert source.digests[0] == digest_file(str(path))
+
+
+def test_small_files_share_units(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{i}.jsonl", {"a": i}, "x", {"a": -i}) for i in range(5)]
+    source = plan(*paths)
+    assert len(source.units) == 1
+    rows, rejects = read_all(source)
+    assert [row[:2] for row in rows] == [(file, line) for file in range(5) for line in (0, 2)]
+    assert {reject.place for reject in rejects} == {"line 2"}
+    assert sum(unit.size_bytes for unit in source.units) <= contract.UNIT_BYTES
+
+
+def test_encodings(tmp_path: Path) -> None:
+    rows = [{"a": "größer 😀"}, {"a": "x"}]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    for encoding in ("utf-16", "utf-16-le", "utf-8-sig"):
+        path = tmp_path / f"{encoding}.jsonl"
+        path.write_bytes(text.encode(encoding))
+        assert values(read_all(plan(path, options=JsonlOptions(encoding=encoding)))[0]) == rows
+    with pytest.raises(DataError, match=r"utf-16\.jsonl: starts with the byte order mark of utf-16: declare it with --encoding utf-16"):
+        plan(tmp_path / "utf-16.jsonl")
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes('{"a": "größer"}\n'.encode("latin-1"))
+    assert values(read_all(plan(latin, options=JsonlOptions(encoding="latin-1")))[0]) == [{"a": "größer"}]
+    with pytest.raises(DataError, match=r"latin\.jsonl: byte 9: is not ascii"):
+        plan(latin, options=JsonlOptions(encoding="ascii"))
+    with pytest.raises(UsageError, match="encoding 'klingon' is unknown"):
+        JsonlOptions(encoding="klingon")
+
+
+def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"a": 1})
+    source = plan(path)
+    write(path, {"a": 1}, {"a": 2})
+    with pytest.raises(DataError, match=r"a\.jsonl: changed while it was read"):
+        list(source.read(source.units[0]))
+
+
+REAL = {"gsm8k/train.jsonl": 7473, "tydiqa": 31, "human-eval": 164}
+
+
+@pytest.mark.parametrize("folder", REAL)
+def test_real_files_are_as_python_reads_them(shared_data: Path, folder: str) -> None:
+    root = shared_data / "text" / folder
+    paths = [root] if root.is_file() else sorted(p for p in root.rglob("*") if ".jsonl" in p.name)
+    assert paths
+    compared = 0
+    for path in paths:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        expected = [json.loads(line) for line in content.split(b"\n") if line.strip()]
+        source = plan(path)
+        rows, rejects = read_all(source)
+        assert len(rows) + len(rejects) == len(expected)
+        for (_, _, row), record in zip(rows, expected, strict=True):
+            assert same(row, flat(record, source.schema))
+        compared += len(rows)
+    assert compared >= REAL[folder]
+
+
+def flat(record: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    """The record as the features have it, the plain way."""
+    return {feature.name: narrowed(pick(record, feature.name.split(".")), feature.dtype) for feature in schema}
+
+
+def narrowed(value: Any, dtype: str) -> Any:
+    if isinstance(value, list):
+        return [narrowed(item, dtype) for item in value]
+    if dtype == "string" and isinstance(value, int):
+        return str(value)
+    return np.float32(value).item() if dtype == "float32" and value is not None else value
+
+
+def pick(value: Any, names: list[str]) -> Any:
+    if value is None or (not names and not isinstance(value, list)):
+        return value
+    if isinstance(value, list):
+        return [pick(item, names) for item in value]
+    return pick(value.get(names[0]), names[1:])
+
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
+trees = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3), max_leaves=6)
+lines_strategy = st.lists(
+    st.one_of(
+        st.dictionaries(st.sampled_from(["a", "b", "", "ab", "ключ"]), trees, max_size=4).map(lambda tree: json.dumps(tree).encode()),
+        st.dictionaries(st.text(max_size=2), trees, max_size=3).map(
+            lambda tree: json.dumps(tree, ensure_ascii=False, indent=None).encode(errors="surrogatepass")
+        ),
+        st.text(alphabet='{}[]",:\\ \tabtrue10.-+eE\x01é', max_size=20).map(lambda text: text.encode()),
+        st.binary(max_size=12).map(lambda data: data.replace(b"\n", b"")),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines_strategy)
+def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
+    """A line is a record if and only if Python's json makes an object of it, but for what the module's docstring says."""
+    block = np.frombuffer(b"".join(text + b"\n" for text in texts), np.uint8).copy()
+    bad = json_plan.mark_unreadable(lines.LineBlock(block))
+    good: list[int] = []
+    before = 0
+    for tape in json_tape.Scanner().scan(block):
+        good += (tape.row_lines + before).tolist()
+        before += tape.lines
+    assert before == len(texts)
+    assert good == [number for number, text in enumerate(texts) if is_record(text)]
+    assert len(bad) == sum(not is_utf8(text) for text in texts)
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def is_record(text: bytes) -> bool:
+    twice = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        twice.append(len({key for key, _ in items}) < len(items))
+        return dict(items)
+
+    try:
+        value = json.loads(text.decode(), object_pairs_hook=pairs)
+        json.dumps(value, ensure_ascii=False).encode()  # no half surrogates
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and not any(twice) and depth(value) <= 60
+
+
+def depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+
+columns_strategy = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "i": st.none() | st.integers(-(2**63), 2**63 - 1),
+            "f": st.none() | st.floats(),
+            "s": st.none() | st.text(alphabet=st.characters(exclude_categories=["Cs"])),
+            "b": st.none() | st.booleans(),
+            "l": st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
+            "o": st.none() | st.fixed_dictionaries({}, optional={"x": st.none() | st.text(max_size=3, alphabet='aé\n\\"')}),
+            "p": st.none() | st.lists(st.fixed_dictionaries({"u": st.integers(0, 9), "v": st.lists(st.floats(allow_nan=False), max_size=2)}), max_size=2),
+        },
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(columns_strategy, st.booleans(), st.booleans())
+def test_values_are_as_python_reads_them(tmp_path: Path, records: list[dict[str, Any]], ascii_only: bool, spaced: bool) -> None:
+    path = tmp_path / "a.jsonl"
+    separators = (" , ", " : ") if spaced else (",", ":")
+    path.write_text("".join(json.dumps(r, ensure_ascii=ascii_only, separators=separators) + "\n" for r in records), "utf-8")
+    floats = {name: "float64" for name in ("f", "p.v") if any(has_float(record, name) for record in records)}
+    source = plan(path, dtypes=floats)
+    rows, rejects = read_all(source)
+    assert rejects == []
+    for row, record in zip(values(rows), records, strict=True):
+        for feature in source.schema:
+            assert same(row[feature.name], pick(record, feature.name.split("."))), feature
+    assert {name.split(".")[0] for name in source.schema.names} >= {key for record in records for key, value in record.items() if value not in (None, {})}
+
+
+def has_float(record: dict[str, Any], name: str) -> bool:
+    return name.split(".")[0] in record and (name == "f" or any(item["v"] for item in record["p"] or []))
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, float) and isinstance(other, float):
+        return (math.isnan(one) and math.isnan(other)) or one == other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
