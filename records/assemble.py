@@ -120,7 +120,7 @@ def _nested(values: pa.Array, offsets: Ints, column: Column, lengths: Sequence[C
         inner = levels[depth + 1][1] if depth + 1 < len(levels) else offsets
         wrong = np.add.reduceat(np.append(counts, 0), level_offsets[:-1]) if len(counts) else np.zeros(column.rows, np.int64)
         wrong[np.diff(level_offsets) == 0] = 0
-        negative = np.searchsorted(level_offsets, np.flatnonzero((counts < 0) | (counts > len(values))), side="right") - 1
+        negative = np.searchsorted(level_offsets, np.flatnonzero((counts < 0) | (counts > inner[-1])), side="right") - 1
         column.blame(wrong != np.diff(inner), locate.RAGGED)
         column.blame(negative, locate.RAGGED)
     if column.bad.any():
@@ -187,7 +187,7 @@ def _ints(column: Column, length: int | None = None) -> tuple[Ints, Ints]:
         lists.read_varints(column.at, column.size, column.limit, column.bad, offsets, values)
         full = np.zeros((column.rows, length), np.int64)
         right = counts == length
-        full[right] = values[np.repeat(right, counts)].reshape(-1, length)
+        full[right] = values[np.repeat(right, counts)].reshape(np.count_nonzero(right), length)
         return full.reshape(-1), spread
     lists.read_varints(column.at, column.size, column.limit, column.bad, offsets, values)
     return values, offsets

@@ -16,7 +16,7 @@ from recordmill.records.wire import Bytes, Ints, short_extent, short_varint
 from recordmill.schemas.kernels import kernel
 
 # The fields of one name's line of counts, all int64.
-PRESENT, KINDLESS, EMPTY, VALUES, LEAST_VALUES, MOST_VALUES, FIRST_VALUES, FIRST_VARYING = range(8)
+PRESENT, KINDLESS, EMPTY, VALUES, LEAST_VALUES, MOST_VALUES, FIRST_LEAST, FIRST_MOST = range(8)  # FIRST_...: the first record with so many values
 BYTES_VALUES, TEXTS, LEAST_BYTES, MOST_BYTES, LEAST_INT, MOST_INT, SUM_INT = range(8, 15)
 RECORDS, LEAST_STEPS, MOST_STEPS, LAST_ROW = range(15, 19)
 KIND = 19  # 3 fields: how many Features of kind 1, 2, 3 (bytes, float, int64)
@@ -32,8 +32,8 @@ _FEATURES, _FEATURE_LISTS = 0x0A, 0x12  # tags of the two parts
 def new_counts(names: int) -> Ints:
     """Counts of nothing for that many names, slot 0 included."""
     counts = np.zeros((names, FIELDS), np.int64)
-    counts[:, [LEAST_VALUES, LEAST_BYTES, LEAST_INT, LEAST_STEPS, FIRST_VARYING, *range(FIRST_OF_KIND, FIRST_OF_KIND + 3)]] = NONE
-    counts[:, [MOST_VALUES, MOST_BYTES, MOST_STEPS, FIRST_VALUES, LAST_ROW]] = -1
+    counts[:, [LEAST_VALUES, LEAST_BYTES, LEAST_INT, LEAST_STEPS, FIRST_LEAST, FIRST_MOST, *range(FIRST_OF_KIND, FIRST_OF_KIND + 3)]] = NONE
+    counts[:, [MOST_VALUES, MOST_BYTES, MOST_STEPS, LAST_ROW]] = -1
     counts[:, MOST_INT] = -NONE - 1
     return counts
 
@@ -51,6 +51,16 @@ def _least(line: int, field: int, value: int) -> None:
 @kernel
 def _most(line: int, field: int, value: int) -> None:
     store64(line + 8 * field, max(load64(line + 8 * field), value))
+
+
+@kernel
+def _extreme(line: int, field: int, first: int, value: int, excess: int, record: int) -> None:
+    """Keep a least or most value and the first record that has it; excess: below 0 for a new extreme, 0 for the same again."""
+    if excess < 0:
+        store64(line + 8 * field, value)
+        store64(line + 8 * first, record)
+    elif excess == 0:
+        _least(line, first, record)
 
 
 @kernel
@@ -102,12 +112,8 @@ def count_feature(at: int, end: int, limit: int, record: int, line: int) -> None
     _add(line, PRESENT, 1)
     _add(line, EMPTY, 1 if count == 0 else 0)
     _add(line, VALUES, count)
-    _least(line, LEAST_VALUES, count)
-    _most(line, MOST_VALUES, count)
-    if load64(line + 8 * FIRST_VALUES) < 0:
-        store64(line + 8 * FIRST_VALUES, count)
-    elif load64(line + 8 * FIRST_VALUES) != count:
-        _least(line, FIRST_VARYING, record)
+    _extreme(line, LEAST_VALUES, FIRST_LEAST, count, count - load64(line + 8 * LEAST_VALUES), record)
+    _extreme(line, MOST_VALUES, FIRST_MOST, count, load64(line + 8 * MOST_VALUES) - count, record)
 
 
 @kernel

@@ -27,8 +27,8 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 
-_OTHER_NAMES = 1024  # names of unwanted features that are remembered, so that each is checked once; more are checked every time
-_OTHER_TEXT = 1 << 16  # bytes of such names
+_OTHER_NAMES = 256  # names of unwanted features that are remembered, so that each is checked once; more are checked every time
+_OTHER_TEXT = 1 << 14  # bytes of such names
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def decode(
     Raises:
         DataError: a record is no such message, or does not fit the schema; it names the first such record.
         KeyError: columns names a feature that the schema has not.
+        ValueError: a record does not lie inside data.
     """
     plan = _plan(schema, None if columns is None else tuple(columns))
     batch, _, _ = _attempt(data, starts, lengths, plan, columns is None)
@@ -128,16 +129,23 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
     return _Plan(chosen, to_arrow(chosen), table, tuple(storages), tuple(owners), matrix, 2 if chosen.message == SEQUENCE_EXAMPLE else 1)
 
 
-def _readonly(data: Bytes) -> Bytes:
-    """The same bytes as the one array type that the kernels are compiled for: contiguous and read-only, as a mapped file is."""
+def checked(data: Bytes, starts: Ints, lengths: Ints) -> tuple[Bytes, Ints, Ints]:
+    """The same bytes as the one array type that the kernels are compiled for: contiguous and read-only, as a mapped file is.
+
+    Raises:
+        ValueError: a record does not lie inside data, where the kernels would follow it.
+    """
+    starts, lengths = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
+    if len(starts) != len(lengths) or (len(starts) and (starts.min() < 0 or lengths.min() < 0 or (len(data) - lengths < starts).any())):
+        raise ValueError(f"{len(starts)} starts and {len(lengths)} lengths that do not lie inside the {len(data)} bytes of data")
     view = np.ascontiguousarray(data).view()
     view.flags.writeable = False
-    return view
+    return view, starts, lengths
 
 
 def _attempt(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, whole: bool) -> tuple[pa.RecordBatch | None, npt.NDArray[np.uint8], Ints]:
     """The batch or, if a record is bad, None; with the status and culprit of every row (see locate.Cells)."""
-    data, starts, lengths = _readonly(data), np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
+    data, starts, lengths = checked(data, starts, lengths)
     if plan.schema.message == PAYLOAD:
         return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty((0, 2), np.int64)
     cells = locate.new_cells(*plan.columns, len(starts))
@@ -168,7 +176,7 @@ def _read_unusual(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, names: 
     plain, plain_starts, plain_lengths = np.empty(room + SLACK, np.uint8), np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     at, size = np.empty(len(odd), np.int64), np.empty(len(odd), np.int64)
     plain_rows(data, starts[odd], lengths[odd], plan.parts, counts, plain, at, size)
-    plain = _readonly(plain)
+    plain.flags.writeable = False
     plain_starts[odd], plain_lengths[odd] = at, size
     refused = odd[counts < 0]
     locate.forget(odd[counts >= 0], cells.status, cells.columns)

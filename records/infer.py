@@ -6,7 +6,7 @@ lengths that vary) stays visible in `features`, for `inspect` to report.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from recordmill.records import census, locate
 from recordmill.records.census import FIRST_OF_KIND, IMAGES, KIND, NONE, new_counts, take_census
+from recordmill.records.decode import checked
 from recordmill.records.lists import SLACK
 from recordmill.records.magic import FORMATS
 from recordmill.records.names import Names, new_names
@@ -37,9 +38,9 @@ class FeatureCounts:
     per_step: it stands in the feature_lists; the counts of Features are then counts of steps.
     records: how many have the name. kinds: kind to how many Features; first: kind to the first place.
     kindless: Features with no list set, which count as missing. empty: lists without a value. values: of all lists together.
-    least_values, most_values: in one list; varying: the first place where the number differs from the first list's.
+    least_values, most_values: in one list; fewest_at, most_at: the first place of each.
     texts, images: how many bytes values are UTF-8 text, or an image of a format by its first bytes. least_bytes, most_bytes: of one value.
-    least_int, most_int, sum_int: of the int64 values. least_steps, most_steps: of one feature list.
+    least_int, most_int, sum_int: of the int64 values, the sum as an int64 that wraps. least_steps, most_steps: of one feature list.
     """
 
     name: str
@@ -52,7 +53,8 @@ class FeatureCounts:
     values: int = 0
     least_values: int | None = None
     most_values: int | None = None
-    varying: Place | None = None
+    fewest_at: Place | None = None
+    most_at: Place | None = None
     bytes_values: int = 0
     texts: int = 0
     images: Mapping[str, int] = field(default_factory=dict)
@@ -66,16 +68,15 @@ class FeatureCounts:
 
     def __add__(self, other: FeatureCounts) -> FeatureCounts:
         """The counts of both; self's records stand before other's."""
-        varying = self.varying or other.varying
-        if varying is None and self.most_values is not None and other.most_values is not None and self.most_values != other.most_values:
-            varying = min(other.first.values(), key=lambda place: place[1])
         return FeatureCounts(
             self.name, self.per_step, self.records + other.records, _sum(self.kinds, other.kinds), {**other.first, **self.first},
             self.kindless + other.kindless, self.empty + other.empty, self.values + other.values,
-            _least(self.least_values, other.least_values), _most(self.most_values, other.most_values), varying,
+            _least(self.least_values, other.least_values), _most(self.most_values, other.most_values),
+            _place_of(min, self.least_values, self.fewest_at, other.least_values, other.fewest_at),
+            _place_of(max, self.most_values, self.most_at, other.most_values, other.most_at),
             self.bytes_values + other.bytes_values, self.texts + other.texts, _sum(self.images, other.images),
             _least(self.least_bytes, other.least_bytes), _most(self.most_bytes, other.most_bytes),
-            _least(self.least_int, other.least_int), _most(self.most_int, other.most_int), self.sum_int + other.sum_int,
+            _least(self.least_int, other.least_int), _most(self.most_int, other.most_int), (self.sum_int + other.sum_int + (1 << 63)) % (1 << 64) - (1 << 63),
             _least(self.least_steps, other.least_steps), _most(self.most_steps, other.most_steps),
         )  # fmt: skip
 
@@ -105,6 +106,11 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 def _most(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else max(one, other)
+
+
+def _place_of(best: Callable[[int, int], int], one: int | None, here: Place | None, other: int | None, there: Place | None) -> Place | None:
+    """The place of the better number, the first one's if they are equal."""
+    return there if one is None or (other is not None and one != other and best(one, other) == other) else here
 
 
 @dataclass(frozen=True)
@@ -231,11 +237,12 @@ def infer(data: Bytes, starts: Ints, lengths: Ints, *, source: str = "", first_r
 
     Raises:
         DataError: there are more than MAX_NAMES different names.
+        ValueError: a record does not lie inside data.
     """
     room = _FIRST_NAMES
     while True:
         names, counts = new_names(room, room * _NAME_BYTES), new_counts(room + 1)
-        tally = _count(_readonly(data), np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64), first_record, names, counts)
+        tally = _count(*checked(data, starts, lengths), first_record, names, counts)
         if tally is not None:
             break
         if room >= MAX_NAMES:
@@ -271,8 +278,9 @@ def _count(data: Bytes, starts: Ints, lengths: Ints, first_record: int, names: N
         all_at, all_size = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
         all_at[odd], all_size[odd] = at, size
         status[odd[good]] = locate.UNREAD
+        plain.flags.writeable = False
         counts[:, census.LAST_ROW] = -1
-        left = take_census(_readonly(plain), all_at, all_size, first_record, names.address(), counts, status, parts)
+        left = take_census(plain, all_at, all_size, first_record, names.address(), counts, status, parts)
     return None if left < 0 else (status, parts)
 
 
@@ -281,19 +289,13 @@ def _counts(name: str, per_step: bool, line: list[int], source: str) -> FeatureC
         return None if value == nothing else value
 
     kinds = {kind: line[KIND + i] for i, kind in enumerate(_KINDS) if line[KIND + i]}
-    varying = known(line[census.FIRST_VARYING], NONE)
+    fewest_at, most_at = (None if line[at] == NONE else (source, line[at]) for at in (census.FIRST_LEAST, census.FIRST_MOST))
     ints = INT64 in kinds and line[census.LEAST_INT] <= line[census.MOST_INT]
     return FeatureCounts(
         name, per_step, line[census.RECORDS], kinds, {kind: (source, line[FIRST_OF_KIND + _KINDS.index(kind)]) for kind in kinds},
         line[census.KINDLESS], line[census.EMPTY], line[census.VALUES], known(line[census.LEAST_VALUES], NONE), known(line[census.MOST_VALUES], -1),
-        None if varying is None else (source, varying), line[census.BYTES_VALUES], line[census.TEXTS],
+        fewest_at, most_at, line[census.BYTES_VALUES], line[census.TEXTS],
         {name: line[IMAGES + i] for i, name in enumerate(FORMATS) if line[IMAGES + i]}, known(line[census.LEAST_BYTES], NONE),
         known(line[census.MOST_BYTES], -1), line[census.LEAST_INT] if ints else None, line[census.MOST_INT] if ints else None,
         line[census.SUM_INT], known(line[census.LEAST_STEPS], NONE), known(line[census.MOST_STEPS], -1),
     )  # fmt: skip
-
-
-def _readonly(data: Bytes) -> Bytes:
-    view = np.ascontiguousarray(data).view()
-    view.flags.writeable = False
-    return view

@@ -1,0 +1,332 @@
+"""The decoder against the encoder, TensorFlow, tfx-bsl and protobuf, and its answers to what does not fit."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from example_oracle import arrow_value, schemas_and_rows
+from hypothesis import HealthCheck, given, settings
+from protobuf_oracle import BAD, buffer, comparable, expected_row, messages
+from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, field, packed
+
+from recordmill.records.decode import decode, decode_lenient
+from recordmill.records.encode import encode
+from recordmill.records.infer import infer
+from recordmill.records.shard_file import read_frames
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+
+MIXED = Schema(
+    (
+        Feature("bytes", "bytes"),
+        Feature("floats", "float32", (None,)),
+        Feature("int", "int64", (), True),
+        Feature("ints", "int64", (None,)),
+        Feature("matrix", "float32", (2, 3)),
+        Feature("text", "string", (), True),
+        Feature("words", "string", (None,)),
+    )
+)
+ROWS: list[dict[str, Any]] = [
+    {"bytes": b"\xff\x00", "floats": [1.5, -0.0], "int": 5, "ints": [1, -1, 300], "matrix": [0.5] * 6, "text": "größe", "words": ["a", ""]},
+    {"bytes": None, "floats": None, "int": -(2**63), "ints": None, "matrix": None, "text": "", "words": None},
+    {"bytes": b"", "floats": [], "int": 2**63 - 1, "ints": [], "matrix": [float(i) for i in range(6)], "text": "x" * 300, "words": []},
+]
+
+
+def mixed_batch(repeat: int = 1) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(ROWS * repeat, schema=to_arrow(MIXED))
+
+
+def decode_all(records: Sequence[bytes], schema: Schema, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    return decode(*buffer(records), schema, columns)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(schemas_and_rows())
+def test_decode_of_encode_is_the_batch(drawn: tuple[Schema, list[dict[str, Any]]]) -> None:
+    schema, rows = drawn
+    batch = pa.RecordBatch.from_pylist([{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows], schema=to_arrow(schema))
+    frames = encode(batch, schema)
+    result = decode(frames.data, frames.starts + 12, frames.lengths, schema)
+    result.validate(full=True)
+    assert result.schema.equals(batch.schema, check_metadata=True)
+    assert result.equals(batch)
+
+
+def test_schema_and_order_of_a_projection() -> None:
+    frames = encode(mixed_batch(), MIXED)
+    result = decode(frames.data, frames.starts + 12, frames.lengths, MIXED, ["words", "int"])
+    assert result.schema.equals(to_arrow(MIXED.select(["words", "int"])), check_metadata=True)
+    assert result.to_pylist() == [{"words": row["words"], "int": row["int"]} for row in ROWS]
+    nothing = decode(frames.data, frames.starts + 12, frames.lengths, MIXED, [])
+    assert (nothing.num_rows, nothing.num_columns) == (3, 0)
+    with pytest.raises(KeyError, match="no feature 'other'"):
+        decode(frames.data, frames.starts + 12, frames.lengths, MIXED, ["other"])
+
+
+def test_features_not_asked_for_are_skipped_unread() -> None:
+    record = example([("broken", field(INT64, field(1, b"\xff"))), ("good", feature(INT64, [7]))])
+    schema = Schema((Feature("broken", "int64"), Feature("good", "int64")))
+    assert decode_all([record], schema, ["good"]).to_pylist() == [{"good": 7}]
+    with pytest.raises(DataError, match="truncated"):
+        decode_all([record], schema)
+    with pytest.raises(DataError, match="truncated"):  # all features of a smaller schema: nothing is skipped
+        decode_all([record], schema.select(["good"]))
+
+
+def test_same_as_parse_example() -> None:
+    tf = pytest.importorskip("tensorflow")
+    frames = encode(mixed_batch(), MIXED)
+    parsed = tf.io.parse_example(
+        [frames.payload(i).tobytes() for i in range(3)],
+        {
+            "bytes": tf.io.VarLenFeature(tf.string),
+            "floats": tf.io.RaggedFeature(tf.float32),
+            "int": tf.io.FixedLenFeature([], tf.int64),
+            "ints": tf.io.RaggedFeature(tf.int64),
+            "matrix": tf.io.FixedLenFeature([2, 3], tf.float32, default_value=[[-1.0] * 3] * 2),
+            "text": tf.io.FixedLenFeature([], tf.string),
+            "words": tf.io.VarLenFeature(tf.string),
+        },
+    )
+    got = decode(frames.data, frames.starts + 12, frames.lengths, MIXED)
+    assert parsed["int"].numpy().tolist() == got["int"].to_pylist()
+    assert [text.decode() for text in parsed["text"].numpy()] == got["text"].to_pylist()
+    assert [row or [] for row in got["ints"].to_pylist()] == parsed["ints"].to_list()
+    assert [row or [] for row in got["floats"].to_pylist()] == parsed["floats"].to_list()
+    assert [row or [-1.0] * 6 for row in got["matrix"].to_pylist()] == parsed["matrix"].numpy().reshape(3, 6).tolist()
+    assert parsed["bytes"].values.numpy().tolist() == [b"\xff\x00", b""]
+    assert [word.decode() for word in parsed["words"].values.numpy()] == ["a", ""]
+
+
+def test_same_as_tfx_bsl() -> None:
+    example_coder = pytest.importorskip("tfx_bsl.coders.example_coder")
+    frames = encode(mixed_batch(), MIXED)
+    decoder = example_coder.ExamplesToRecordBatchDecoder()
+    theirs = decoder.DecodeBatch([frames.payload(i).tobytes() for i in range(3)]).to_pydict()
+    ours = decode(frames.data, frames.starts + 12, frames.lengths, MIXED)
+    for one in MIXED:
+        values = ours[one.name].to_pylist()
+        listed = [value if one.shape or value is None else [value] for value in values]
+        assert [None if v is None else [w.encode() if isinstance(w, str) else w for w in v] for v in listed] == theirs[one.name]
+
+
+@pytest.mark.parametrize("order", ["same", "shuffled"])
+def test_any_order_of_the_map_and_any_number_of_other_names(order: str) -> None:
+    rng = np.random.default_rng(0)
+    names = [f"feature/{i}" for i in range(5)] + [f"other/{i}/{'x' * (i % 40)}" for i in range(400)]
+    schema = Schema(tuple(Feature(name, "int64") for name in names[:5]))
+    records = []
+    for row in range(40):
+        chosen = names if order == "same" else [names[i] for i in rng.permutation(len(names))]
+        records.append(example([(name, feature(INT64, [row * 1000 + names.index(name)])) for name in chosen]))
+    assert decode_all(records, schema).to_pylist() == [{name: row * 1000 + i for i, name in enumerate(names[:5])} for row in range(40)]
+
+
+def test_names_that_differ_in_the_middle_only() -> None:
+    names = [f"12345678{middle}12345678" for middle in ("", "a", "b", "aaaaaaaab", "aaaaaaaac", "baaaaaaab")]
+    record = example([(name, feature(INT64, [i])) for i, name in enumerate(names)])
+    schema = Schema(tuple(Feature(name, "int64") for name in reversed(names)))
+    assert decode_all([record, record], schema).to_pylist() == 2 * [{name: i for i, name in reversed(list(enumerate(names)))}]
+
+
+RAGGED = Schema((Feature("x", "int64", (None, None, 2)),))
+
+
+def ragged_record(values: Sequence[int], lengths: Sequence[int] | None) -> bytes:
+    parts = [("x/ragged_flat_values", feature(INT64, list(values)))]
+    if lengths is not None:
+        parts.append(("x/ragged_row_lengths_0", feature(INT64, list(lengths))))
+    return example(parts)
+
+
+def test_nested_lists() -> None:
+    records = [ragged_record([1, 2, 3, 4, 5, 6], [1, 0, 2]), example([]), ragged_record([], []), ragged_record([], [0, 0, 0])]
+    assert decode_all(records, RAGGED).to_pydict() == {"x": [[[[1, 2]], [], [[3, 4], [5, 6]]], None, [], [[], [], []]]}
+    deep = Schema((Feature("y", "int64", (None, None, None)),))
+    record = example(
+        [(f"y/ragged_{name}", feature(INT64, values)) for name, values in [("flat_values", []), ("row_lengths_0", [2]), ("row_lengths_1", [0, 0])]]
+    )
+    assert decode_all([record], deep).to_pydict() == {"y": [[[[], []]]]}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ragged_record([1, 2], [2]),
+        ragged_record([1, 2, 3], [1]),
+        ragged_record([1, 2], None),
+        ragged_record([1, 2], [-1, 2]),
+        ragged_record([1, 2, 3, 4], [2**62, 2**62, 2**62, 2**62 + 2]),
+    ],
+)
+def test_nested_lists_that_do_not_add_up(record: bytes) -> None:
+    good = ragged_record([1, 2], [0, 1])
+    batch, rows, bad = decode_lenient(*buffer([good, record, good]), RAGGED)
+    assert rows.tolist() == [0, 2]
+    assert batch.to_pydict() == {"x": [[[], [[1, 2]]]] * 2}
+    assert [(one.row, one.feature) for one in bad] == [(1, "x")]
+
+
+@pytest.mark.parametrize("name", ["key", "a feature with a name so long that it would fill the message " * 10])
+@pytest.mark.parametrize(
+    ("feature_of", "value", "words"),
+    [
+        (Feature("_", "int64"), feature(FLOAT, [1.0]), "another kind of list"),
+        (Feature("_", "int64"), feature(INT64, [1, 2]), "another number of values"),
+        (Feature("_", "int8", (None,)), feature(INT64, [1, 128]), "outside the range"),
+        (Feature("_", "bool"), feature(INT64, [2]), "outside the range"),
+        (Feature("_", "string"), feature(BYTES, [b"\xff"]), "not UTF-8"),
+        (Feature("_", "float64", (2,)), feature(BYTES, [b"12345678"]), "another number of bytes"),
+        (Feature("_", "float64", (None,)), feature(BYTES, [b"123456789"]), "another number of bytes"),
+        (Feature("_", "int64", (), True), b"", "missing"),
+        (Feature("_", "float32", (2, 2)), feature(FLOAT, [1.0]), "another number of values"),
+        (Feature("_", "bytes", (2,)), feature(BYTES, [b""]), "another number of values"),
+    ],
+)
+def test_errors_say_where_what_and_why(name: str, feature_of: Feature, value: bytes, words: str) -> None:
+    schema = Schema((Feature(name, feature_of.dtype, feature_of.shape, feature_of.required),))
+    with pytest.raises(DataError) as error:
+        decode(*buffer([example([(name, value)])]), schema, source="folder/part-00000.tfrecord", first_record=41, offsets=np.array([1234]))
+    text = str(error.value)
+    assert len(text) < 300
+    assert text.startswith(f"folder/part-00000.tfrecord: record 41, byte 1234: feature '{name[:40]}")
+    assert words in text
+
+
+def test_refused_bytes_say_where() -> None:
+    with pytest.raises(DataError, match=r"^f: record 1, byte 8: truncated.*\(at byte 1 of the record\)$"):
+        decode(*buffer([b"\x0a\x06\x0a\x04\x0a\x00\x12\x00", b"\x0a\x05"]), MIXED.select(["bytes"]), source="f")
+
+
+def test_records_outside_the_buffer_are_refused() -> None:
+    data = np.zeros(10, np.uint8)
+    for start, length in ((-1, 1), (0, 11), (10, 1), (5, -1), (2**63 - 1, 2)):
+        with pytest.raises(ValueError, match="do not lie inside"):
+            decode(data, np.array([start]), np.array([length]), MIXED)
+
+
+def test_records_that_are_no_examples() -> None:
+    schema = Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
+    records = [b"", b"\xff" * 100, b"text"]
+    assert decode_all(records, schema).to_pydict() == {"record": records}
+    assert decode_all(records, schema).schema.equals(to_arrow(schema), check_metadata=True)
+    assert decode_all(records, schema, []).num_rows == 3
+
+
+def test_no_records() -> None:
+    batch = decode_all([], MIXED)
+    assert batch.num_rows == 0
+    assert batch.schema.equals(to_arrow(MIXED), check_metadata=True)
+    assert decode_lenient(*buffer([b"\x0a"]), MIXED)[0].num_rows == 0
+
+
+def test_threads_share_a_plan() -> None:
+    """Each call has its own table of names, though the schema's is made once."""
+    scribe = Scribe(5, 0.05, {"int": INT64, "text": BYTES, "words": BYTES, "ints": INT64})
+    records = [scribe.message(False) for _ in range(500)]
+    schema = MIXED.select(["words", "ints"])
+    want = decode_lenient(*buffer(records), schema)
+    with ThreadPoolExecutor(8) as pool:
+        for batch, good, bad in pool.map(lambda _: decode_lenient(*buffer(records), schema), range(32)):
+            assert batch.equals(want[0])
+            assert good.tolist() == want[1].tolist()
+            assert bad == want[2]
+
+
+@pytest.mark.slow
+def test_a_column_beyond_2_gib() -> None:
+    value = np.random.default_rng(0).bytes(64 << 20)
+    data, starts, lengths = buffer([example([("x", feature(BYTES, [value])), ("n", feature(INT64, list(range(10))))])])
+    schema = Schema((Feature("n", "int64", (None,), True), Feature("x", "bytes", (), True)))
+    batch = decode(data, starts.repeat(34), lengths.repeat(34), schema)
+    assert batch["x"].nbytes > 2**31
+    assert batch["x"][33].as_buffer().equals(pa.py_buffer(value))
+    assert batch["n"].to_pylist() == 34 * [list(range(10))]
+
+
+_GUARDED = """
+import ctypes, mmap, sys
+import numpy as np
+sys.path[:0] = sys.argv[1:2]
+from wire_writer import Scribe
+from test_decode_fuzz import FLAT, KINDS, STEPPED
+from recordmill.records.decode import decode_lenient
+from recordmill.records.infer import infer
+from recordmill.records.shard_file import read_frames
+
+page = mmap.PAGESIZE
+memory = mmap.mmap(-1, 18 * page)
+base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+for at in (0, 17):
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(base + at * page), page, 0) == 0
+room = np.frombuffer(memory, np.uint8)[page : 17 * page]
+kept = 0
+for seed in range(300):
+    scribe = Scribe(seed, (0.0, 0.05, 0.3)[seed % 3], KINDS)
+    record = scribe.message(seed % 2 == 1)
+    for one in (record, scribe.mutated(record), record[: scribe.random.randrange(len(record) + 1)]):
+        if len(one) > len(room):
+            continue
+        for data in (room[len(room) - len(one) :], room[: len(one)]):
+            data[:] = np.frombuffer(one, np.uint8)
+            where = np.zeros(1, np.int64), np.array([len(one)])
+            kept += len(decode_lenient(data, *where, STEPPED if seed % 2 else FLAT)[1]) + infer(data, *where).records
+print("kept", kept)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="guards the pages around the buffer with Linux's mprotect")
+def test_nothing_outside_the_buffer_is_read() -> None:
+    """Records that end, and begin, at a page that may not be touched: reading one byte outside kills the process."""
+    pytest.importorskip("tensorflow.core.example.example_pb2")
+    done = subprocess.run([sys.executable, "-c", _GUARDED, str(Path(__file__).parent)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) > 1000
+
+
+def test_real_files_decode_to_what_protobuf_reads(shared_data: Path) -> None:
+    """Each file of other systems' making, by the schema inferred from it."""
+    folder = shared_data / "tfrecord"
+    records = 0
+    for line in (folder / "manifest.jsonl").read_text().splitlines():
+        about = json.loads(line)
+        (frames,) = read_frames(str(folder / about["path"]), batch_bytes=64 << 20)
+        payloads = [frames.payload(i).tobytes() for i in range(len(frames))]
+        found = infer(frames.data, frames.starts + 12, frames.lengths)
+        kind = max(about["msg"], key=about["msg"].get)
+        assert found.message == (kind if kind in ("Example", "SequenceExample") else "bytes"), about["path"]
+        schema = found.schema()
+        batch = decode(frames.data, frames.starts + 12, frames.lengths, schema)
+        batch.validate(full=True)
+        records += batch.num_rows
+        if found.message == "bytes":
+            assert batch["record"].to_pylist() == payloads
+            continue
+        for row, payload in zip(batch.to_pylist(), payloads, strict=True):
+            assert {name: comparable(value) for name, value in row.items()} == expected_row(payload, schema), about["path"]
+    assert records == 23558
+
+
+def test_the_oracle_refuses_what_it_should() -> None:
+    """The oracle's own check: without it, a decoder that refuses everything would pass."""
+    example_class, _, _ = messages()
+    made = example_class()
+    made.features.feature["int"].int64_list.value.append(7)
+    schema = Schema((Feature("int", "int64"),))
+    assert expected_row(made.SerializeToString(), schema) == {"int": 7}
+    assert expected_row(b"\x0a\x05", schema) is BAD
+    assert entry("int", feature(INT64, [7])) == made.SerializeToString()[2:]
+    assert packed(FLOAT, [1.5]) == b"\x0a\x04" + struct.pack("<f", 1.5)

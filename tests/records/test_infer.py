@@ -1,0 +1,264 @@
+"""Inference against what was written, its laws as a monoid, and files of other systems."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from protobuf_oracle import buffer, messages
+from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
+
+from recordmill.records.decode import decode
+from recordmill.records.encode import encode
+from recordmill.records.infer import Inference, infer
+from recordmill.records.shard_file import read_frames
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+
+JPEG, PNG = b"\xff\xd8\xff\xe0" + bytes(20), b"\x89PNG\r\n\x1a\n" + bytes(20)
+OTHERS = {
+    "GIF": b"GIF89a" + bytes(10),
+    "BMP": b"BM" + bytes([70, 0, 0, 0]) + bytes(10),
+    "WebP": b"RIFF\x10\0\0\0WEBPVP8 ",
+    "TIFF": b"II*\0\x08\0\0\0" + bytes(8),
+}
+
+
+def inferred(records: Sequence[bytes], source: str = "", first_record: int = 0) -> Inference:
+    return infer(*buffer(records), source=source, first_record=first_record)
+
+
+def of(rows: Sequence[dict[str, tuple[int, list[object]] | None]]) -> list[bytes]:
+    """Examples by hand: name to (kind, values), None for a Feature without a kind."""
+    return [example([(name, b"" if one is None else feature(one[0], one[1])) for name, one in row.items()]) for row in rows]  # type: ignore[arg-type]
+
+
+FIXED = (FLOAT, [1.0, 2.0])
+ROWS: list[dict[str, tuple[int, list[object]] | None]] = [
+    {"fixed": FIXED, "image": (BYTES, [JPEG]), "list": (INT64, [1, 2]), "one": (INT64, [-5]), "text": (BYTES, ["größe".encode()]), "some": (INT64, [1])},
+    {"fixed": FIXED, "image": (BYTES, [PNG]), "list": (INT64, []), "one": (INT64, [300]), "text": (BYTES, [b""]), "some": None},
+    {"fixed": FIXED, "image": (BYTES, [JPEG]), "list": (INT64, [7]), "one": (INT64, [0]), "text": (BYTES, [b"line\n"])},
+]
+SCHEMA = Schema(
+    (
+        Feature("fixed", "float32", (2,), True),
+        Feature("image", "bytes", (), True),
+        Feature("list", "int64", (None,), True),
+        Feature("one", "int64", (), True),
+        Feature("some", "int64"),
+        Feature("text", "string", (), True),
+    )
+)
+
+
+def test_schema_and_counts() -> None:
+    found = inferred(of(ROWS), "file", 100)
+    assert found.schema() == SCHEMA
+    assert (found.records, found.examples, found.sequences, found.others) == (3, 3, 0, 0)
+    image, text, listed, one, some = (found.features[name, False] for name in ("image", "text", "list", "one", "some"))
+    assert (image.images, image.texts, image.least_bytes, image.most_bytes) == ({"JPEG": 2, "PNG": 1}, 0, 24, 28)
+    assert (text.texts, text.least_bytes, text.most_bytes) == (3, 0, 7)
+    assert (listed.empty, listed.least_values, listed.most_values, listed.values) == (1, 0, 2, 3)
+    assert (listed.fewest_at, listed.most_at) == (("file", 101), ("file", 100))
+    assert (one.least_int, one.most_int, one.sum_int, one.length) == (-5, 300, 295, 1)
+    assert (some.records, some.present, some.kindless) == (2, 1, 1)
+    assert some.first == {"int64": ("file", 100)}
+
+
+def test_the_schema_decodes_its_records() -> None:
+    records = of(ROWS)
+    assert decode(*buffer(records), inferred(records).schema())["some"].to_pylist() == [1, None, None]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_image_formats(name: str) -> None:
+    found = inferred(of([{"x": (BYTES, [OTHERS[name]])}]))
+    assert found.features["x", False].images == {name: 1}
+    assert found.schema()["x"].dtype == "bytes"
+
+
+@pytest.mark.parametrize("value", [b"\x00\x01\x02\x03", bytes(784), b"\xff\xfe", b"a\x00b", b"12345678\x01234567"])
+def test_bytes_that_are_no_text(value: bytes) -> None:
+    assert inferred(of([{"x": (BYTES, [value])}])).schema() == Schema((Feature("x", "bytes", (), True),))
+
+
+@pytest.mark.parametrize("value", [b"", b"BMW is a company", b"\ttab\r\n", "日本語 \U0001f600".encode(), b"GIF", b"x" * 1000])
+def test_text(value: bytes) -> None:
+    assert inferred(of([{"x": (BYTES, [value])}])).schema() == Schema((Feature("x", "string", (), True),))
+
+
+def test_a_feature_that_never_has_a_value() -> None:
+    records = of([{"x": None}, {}])
+    schema = inferred(records).schema()
+    assert schema == Schema((Feature("x", "bytes"),))
+    assert decode(*buffer(records), schema).to_pydict() == {"x": [None, None]}
+
+
+def test_conflicts_are_told_by_feature_and_record() -> None:
+    found = inferred(of([{"x": (INT64, [1])}, {"x": (INT64, [2])}]), "a") + inferred(of([{"x": (INT64, [1])}, {"x": (FLOAT, [2.0])}]), "b", 7)
+    assert found.conflicts() == ["feature 'x': int64_list first in a record 0 (3 times), float_list first in b record 8 (1 times)"]
+    with pytest.raises(DataError, match=r"no schema fits all records: feature 'x': int64_list first in a record 0"):
+        found.schema()
+    assert found.schema(keep_conflicts=True) == Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
+
+
+def test_nested_lists() -> None:
+    schema = Schema((Feature("deep", "string", (None, None, None), True), Feature("pairs", "float32", (None, None, 2))))
+    rows = [{"deep": [[["a"], []], []], "pairs": [[[1.0, 2.0]], []]}, {"deep": [], "pairs": None}]
+    frames = encode(pa.RecordBatch.from_pylist(rows, schema=to_arrow(schema)), schema)
+    assert infer(frames.data, frames.starts + 12, frames.lengths).schema() == schema
+
+
+def test_names_like_nested_lists_whose_lengths_do_not_add_up() -> None:
+    records = of([{"x/ragged_flat_values": (INT64, [1, 2, 3]), "x/ragged_row_lengths_0": (INT64, [2])}])
+    assert inferred(records).schema().names == ("x/ragged_flat_values", "x/ragged_row_lengths_0")
+
+
+def test_sequence_examples() -> None:
+    _, sequence_example, _ = messages()
+    records = []
+    for steps in ([[1], [2, 3]], []):
+        message = sequence_example()
+        message.context.feature["length"].int64_list.value.append(len(steps))
+        for step in steps:
+            message.feature_lists.feature_list["ints"].feature.add().int64_list.value.extend(step)
+            message.feature_lists.feature_list["words"].feature.add().bytes_list.value.append(b"word")
+        message.feature_lists.feature_list["pairs"].feature.add().float_list.value.extend([1, 2])
+        records.append(message.SerializeToString())
+    found = inferred(records)
+    assert (found.sequences, found.message) == (2, SEQUENCE_EXAMPLE)
+    assert found.schema() == Schema(
+        (
+            Feature("ints", "int64", (None, None), per_step=True),
+            Feature("length", "int64", (), True),
+            Feature("pairs", "float32", (None, 2), True, per_step=True),
+            Feature("words", "string", (None,), per_step=True),
+        ),
+        message=SEQUENCE_EXAMPLE,
+    )
+    assert (found.features["words", True].least_steps, found.features["words", True].most_steps) == (2, 2)
+    assert decode(*buffer(records), found.schema()).to_pylist()[0] == {"ints": [[1], [2, 3]], "length": 2, "pairs": [[1.0, 2.0]], "words": ["word", "word"]}
+
+
+def test_a_name_in_both_parts_is_a_conflict() -> None:
+    _, sequence_example, _ = messages()
+    message = sequence_example()
+    message.context.feature["x"].int64_list.value.append(1)
+    message.feature_lists.feature_list["x"].feature.add().int64_list.value.append(1)
+    with pytest.raises(DataError, match="'x': stands in the context and in the feature lists"):
+        inferred([message.SerializeToString()]).schema()
+
+
+@pytest.mark.parametrize(
+    "records", [[b"plain text"], [b"\xff\xff"], [field(1, field(1, field(1, b"\n\x03key"))) + field(2, b"")], [b"\x08\x01", b"\x10\x02"], [bytes(100)]]
+)
+def test_records_that_are_no_examples(records: list[bytes]) -> None:
+    found = inferred(records, "f", 5)
+    assert (found.others, found.first_other) == (len(records), ("f", 5))
+    assert found.schema() == Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
+
+
+def test_a_few_bad_records_do_not_hide_the_rest() -> None:
+    found = inferred([*of(ROWS), b"\xff"])
+    assert (found.examples, found.others, found.first_other) == (3, 1, ("", 3))
+    assert found.schema() == SCHEMA
+
+
+def test_nothing_seen() -> None:
+    assert infer(*buffer([])) == Inference()
+    assert Inference().schema() == Schema(())
+
+
+def test_more_names_than_there_is_room_for_at_first() -> None:
+    records = of([{f"row {row} name {i}": (INT64, [i]) for i in range(1000)} for row in range(6)])
+    found = inferred(records)
+    assert len(found.features) == 6000
+    assert not any(one.required for one in found.schema())
+
+
+def _normal(found: Inference) -> Inference:
+    return Inference(found.examples, found.sequences, found.others, found.first_other, dict(sorted(found.features.items())))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.1]), st.booleans(), st.lists(st.integers(0, 20), min_size=1, max_size=3))
+def test_parts_add_up_to_the_whole(seed: int, oddity: float, sequence: bool, cuts: list[int]) -> None:
+    scribe = Scribe(seed, oddity, {"a": INT64, "b": BYTES, "c": FLOAT, "long name of a feature": BYTES})
+    records = [scribe.message(sequence) for _ in range(20)]
+    whole = inferred(records, "f")
+    edges = [0, *sorted(cuts), len(records)]
+    parts = [inferred(records[begin:end], "f", begin) for begin, end in itertools.pairwise(edges)]
+    left, right = Inference(), Inference()
+    for part in parts:
+        left = left + part
+    for part in reversed(parts):
+        right = part + right
+    assert _normal(left) == _normal(right) == _normal(whole)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32))
+def test_counts_are_those_of_protobuf(seed: int) -> None:
+    """However unusually the records are written."""
+    example_class, _, error = messages()
+    scribe = Scribe(seed, 0.1, {"a": INT64, "b": BYTES, "c": FLOAT})
+    records = [scribe.message(False) for _ in range(20)]
+    found = inferred(records)
+    parsed = []
+    for record in records:
+        try:
+            message = example_class.FromString(record)
+        except error:
+            continue
+        message.DiscardUnknownFields()
+        if message.features.feature or not record:
+            parsed.append(message)
+    for name in "abc":
+        wanted: dict[str, int] = {}
+        for message in parsed:
+            if name in message.features.feature and (which := message.features.feature[name].WhichOneof("kind")):
+                wanted[which.removesuffix("_list")] = wanted.get(which.removesuffix("_list"), 0) + 1
+        assert dict(found.features[name, False].kinds) if (name, False) in found.features else wanted == {}
+
+
+def test_real_files(shared_data: Path) -> None:
+    """Kinds, counts and text of every file, as its manifest has them (it was made with TensorFlow's own parser)."""
+    features = 0
+    for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines():
+        about = json.loads(line)
+        if set(about["msg"]) != {"Example"}:
+            continue
+        found = Inference()
+        for batch in read_frames(str(shared_data / "tfrecord" / about["path"]), batch_bytes=1 << 16):
+            found = found + infer(batch.data, batch.starts + 12, batch.lengths, first_record=batch.first_record)
+        assert found.examples == about["n"], about["path"]
+        assert {name for name, _ in found.features} == set(about["feats"]), about["path"]
+        for name, truth in about["feats"].items():
+            counts = found.features[name, False]
+            assert {f"{kind}_list": count for kind, count in counts.kinds.items()} == {k: n for k, n in truth["kinds"].items() if k.endswith("_list")}
+            if not counts.kindless:
+                assert [counts.least_values, counts.most_values] == truth["len"], (about["path"], name)
+            assert sum(counts.images.values()) == sum(truth["magic"].get(one, 0) for one in ("jpeg", "png", "gif", "bmp", "webp", "tiff"))
+            features += 1
+    assert features > 500
+
+
+def test_a_large_batch_counts_like_small_ones() -> None:
+    rng = np.random.default_rng(0)
+    schema = Schema((Feature("a", "int64", (None,), True), Feature("b", "float32", (), True)))
+    lists = [rng.integers(-(2**60), 2**60, size) for size in rng.integers(0, 50, 2000)]
+    batch = pa.record_batch([pa.array(lists, pa.large_list(pa.int64())), pa.array(rng.normal(size=2000).astype(np.float32))], schema=to_arrow(schema))
+    frames = encode(batch, schema)
+    found = infer(frames.data, frames.starts + 12, frames.lengths)
+    assert found.schema() == schema
+    everything = np.concatenate(lists)
+    counts = found.features["a", False]
+    assert (counts.least_int, counts.most_int, counts.values) == (everything.min(), everything.max(), len(everything))
