@@ -85,8 +85,8 @@ case "${1:-}" in
   *)
     install
     if [ $# -ge 2 ]; then # what stands in a folder of the user's is never replaced
-      build_and_read "" "$1" "$2" "$2-read"
-      say "Done. Shards: $2, Parquet and NumPy: $2-read"
+      build_and_read "" "$1" "${2%/}" "${2%/}-read"
+      say "Done. Shards: ${2%/}, Parquet and NumPy: ${2%/}-read"
     else
       build_and_read --overwrite "$1" "$work/out/own" "$work/read/own"
       say "Done. Shards: $work/out/own, Parquet and NumPy: $work/read/own"
