@@ -71,7 +71,9 @@ class CsvOptions:
         try:
             object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
             "".encode(self.encoding)
-        except LookupError:
+        except LookupError as error:
+            if "text encoding" in str(error):
+                raise UsageError(f"encoding {self.encoding!r} is no text encoding; for example utf-8, latin-1, cp1252, utf-16, shift_jis") from None
             raise UsageError(f"encoding {self.encoding!r} is unknown; for example utf-8, latin-1, cp1252, utf-16, shift_jis") from None
 
 

@@ -1,0 +1,73 @@
+"""The lattice: a monoid whose result does not depend on order or grouping, and the table of what each mixture becomes."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recordmill.schemas.feature import Feature
+from recordmill.schemas.lattice import AWARE, BEYOND_NANOS, BOOL, FLOAT32, INT64, MICROS, MILLIS, NAIVE, NANOS, SECONDS, TEXT, Seen, resolve
+
+counts = st.integers(0, 1 << 40)
+moments = st.builds(
+    lambda unit, zone, beyond: unit | zone | beyond,
+    st.sampled_from([SECONDS, MILLIS, MICROS, NANOS]),
+    st.sampled_from([NAIVE, AWARE]),
+    st.sampled_from([0, BEYOND_NANOS]),
+)
+classes_of_a_column = st.lists(st.one_of(st.sampled_from([BOOL, INT64, FLOAT32, TEXT]), moments), max_size=5).map(lambda seen: reduce(or_, seen, 0))
+seens = st.builds(Seen, classes_of_a_column, counts, st.dictionaries(st.sampled_from(["", "NA", "-"]), counts), counts, counts, counts, counts)
+
+
+@given(st.lists(seens, max_size=6), st.randoms(use_true_random=False))
+def test_order_and_grouping_do_not_matter(parts: list[Seen], random: object) -> None:
+    whole = sum(parts, Seen())
+    shuffled = list(parts)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert sum(shuffled, Seen()) == whole
+    assert reduce(lambda right, left: left + right, reversed(parts), Seen()) == whole
+    assert Seen() + whole == whole + Seen() == whole
+
+
+@given(classes_of_a_column, classes_of_a_column)
+def test_a_column_never_becomes_narrower(one: int, other: int) -> None:
+    height = {"bool": 1, "int64": 1, "float32": 2, "string": 9}
+    both = resolve(one | other)
+    for part in (one, other):
+        if part:
+            assert height.get(both, 3) >= height.get(resolve(part), 3) or both.startswith("timestamp")
+    assert Feature("x", both).dtype == both
+
+
+@pytest.mark.parametrize(
+    ("classes", "dtype"),
+    [
+        (0, "string"),
+        (BOOL, "bool"),
+        (BOOL | INT64, "string"),
+        (INT64, "int64"),
+        (FLOAT32, "float32"),
+        (INT64 | FLOAT32, "float32"),
+        (INT64 | TEXT, "string"),
+        (INT64 | SECONDS | NAIVE, "string"),
+        (SECONDS | NAIVE, "timestamp[s]"),
+        (SECONDS | MILLIS | NAIVE, "timestamp[ms]"),
+        (SECONDS | MICROS | AWARE, "timestamp[us, UTC]"),
+        (NANOS | SECONDS | AWARE, "timestamp[ns, UTC]"),
+        (SECONDS | NAIVE | AWARE, "string"),
+        (NANOS | NAIVE | BEYOND_NANOS, "string"),
+        (MICROS | NAIVE | BEYOND_NANOS, "timestamp[us]"),
+        (TEXT, "string"),
+    ],
+)
+def test_mixtures(classes: int, dtype: str) -> None:
+    assert resolve(classes) == Seen(classes).dtype == dtype
+
+
+def test_quoted_null_tokens_are_values_of_text_only() -> None:
+    seen = Seen(INT64, 10, {"": 2}, soft_nulls=3)
+    assert (seen.null_count("int64"), seen.null_count("string"), seen.null_count("bytes")) == (5, 2, 2)

@@ -1,0 +1,214 @@
+"""Numbers, truth values and moments in text, against Python's own reading of them."""
+
+from __future__ import annotations
+
+import re
+import struct
+from datetime import datetime, timedelta, timezone
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from recordmill.schemas.lattice import AWARE, BEYOND_NANOS, BOOL, FLOAT32, INT64, MICROS, MILLIS, NAIVE, NANOS, SECONDS, TEXT
+from recordmill.sources.decimal_text import scale
+from recordmill.sources.text_values import INEXACT_DECIMAL, INEXACT_INTEGER, NO_LOSS, NOT_A_NUMBER, OVERFLOW, classify, magnitude, scan_number, truth
+from recordmill.sources.timestamp_text import classify_timestamp, scan_timestamp
+
+numbers = st.one_of(
+    st.floats().map(repr),
+    st.floats(width=32).map(lambda value: repr(np.float32(value)).removeprefix("np.float32(").removesuffix(")")),
+    st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{0,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+    st.from_regex(r"-?0?\.[0-9]{1,25}", fullmatch=True),
+    st.integers(-(2**70), 2**70).map(str),
+)
+texts = st.one_of(numbers, st.text("0123456789+-.eEnaifty tTrRuUlLsS:Z\u00e9", max_size=12), st.datetimes().map(str), st.dates().map(str))
+
+
+def buffer(text: str) -> tuple[np.ndarray, int, int]:
+    """The text amid others, so that a kernel that looks beyond its bounds reads digits."""
+    data = text.encode()
+    return np.frombuffer(bytearray(b"9" * 12 + data + b"9" * 12), np.uint8), 12, 12 + len(data)
+
+
+def number(text: str) -> float | None:
+    """The value as the kernels read it; None if they leave it to Python."""
+    kind, _, negative, digits, power, _, _, cut = scan_number(*buffer(text))
+    assert kind != NOT_A_NUMBER
+    value, decided = magnitude(np.uint64(digits), power, cut)
+    return (-value if negative else value) if decided else None
+
+
+def bits(value: float) -> bytes:
+    return struct.pack("<d", value)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(numbers)
+@example("9007199254740993")
+@example("5e-324")
+@example("2.4703282292062327e-324")
+@example("2.2250738585072011e-308")
+@example("1.7976931348623158e308")
+@example("1.7976931348623159e308")
+@example("8.5")
+@example("-0.0")
+@example("0" * 30 + "1" + "0" * 30 + "e-31")
+@example("1e-400")
+@example("1e400")
+@example("1e99999999999999999999")
+def test_decimals_are_rounded_as_python_rounds(text: str) -> None:
+    if re.search("nan|inf", text):
+        return
+    value = number(text)
+    assert value is None or bits(value) == bits(float(text))
+
+
+def test_hardly_any_decimal_is_left_to_python() -> None:
+    random = np.random.default_rng(7)
+    values = np.concatenate([random.random(3000), random.standard_normal(3000) * 10.0 ** random.integers(-300, 300, 3000)])
+    assert sum(number(repr(float(value))) is None for value in values) == 0
+
+
+def test_halves_go_to_even() -> None:
+    random = np.random.default_rng(7)
+    for whole in random.integers(2**52, 2**53, 2000).tolist():
+        assert scale(np.uint64(2 * whole + 1), 0) == (float(2 * whole + 1), True)
+        assert scale(np.uint64(10 * whole + 5), -1) == (float(f"{whole}.5"), True)
+
+
+def expected_class(text: str) -> int:
+    if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+        return BOOL
+    if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
+        return INT64 if -(2**63) <= int(text) < 2**63 else TEXT
+    if re.fullmatch(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text) or re.fullmatch(r"(?i)-?(nan|inf|infinity)", text):
+        return FLOAT32
+    return expected_moment(text)[0] or TEXT
+
+
+def expected_moment(text: str) -> tuple[int, datetime | None]:
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?", text, re.ASCII)
+    if match is None:
+        return 0, None
+    day, minutes, seconds, fraction, zone = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{day}T{minutes or '00:00'}{(seconds or ':00')[:3]}{(zone or 'Z').replace('Z', '+00:00')}")
+    except ValueError:
+        return 0, None
+    unit = (SECONDS, MILLIS, MICROS, NANOS)[(len(fraction or "") + 2) // 3]
+    whole = (moment.replace(tzinfo=None) - datetime(1970, 1, 1) - (moment.utcoffset() or timedelta())) // timedelta(seconds=1)
+    beyond = 0 if -9_223_372_036 <= whole < 9_223_372_036 else BEYOND_NANOS
+    return unit | (AWARE if zone else NAIVE) | beyond, moment
+
+
+@settings(max_examples=1500, deadline=None)
+@given(texts)
+@example("007")
+@example("+49")
+@example("-0")
+@example(".")
+@example("-")
+@example("1e")
+@example("1e+")
+@example("1_000")
+@example("0x10")
+@example("00.5")
+@example("5.")
+@example("-.5")
+@example("-inf")
+@example("+inf")
+@example("nano")
+@example("tRUE")
+@example("TrUE")
+@example("9223372036854775807")
+@example("9223372036854775808")
+@example("-9223372036854775808")
+@example("2020-01-01T00:00+24:00")
+@example("0001-01-01T00:00+23:59")
+@example("9999-12-31T23:59:59.999999999-23:59")
+@example("2020-01-01T24:00")
+@example("2020-01-01T00:00:60")
+@example("2020-01-01T00:00:00.")
+@example("2020-01-01T00:00:00.1234567890")
+@example("2020-01-01t00:00:00z")
+@example("0000-01-01")
+@example("1900-02-29")
+@example("2000-02-29")
+@example("2020-1-01")
+def test_classes(text: str) -> None:
+    found = classify(*buffer(text))[0] if text else TEXT
+    assert found == (expected_class(text) if text else TEXT)
+
+
+def expected_loss(text: str) -> int:
+    value = float(text)
+    if re.fullmatch("-?[0-9]+", text):
+        return NO_LOSS if Decimal(float(np.float32(int(text)))) == int(text) else INEXACT_INTEGER
+    if abs(value) >= float(np.finfo(np.float32).max) + 2.0**103:
+        return OVERFLOW
+    single = float(np.float32(value))
+    exact = Decimal(text)
+    if not exact or (single == value and value):
+        return NO_LOSS
+    digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
+    if len(digits) > 9:
+        return INEXACT_DECIMAL
+    rounded = Context(prec=len(digits), rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999).create_decimal(Decimal(single))
+    return NO_LOSS if rounded == exact else INEXACT_DECIMAL
+
+
+@settings(max_examples=1500, deadline=None)
+@given(numbers)
+@example("0.1")
+@example("16777217")
+@example("16777216")
+@example("16777217.0")
+@example("41.985015101")
+@example("0.10000000149011612")
+@example("3.4028235e38")
+@example("3.40282357e38")
+@example("1e-40")
+@example("1e-45")
+@example("1e-50")
+@example("8388608.5")
+@example("9.999999e37")
+@example("33554434")
+@example("123456789e3")
+def test_digits_that_float32_loses(text: str) -> None:
+    if re.search("nan|inf", text):
+        assert classify(*buffer(text)) == (FLOAT32, NO_LOSS)
+        return
+    found, loss = classify(*buffer(text))
+    if found == TEXT:
+        return
+    assert loss == expected_loss(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", 1), ("True", 1), ("TRUE", 1), ("false", 0), ("False", 0), ("FALSE", 0), ("tRUE", -1), ("t", -1), ("", -1), ("truer", -1)]
+)
+def test_truth(text: str, value: int) -> None:
+    assert truth(*buffer(text)) == value
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.datetimes(), st.sampled_from(["", "Z", "+00:00", "-11:30", "+05:45"]), st.sampled_from(["T", " "]), st.integers(0, 9))
+def test_moments(moment: datetime, zone: str, separator: str, digits: int) -> None:
+    fraction = f"{moment.microsecond:06d}789"[:digits]
+    text = moment.strftime(f"{moment.year:04d}-%m-%d{separator}%H:%M:%S") + (f".{fraction}" if digits else "") + zone
+    unit, aware, seconds, nanos = scan_timestamp(*buffer(text))
+    offset = timedelta() if zone in ("", "Z") else datetime.fromisoformat(f"2000-01-01T00:00{zone}").utcoffset()
+    assert offset is not None
+    assert seconds == (moment.replace(microsecond=0, tzinfo=timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc) - offset) // timedelta(seconds=1)
+    assert nanos == int(fraction.ljust(9, "0"))
+    assert (unit, aware) == ((SECONDS, MILLIS, MICROS, NANOS)[(digits + 2) // 3], zone != "")
+    assert classify_timestamp(*buffer(text)) & ~BEYOND_NANOS == unit | (AWARE if aware else NAIVE)
+
+
+def test_every_day_of_the_calendar() -> None:
+    for ordinal in range(1, datetime.max.toordinal(), 97):
+        day = datetime.fromordinal(ordinal)
+        assert scan_timestamp(*buffer(day.strftime(f"{day.year:04d}-%m-%d")))[2] == (ordinal - 719_163) * 86_400
