@@ -1,0 +1,187 @@
+"""Text as lines and as documents against plain Python, and what is not UTF-8."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from source_reading import read_all, values
+
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources import lines, text_lines
+from recordmill.sources.contract import PlanOptions
+from recordmill.sources.listing import list_inputs
+from recordmill.sources.text import TextOptions, TextSource, plan_text
+from recordmill.storage import digest
+from recordmill.storage.digest import digest_file
+
+
+def plan(*paths: Path, options: TextOptions | None = None, **common: Any) -> TextSource:
+    return plan_text(list_inputs([str(path) for path in paths]), options or TextOptions(), PlanOptions(**common))
+
+
+def plain_lines(content: bytes) -> list[str]:
+    """What the module's docstring says, the plain way."""
+    pieces = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    last = pieces.pop()
+    return [piece.removesuffix(b"\r").decode() for piece in pieces] + ([last.decode()] if last else [])
+
+
+def test_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeffone\r\n\n two\u2028\x0b\x85\rthree \n\t\nlast".encode())
+    source = plan(path)
+    assert source.mode == "lines"
+    assert source.schema == Schema((Feature("text", "string", required=True),))
+    rows, _ = read_all(source)
+    assert [row[2]["text"] for row in rows] == ["one", "", " two\u2028\x0b\x85\rthree ", "\t", "last"]
+    assert source.digests == {0: digest_file(str(path))}
+    rows, _ = read_all(plan(path, options=TextOptions(blank_lines=False)))
+    assert [(row[1], row[2]["text"]) for row in rows] == [(0, "one"), (2, " two\u2028\x0b\x85\rthree "), (4, "last")]
+
+
+def test_what_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"good\nb\xe4d\nalso good\n\xed\xa0\x80\n\xc3")
+    rows, rejects = read_all(plan(path))
+    assert [row[1] for row in rows] == [0, 2]
+    assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "encoding"), ("line 4", "encoding"), ("line 5", "encoding")]
+    assert rejects[0].message == "is not UTF-8: byte 0xE4 at byte 1 of the line; declare the file's --encoding"
+    assert [row["text"] for row in values(read_all(plan(path, options=TextOptions(encoding="latin-1")))[0])][1] == "bäd"
+
+
+def test_documents_with_classes(tmp_path: Path) -> None:
+    for name, content in {"neg/1.txt": b"bad\n", "neg/2.txt": b"\xff", "pos/1.txt": b"", "pos/2.txt": b"\xef\xbb\xbfgood"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    source = plan(tmp_path, options=TextOptions(mode="documents"))
+    assert [(f.name, f.describe(), f.required, f.classes) for f in source.schema] == [
+        ("text", "string", True, None),
+        ("source", "string", True, None),
+        ("label", "int64", True, ("neg", "pos")),
+        ("class_name", "string", True, None),
+    ]
+    assert source.schema.label == "label"
+    rows, rejects = read_all(source)
+    assert values(rows) == [
+        {"text": "bad\n", "source": "neg/1.txt", "label": 0, "class_name": "neg"},
+        *([{"text": "", "source": "pos/1.txt", "label": 1, "class_name": "pos"}] if len(source.files) == 4 else []),
+        {"text": "good", "source": "pos/2.txt", "label": 1, "class_name": "pos"},
+    ]
+    assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [("neg/2.txt", "line 1, byte 0", "encoding")]
+    digests = {ordinal: digest for unit in source.units for chunk in source.read(unit) for ordinal, digest in chunk.digests.items()}
+    assert digests == {ordinal: digest_file(file.path) for ordinal, file in enumerate(source.files)}
+    labelled = plan(tmp_path, options=TextOptions(mode="lines"))
+    assert values(read_all(labelled)[0])[0] == {"text": "bad", "label": 0, "class_name": "neg"}
+
+
+def test_the_mode_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x\ny\n")
+    assert plan(tmp_path).notes[0].startswith("read as lines: one file or few")
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("x\ny\n")
+    assert plan(tmp_path).notes[0] == "read as documents: 6 small files (--mode lines makes each line a record)"
+    with pytest.raises(UsageError, match="text mode is 'words'; it is auto, lines or documents"):
+        TextOptions(mode="words")
+
+
+def test_long_records_are_rejects(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("short\n" + "x" * 50 + "\nshort\n")
+    rows, rejects = read_all(plan(path, options=TextOptions(max_line_bytes=20)))
+    assert [row[1] for row in rows] == [0, 2]
+    assert [(reject.place, reject.message) for reject in rejects] == [("line 2", "the line has 50 bytes, more than the 20 that --max-line-bytes allows")]
+    _, rejects = read_all(plan(path, options=TextOptions(mode="documents", max_line_bytes=20)))
+    assert [(reject.place, reject.reason) for reject in rejects] == [("", "too_long")]
+
+
+def test_wrong_options(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("x\n")
+    with pytest.raises(UsageError, match=r"--dtype text=int64: text has text \(string\), which can't be others"):
+        plan(path, dtypes={"text": "int64"})
+    with pytest.raises(UsageError, match="--label y: no such column; there are text"):
+        plan(path, label="y")
+    path.write_bytes("x\n".encode("utf-16"))
+    with pytest.raises(DataError, match="byte order mark of utf-16"):
+        plan(path)
+    assert values(read_all(plan(path, options=TextOptions(encoding="utf-16")))[0]) == [{"text": "x"}]
+
+
+def test_carriage_returns_alone_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\rtwo\rthree")
+    source = plan(path)
+    assert values(read_all(source)[0]) == [{"text": "one\rtwo\rthree"}]
+    assert source.notes[-1] == "a.txt: one line with 2 carriage returns, which end no line here; convert it if they should"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(alphabet="aé\r\n\u2028 \x0b😀", max_size=60), st.integers(1, 20), st.integers(1, 20))
+def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int, block: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes((content + "end").encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_lines, "cut_regions", lambda size: lines.cut_regions(size, region))
+        patch.setattr(lines.file_lines, "__defaults__", (block,))
+        patch.setattr(text_lines, "CHUNK_BYTES", region)
+        patch.setattr(digest, "CHUNK_BYTES", region)
+        source = plan(path)
+        rows, rejects = read_all(source)
+        assert source.digests == {0: digest_file(str(path))}
+    assert [row[2]["text"] for row in rows] == plain_lines(path.read_bytes())
+    assert [row[1] for row in rows] == list(range(len(rows)))
+    assert rejects == []
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=40), st.sampled_from(["utf-16", "utf-32-be", "utf-7", "gb18030"]), st.integers(1, 9))
+def test_encodings_are_decoded_across_blocks(tmp_path: Path, content: str, encoding: str, block: int) -> None:
+    path = tmp_path / "a.txt"
+    content = "x" + content.encode("utf-8", "ignore").decode()
+    path.write_bytes(content.encode(encoding))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines.stream_lines, "__defaults__", (block,))
+        rows, _ = read_all(plan(path, options=TextOptions(mode="lines", encoding=encoding)))
+    assert [row[2]["text"] for row in rows] == plain_lines(content.encode())
+
+
+def test_naughty_strings(shared_data: Path) -> None:
+    path = shared_data / "text" / "blns" / "blns.txt"
+    rows, rejects = read_all(plan(path))
+    assert [row[2]["text"] for row in rows] == plain_lines(path.read_bytes())
+    assert len(rows) > 700
+    assert rejects == []
+
+
+def test_languages(shared_data: Path) -> None:
+    root = shared_data / "text" / "udhr2-languages"
+    source = plan(root)
+    rows, rejects = read_all(source)
+    assert source.mode == "documents"
+    assert len(rows) == 388
+    assert rejects == []
+    for _, _, row in rows:
+        assert row["text"].encode() == (Path(source.files[0].path).parents[source.files[0].name.count("/")] / row["source"]).read_bytes().removeprefix(
+            b"\xef\xbb\xbf"
+        )
+
+
+def test_reviews(shared_data: Path, tmp_path: Path) -> None:
+    root = shared_data / "text" / "movie_reviews"
+    source = plan(root)
+    rows, rejects = read_all(source)
+    assert (len(rows), len(rejects), source.schema["label"].classes) == (2000, 0, ("neg", "pos"))
+    assert sum(row[2]["label"] for row in rows) == 1000
+    by_source = {row[2]["source"]: row[2]["text"] for row in rows}
+    for path in sorted(root.rglob("*.txt"))[:50]:
+        assert by_source[path.relative_to(root).as_posix()] == path.read_bytes().decode()
+    packed = tmp_path / "vocab.txt.gz"
+    vocabulary = next((shared_data / "text" / "tydiqa").rglob("*vocab*"))
+    packed.write_bytes(gzip.compress(vocabulary.read_bytes()))
+    assert [row[2]["text"] for row in read_all(plan(packed))[0]] == plain_lines(vocabulary.read_bytes())
