@@ -1,7 +1,7 @@
 """Encoded images of a batch to one uint8 tensor, in the graph: decoded, resized with antialiasing, of the channels asked for.
 
-JPEG, PNG, GIF (its first frame) and BMP are TensorFlow's own; what it does not know (WebP, TIFF) goes through Pillow. EXIF orientation
-is not applied, as in tf.io. A missing image is black.
+JPEG, PNG and GIF (its first frame) are decoded by TensorFlow; what it does not know (WebP, TIFF, BMP with a palette, channels that its
+decoder lacks) goes through Pillow. EXIF orientation is not applied, as in tf.io. A missing image is black.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
 
 _MAGIC = (b"\xff\xd8", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
+_NATIVE = {1: (b"\xff\xd8", b"\x89PNG"), 3: (b"\xff\xd8", b"\x89PNG", b"GIF8"), 4: (b"\x89PNG",)}  # what tf.io decodes to so many channels
 _PARALLEL = 16  # images of a batch that may be decoded at once; batches run in parallel too
 _PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _SNIFFED = 16  # records looked at to tell which features are images
@@ -46,7 +47,7 @@ def batch_decoder(size: tuple[int, int], channels: int) -> Callable[[Any, Any], 
 
     def decode(data: Any) -> Any:
         head = tf.strings.substr(data, 0, 4)
-        native = tf.reduce_any([tf.strings.substr(head, 0, len(magic)) == magic for magic in _MAGIC[:4]])
+        native = tf.reduce_any([tf.strings.substr(head, 0, len(magic)) == magic for magic in _NATIVE[channels]])
         image = tf.cond(
             native,
             lambda: tf.io.decode_image(data, channels, expand_animations=False),

@@ -85,6 +85,10 @@ def _finished(feature: Feature, parse: tfio.Parse, parsed: Tensors) -> Tensors:
     import tensorflow as tf
 
     value = parsed[feature.name]
+    if feature.raw and feature.ragged_rank:
+        if isinstance(parse, tfio.FixedLen):
+            value = tf.RaggedTensor.from_uniform_row_length(value, 1)
+        return {feature.name: _ragged_raw(feature, value, [parsed[name] for name in parse.finish.row_lengths])}
     if isinstance(parse, tfio.FixedLen):
         return {feature.name: _fixed(feature, value)}
     if parse.optional:
@@ -99,8 +103,6 @@ def _finished(feature: Feature, parse: tfio.Parse, parsed: Tensors) -> Tensors:
         dense = tf.gather(rows, tf.where(valid, tf.cumsum(tf.cast(valid, tf.int64)) - 1, last))
         dense = tf.reshape(dense, [-1] if feature.raw else [-1, *feature.inner_shape])
         return {feature.name: _fixed(feature, dense), feature.name + VALID: valid}
-    if feature.raw:
-        return {feature.name: _ragged_raw(feature, value, [parsed[name] for name in parse.finish.row_lengths])}
     cast = _cast(feature, value.flat_values)
     return {feature.name: _nested(cast, list(value.nested_row_splits), feature)}
 

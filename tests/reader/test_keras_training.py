@@ -1,0 +1,93 @@
+"""Keras trains from the reader on images, on a table and on text, and learns what can be learnt from them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_data_set import write_data_set
+from PIL import Image
+
+from recordmill.reader.dataset import Dataset, open
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+
+keras = pytest.importorskip("keras")
+pytestmark = pytest.mark.slow
+
+ROWS = 600
+
+
+def made(out: Path, schema: Schema, columns: dict[str, list[object]]) -> Dataset:
+    arrow = to_arrow(schema)
+    table = pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    return open(write_data_set(out, {"train": table}, schema, shards=3))
+
+
+def accuracy(model: keras.Model, ds: Dataset, epochs: int, **options: object) -> float:
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    batches = ds.to_tf(32, **options)
+    history = model.fit(batches, epochs=epochs, verbose=0)
+    assert model.optimizer.iterations.numpy() == epochs * -(-ROWS // 32)
+    return float(history.history["accuracy"][-1])
+
+
+def test_images(tmp_path: Path) -> None:
+    schema = Schema((Feature("image", "bytes", (), True), Feature("source", "string", (), True), Feature("label", "int64", (), True, ("red", "blue"))), "label")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, ROWS).tolist()
+    images = []
+    for i, label in enumerate(labels):
+        data = io.BytesIO()
+        color = (220, 40, 40) if label == 0 else (40, 40, 220)
+        Image.new("RGB", (10 + i % 5, 12), color).save(data, "JPEG" if i % 2 else "PNG")
+        images.append(data.getvalue())
+    ds = made(tmp_path / "out", schema, {"image": images, "source": ["x"] * ROWS, "label": labels})
+    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2, "softmax")])
+    small = Dataset(ds.catalog, ds.full_schema, ["image", "label"])
+    assert accuracy(model, small, 3, decode_images=(8, 8)) > 0.95
+
+
+def test_a_table_with_missing_values(tmp_path: Path) -> None:
+    schema = Schema((Feature("a", "float32", (), True), Feature("b", "float32"), Feature("label", "int64", (), True)), "label")
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=ROWS).astype(np.float32)
+    b = [None if i % 3 == 0 else float(i % 2) for i in range(ROWS)]
+    ds = made(tmp_path / "out", schema, {"a": a.tolist(), "b": b, "label": (a > 0).astype(int).tolist()})
+    inputs = {"a": keras.Input((1,), name="a"), "b": keras.Input((1,), name="b"), "b/valid": keras.Input((1,), name="b_valid", dtype="bool")}
+    joined = keras.layers.Concatenate()([inputs["a"], inputs["b"], keras.ops.cast(inputs["b/valid"], "float32")])
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.Dense(16, "relu")(joined)))
+    assert accuracy(model, ds, 8) > 0.9
+
+
+def test_text(tmp_path: Path) -> None:
+    schema = Schema((Feature("text", "string", (), True), Feature("label", "int64", (), True, ("bad", "good"))), "label")
+    labels = [i % 2 for i in range(ROWS)]
+    ds = made(
+        tmp_path / "out", schema, {"text": [("a good film" if label else "a bad film") + " again" * (i % 3) for i, label in enumerate(labels)], "label": labels}
+    )
+    vectorize = keras.layers.TextVectorization(max_tokens=100, output_mode="multi_hot")
+    vectorize.adapt(ds.to_tf(64, shuffle=False).map(lambda x, y: x))
+    model = keras.Sequential([keras.layers.Dense(2, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    history = model.fit(ds.to_tf(32).map(lambda x, y: (vectorize(x), y)), epochs=12, verbose=0)
+    assert history.history["accuracy"][-1] > 0.95
+
+
+def test_numpy_batches_train_too(tmp_path: Path) -> None:
+    schema = Schema((Feature("x", "float32", (4,), True), Feature("label", "int64", (), True)), "label")
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(ROWS, 4)).astype(np.float32)
+    ds = made(tmp_path / "out", schema, {"x": x.tolist(), "label": (x[:, 0] > 0).astype(int).tolist()})
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "softmax")])
+    model.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy")
+    first = last = None
+    for batch in ds.batches(32, shuffle=True, seed=1, epochs=5):
+        last = float(model.train_on_batch(batch["x"], batch["label"]))
+        first = last if first is None else first
+    assert first is not None
+    assert last is not None
+    assert last < first

@@ -1,0 +1,222 @@
+"""tf.data from the schema: dtypes, shapes, ragged and missing values, order, cardinality, images, and shards that are short."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+from PIL import Image
+
+from recordmill.reader.dataset import open
+from recordmill.records.encode import encode
+from recordmill.records.sequence import encode_sequences
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+
+tf = pytest.importorskip("tensorflow")
+
+ROWS = 300
+TABLE = mixed_rows(ROWS)
+
+
+@pytest.fixture(scope="module", params=["none", "gzip"])
+def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=3, compression=request.param)
+
+
+def as_lists(value: Any) -> list[Any]:
+    return value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy().tolist()
+
+
+def expected(feature: Feature, table: pa.Table) -> list[Any]:
+    column = table[feature.name].cast(pa.int64()) if feature.timestamp else table[feature.name]
+    rows = column.to_pylist()
+    if feature.dtype == "string":
+        return [[v.encode() for v in row] if isinstance(row, list) else row.encode() for row in rows]
+    return [np.array(row).reshape(2, 3).tolist() for row in rows] if feature.name == "matrix" else rows
+
+
+def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
+    ds = open(out).to_tf(64, shuffle=False)
+    batches = list(ds)
+    for feature in MIXED:
+        if feature.name == "label":
+            continue
+        value = batches[0][0][feature.name]
+        assert value.dtype == ("int64" if feature.timestamp else "string" if feature.dtype == "bytes" else feature.dtype)
+        assert isinstance(value, tf.RaggedTensor) == bool(feature.ragged_rank)
+        found = [row for x, _ in batches for row in as_lists(x[feature.name])]
+        truth = expected(feature, TABLE)
+        if feature.ragged_rank:
+            truth = [row or [] for row in truth]
+        elif not feature.required:
+            valid = [row for x, _ in batches for row in as_lists(x[f"{feature.name}/valid"])]
+            assert valid == [row is not None for row in truth]
+            assert all(not row for row, there in zip(found, valid, strict=True) if not there)
+            found = [row if there else None for row, there in zip(found, valid, strict=True)]
+        assert found == truth, feature
+    assert [row for _, y in batches for row in as_lists(y)] == TABLE["label"].to_pylist()
+    assert batches[0][0]["boxes"].shape.as_list() == [64, None, 4]
+    assert ds.element_spec[0]["matrix"].shape.as_list() == [None, 2, 3]
+
+
+def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> None:
+    schema = Schema(
+        (
+            Feature("d", "float64", (None,)), Feature("dd", "float64", (None, None, 2), True), Feature("u", "uint64", (2,), True), Feature("u1", "uint64"),
+            Feature("opt", "float64", (2,)), Feature("h", "float16", (2,)), Feature("b", "bfloat16", (), True), Feature("text", "string", (2,)),
+        )
+    )  # fmt: skip
+    rows = {
+        "d": [[1.5, 1e-300], None, []], "dd": [[[[1, 2]], []], [], [[[3, 4], [5, 6]]]], "u": [[2**64 - 1, 0]] * 3, "u1": [2**63 - 1, None, 1],
+        "opt": [[1e300, 2], None, [3, 4]], "h": [np.float16([1, 2]), None, np.float16([3, 4])], "b": [1, 2, 3], "text": [["a", "b"], None, ["", "c"]],
+    }  # fmt: skip
+    arrow = to_arrow(schema)
+    table = pa.table([pa.array(rows[field.name], field.type) for field in arrow], schema=arrow)
+    ds = open(write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)).to_tf(2, shuffle=False)
+    found: dict[str, list[Any]] = {}
+    for x in ds:
+        for name, value in x.items():
+            found.setdefault(name, []).extend(as_lists(value))
+    assert found["d"] == [[1.5, 1e-300], [], []]
+    assert found["dd"] == rows["dd"]
+    assert found["u"] == rows["u"]
+    assert found["u1"] == [2**63 - 1, 0, 1]
+    assert found["opt"] == [[1e300, 2], [0, 0], [3, 4]]
+    assert found["opt/valid"] == [True, False, True]
+    assert found["h"] == [[1, 2], [0, 0], [3, 4]]
+    assert found["b"] == [1, 2, 3]
+    assert found["text"] == [[b"a", b"b"], [b"", b""], [b"", b"c"]]
+
+
+def test_sequence_examples(tmp_path: Path) -> None:
+    schema = Schema(
+        (Feature("c", "int64"), Feature("s", "float32", (None, 2), per_step=True), Feature("t", "int64", (None, None), per_step=True)),
+        message="SequenceExample",
+    )
+    arrow = to_arrow(schema)
+    rows = {"c": [1, None], "s": [[[1, 2], [3, 4]], [[5, 6]]], "t": [[[1], []], [[2, 3]]]}
+    batch = pa.record_batch([pa.array(rows[field.name], field.type) for field in arrow], schema=arrow)
+    (tmp_path / "a.tfrecord").write_bytes(encode_sequences(batch, schema).data.tobytes())
+    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False)
+    assert x["c"].numpy().tolist() == [1, 0]
+    assert x["c/valid"].numpy().tolist() == [True, False]
+    assert x["s"].to_list() == rows["s"]
+    assert x["t"].to_list() == rows["t"]
+
+
+def test_payloads_that_are_no_examples(tmp_path: Path) -> None:
+    schema = Schema((Feature("record", "bytes", (), True),), message="bytes")
+    batch = pa.record_batch([pa.array([b"one", b""], pa.large_binary())], schema=to_arrow(schema))
+    (tmp_path / "a.tfrecord").write_bytes(encode(batch, schema).data.tobytes())
+    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False)
+    assert x["record"].numpy().tolist() == [b"one", b""]
+
+
+def test_the_order_is_the_seeds(out: Path) -> None:
+    def ids(**options: Any) -> list[int]:
+        return [i for x in open(out, columns=["id"]).to_tf(64, label=False, shuffle_records=50, **options) for i in x["id"].numpy().tolist()]
+
+    plain = ids(shuffle=False)
+    assert plain == list(range(ROWS))
+    assert ids(seed=1) == ids(seed=1) != ids(seed=2)
+    assert sorted(ids(seed=1)) == plain != ids(seed=1)
+    ds = open(out, columns=["id"]).to_tf(64, label=False, seed=1)
+    first, second = ([i for x in ds for i in x["id"].numpy().tolist()] for _ in range(2))
+    assert first != second
+    assert sorted(first) == sorted(second) == plain
+
+
+def test_cardinality_is_known(out: Path) -> None:
+    ds = open(out)
+    assert ds.to_tf(64).cardinality().numpy() == 5
+    assert ds.to_tf(64, drop_remainder=True).cardinality().numpy() == 4
+    assert ds.to_tf(64, epochs=3).cardinality().numpy() == 15
+    assert ds.to_tf(64, epochs=None).cardinality().numpy() == tf.data.INFINITE_CARDINALITY
+    assert ds.to_tf(None).cardinality().numpy() == ROWS
+    x, y = next(iter(ds.to_tf(None, shuffle=False)))
+    assert x["matrix"].shape == (2, 3)
+    assert y.numpy() == 0
+
+
+def test_labels_and_what_is_left(out: Path) -> None:
+    x, y = next(iter(open(out, columns=["matrix", "label"]).to_tf(8)))
+    assert x.shape == (8, 2, 3)
+    x, y = next(iter(open(out).to_tf(8, label="exact", shuffle=False)))
+    assert y.numpy().tolist() == TABLE["exact"].to_pylist()[:8]
+    assert "label" in x
+    assert isinstance(next(iter(open(out).to_tf(8, label=False))), dict)
+    with pytest.raises(UsageError, match="label 'nope' is no feature"):
+        open(out).to_tf(label="nope")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="maybe"):
+        list(open(out).to_tf(8, label="maybe"))
+
+
+def test_defaults_replace_the_mask(out: Path) -> None:
+    ds = open(out).to_tf(ROWS, shuffle=False, defaults={"maybe": -1.0, "flag": True, "payload": b"none", "when": 5})
+    x, _ = next(iter(ds))
+    assert x["maybe"].numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()]
+    assert x["flag"].numpy().tolist() == [True if v is None else v for v in TABLE["flag"].to_pylist()]
+    assert x["payload"].numpy().tolist() == [b"none" if v is None else v for v in TABLE["payload"].to_pylist()]
+    assert not {"maybe/valid", "flag/valid", "payload/valid", "when/valid"} & set(x)
+    with pytest.raises(UsageError, match="variable length"):
+        open(out).to_tf(defaults={"tokens": 0})
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"epochs": 0}, {"shuffle_records": 0}, {"decode_images": (8, 8), "channels": 2}])
+def test_wrong_options_are_named(out: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=list(options)[-1]):
+        open(out).to_tf(**options)
+
+
+def test_a_short_shard_raises(out: Path, tmp_path: Path) -> None:
+    data = write_data_set(tmp_path / "out", {"train": TABLE}, shards=2)
+    shard = sorted((data / FOLDER).glob("train-00001*"))[0]
+    index = np.load(data / FOLDER / "index" / "train-00001.npy")
+    whole = shard.read_bytes()
+    ds = open(data)
+    ready = ds.to_tf(64)
+    shard.write_bytes(whole[: int(index["offset"][-1]) + 5])  # inside the last header: TensorFlow alone would call this the end
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        list(ready)
+    with pytest.raises(DataError, match="changed while it was read"):
+        ds.to_tf(64)
+    with pytest.raises(DataError, match="has .* bytes"):  # noqa: RUF043
+        open(data)
+    flipped = bytearray(whole)
+    flipped[int(index["offset"][3]) + 20] ^= 1
+    shard.write_bytes(flipped)
+    with pytest.raises(tf.errors.DataLossError):
+        list(open(data).to_tf(64))
+
+
+def encoded(kind: str, color: tuple[int, int, int], size: tuple[int, int]) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", size, color).save(data, kind)
+    return data.getvalue()
+
+
+def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
+    schema = Schema((Feature("image", "bytes"), Feature("note", "bytes", (), True), Feature("label", "int64", (), True)), "label")
+    kinds = ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"]
+    images = [encoded(kind, (200, 30, 90), (20 + i, 10 + i)) for i, kind in enumerate(kinds)]
+    table = pa.table([pa.array([*images, None], pa.large_binary()), pa.array([b"x"] * 7, pa.large_binary()), pa.array(range(7))], schema=to_arrow(schema))
+    out = write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)
+    (batch,) = open(out).to_tf(8, shuffle=False, decode_images=(12, 16))
+    pixels = batch[0]["image"].numpy()
+    assert pixels.shape == (7, 12, 16, 3)
+    assert pixels.dtype == np.uint8
+    for image in pixels[:6]:
+        assert np.abs(image.reshape(-1, 3).astype(int) - (200, 30, 90)).max() <= 3
+    assert not pixels[6].any()
+    assert batch[0]["note"].numpy()[0] == b"x"
+    (gray,) = open(out, columns=["image", "label"]).to_tf(8, shuffle=False, decode_images=(4, 4), channels=1, label=False)
+    assert gray["image"].shape == (7, 4, 4, 1)
+    with pytest.raises(UsageError, match="no feature holds encoded images; the bytes features are note"):
+        open(out, columns=["note"]).to_tf(decode_images=(4, 4))
