@@ -11,7 +11,22 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.records.frames import put_frame
-from recordmill.records.memory import address, copy, copy_chunks, load8, load32, load64, put_varint, store8, store32, store64, varint_bytes
+from recordmill.records.memory import (
+    SCRATCH_BYTES,
+    address,
+    copy,
+    copy_chunks,
+    load8,
+    load32,
+    load64,
+    put_varint,
+    put_varints,
+    store8,
+    store32,
+    store64,
+    varint_bytes,
+    varints_bytes,
+)
 from recordmill.schemas.kernels import inlined, kernel
 
 Bytes = npt.NDArray[np.uint8]
@@ -69,13 +84,11 @@ def _packed_list_bytes(packed: int) -> int:
 def _values_bytes(plan: Plan, column: int, row: int) -> int:
     """The packed bytes of a row's numbers, or the bytes of its BytesList."""
     start, stop = _first(plan, column, row), _first(plan, column, row + 1)
-    op, values, size = plan[column, OP], plan[column, VALUES], 0
+    op, size = plan[column, OP], 0
     if op == FLOAT_LIST:
         return int(4 * (stop - start))
     if op == INT_LIST:
-        for v in range(start, stop):
-            size += varint_bytes(load64(values + 8 * v))
-        return size
+        return varints_bytes(plan[column, VALUES] + 8 * start, stop - start)
     for v in range(start, stop):
         length = _value_start(plan, column, v + 1) - _value_start(plan, column, v)
         size += 1 + varint_bytes(length) + length
@@ -179,17 +192,6 @@ def _put_bytes_one(plan: Plan, column: int, first: int, last: int, places: Int64
 
 
 @inlined
-def _put_ints(at: int, start: int, count: int, size: int) -> None:
-    """Write count int64 from an address as varints of size bytes together."""
-    if size == count:  # all below 128
-        for i in range(count):
-            store8(at + i, load8(start + 8 * i))
-    else:
-        for i in range(count):
-            at = put_varint(at, load64(start + 8 * i))
-
-
-@inlined
 def _put_strings(plan: Plan, column: int, at: int, start: int, stop: int) -> None:
     for v in range(start, stop):
         begin = _value_start(plan, column, v)
@@ -201,7 +203,7 @@ def _put_strings(plan: Plan, column: int, at: int, start: int, stop: int) -> Non
 
 
 @kernel
-def _put_list(plan: Plan, column: int, first: int, last: int, places: Int64s) -> None:
+def _put_list(plan: Plan, column: int, first: int, last: int, places: Int64s, scratch: int) -> None:
     op, valid, values, kept = plan[column, OP], plan[column, VALID], plan[column, VALUES], plan[column, KEPT]
     tag = _INT64_TAG if op == INT_LIST else _FLOAT_TAG if op == FLOAT_LIST else _BYTES_TAG
     for r in range(first, last):
@@ -220,7 +222,7 @@ def _put_list(plan: Plan, column: int, first: int, last: int, places: Int64s) ->
             if op == FLOAT_LIST:
                 copy(at, values + 4 * start, size)
             else:
-                _put_ints(at, values + 8 * start, stop - start, size)
+                put_varints(at, values + 8 * start, stop - start, scratch)
         places[r - first] = at + size
 
 
@@ -228,7 +230,7 @@ def _put_list(plan: Plan, column: int, first: int, last: int, places: Int64s) ->
 def encode_bytes(plan: Plan, sizes: Int64s, starts: Int64s, lengths: Int64s, out: Bytes, crcs: npt.NDArray[np.uint32]) -> None:
     """Write the framed records whose places encode_sizes found. out has 16 bytes more than they take."""
     base, rows = address(out), len(sizes)
-    places = np.empty(_BLOCK_ROWS, np.int64)
+    places, scratch = np.empty(_BLOCK_ROWS, np.int64), np.empty(SCRATCH_BYTES, np.uint8)
     first = 0
     while first < rows:
         last = first
@@ -245,7 +247,7 @@ def encode_bytes(plan: Plan, sizes: Int64s, starts: Int64s, lengths: Int64s, out
             elif op == BYTES_ONE:
                 _put_bytes_one(plan, column, first, last, places)
             else:
-                _put_list(plan, column, first, last, places)
+                _put_list(plan, column, first, last, places, address(scratch))
         for r in range(first, last):
             crcs[r] = np.uint32(put_frame(base + starts[r], lengths[r]))
         first = last

@@ -17,12 +17,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from recordmill.schemas.kernels import inlined
+from recordmill.schemas.kernels import inlined, kernel
 
 if sys.byteorder != "little":
     raise ImportError("recordmill's kernels need a little-endian machine")
 
 CHUNK_BYTES = 16  # what copy_chunks moves at once, and so by how much less than this it may write behind its end
+
+SCRATCH_BYTES = 1024  # what put_varints needs: 64 words and 64 lengths
 
 _WORD = ir.IntType(64)
 
@@ -67,6 +69,27 @@ store8 = _store(8)  # (address, int64): its lowest byte
 store16 = _store(16)
 store32 = _store(32)
 store64 = _store(64)
+
+
+@intrinsic
+def item64(typing, base, index):  # type: ignore[no-untyped-def]
+    """(address, index) -> int64: item `index` behind an address, said so that LLVM sees an array and makes vector code of a loop."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.gep(builder.inttoptr(arguments[0], _WORD.as_pointer()), [arguments[1]]), align=1)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def put_item64(typing, base, index, value):  # type: ignore[no-untyped-def]
+    """(address, index, int64): the store that belongs to item64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[2], builder.gep(builder.inttoptr(arguments[0], _WORD.as_pointer()), [arguments[1]]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
@@ -172,25 +195,72 @@ def varint_bytes(value: int) -> int:
 
 
 @inlined
-def put_varint(at: int, value: int) -> int:
-    """Write a varint at an address and give the one behind it. Writes up to 7 bytes behind its end.
+def _spread(value: int, length: int) -> int:
+    """The varint of a number below 2^56 as a word: its seven-bit groups in a byte each, all but the last with the high bit."""
+    low = (value & 0x000000000FFFFFFF) | ((value & 0x00FFFFFFF0000000) << 4)
+    low = (low & 0x00003FFF00003FFF) | ((low & 0x0FFFC0000FFFC000) << 2)
+    low = (low & 0x007F007F007F007F) | ((low & 0x3F803F803F803F80) << 1)
+    return low | (0x0080808080808080 & ((1 << ((length - 1) << 3)) - 1))
 
-    The seven-bit groups are spread over the bytes of one word; only numbers of 57 bits and more need a ninth and tenth byte.
-    """
+
+@inlined
+def put_varint(at: int, value: int) -> int:
+    """Write a varint at an address and give the one behind it. Writes up to 7 bytes behind its end."""
     if 0 <= value < 128:
         store8(at, value)
         return at + 1
     length = varint_bytes(value)
-    low = value & np.int64(0x00FFFFFFFFFFFFFF)
-    low = (low & 0x000000000FFFFFFF) | ((low & 0x00FFFFFFF0000000) << 4)
-    low = (low & 0x00003FFF00003FFF) | ((low & 0x0FFFC0000FFFC000) << 2)
-    low = (low & 0x007F007F007F007F) | ((low & 0x3F803F803F803F80) << 1)
     if length <= 8:
-        store64(at, low | (np.int64(0x0080808080808080) & ((np.int64(1) << ((length - 1) << 3)) - 1)))
+        store64(at, _spread(value, length))
         return at + length
-    store64(at, low | np.int64(-0x7F7F7F7F7F7F7F80))  # 0x8080808080808080: eight bytes, each with another one behind it
+    store64(at, _spread(value & 0x00FFFFFFFFFFFFFF, 8) | np.int64(-0x8000000000000000))  # eight bytes, each with another one behind it
     high = (value >> 56) & 0xFF
     store8(at + 8, high if length == 9 else (high | 0x80))
     if length == 10:
         store8(at + 9, 1)
     return at + length
+
+
+@kernel
+def varints_bytes(values: int, count: int) -> int:
+    """The bytes of count int64 from an address as varints."""
+    size = 0
+    for i in range(count):
+        size += varint_bytes(item64(values, i))
+    return size
+
+
+@kernel
+def _spread_all(values: int, count: int, words: int, sizes: int) -> int:
+    """Each number as the word and the length of its varint, in vector code; gives all numbers' bits."""
+    bits = 0
+    for i in range(count):
+        value = item64(values, i)
+        length = varint_bytes(value)
+        bits |= value
+        put_item64(words, i, _spread(value, length))
+        put_item64(sizes, i, length)
+    return bits
+
+
+@kernel
+def put_varints(at: int, values: int, count: int, scratch: int) -> int:
+    """Write count int64 from an address as varints and give the address behind them. Writes up to 7 bytes behind the end.
+
+    scratch: the address of SCRATCH_BYTES bytes. Short runs, and those with numbers of more than 56 bits, go one by one.
+    """
+    while count >= 8:
+        run = min(count, 64)
+        bits = _spread_all(values, run, scratch, scratch + 512)
+        if bits >> 56 == 0:
+            for i in range(run):
+                store64(at, item64(scratch, i))
+                at += item64(scratch + 512, i)
+        else:
+            for i in range(run):
+                at = put_varint(at, item64(values, i))
+        values += 8 * run
+        count -= run
+    for i in range(count):
+        at = put_varint(at, item64(values, i))
+    return at

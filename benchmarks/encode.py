@@ -1,0 +1,172 @@
+"""Encoding speed, one thread, in one process, in turn: a RecordBatch to framed Examples in memory (ours) or in a file (everybody).
+
+    python benchmarks/encode.py [--rounds 7] [--megabytes 48]
+
+Peers: tfx-bsl's RecordBatchToExamplesEncoder with tf.io.TFRecordWriter, and tf.train.Example built in Python with the same writer.
+Both peers write a file, so ours is timed with its file, too. For large payloads the limit is a copy of the bytes plus their CRC32C. Medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import numpy as np
+import pyarrow as pa
+from harness import machine
+
+from recordmill.records.crc32c import crc32c
+from recordmill.records.encode import encode
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+
+Case = tuple[Schema, pa.RecordBatch]
+
+
+def scalars(rows: int) -> Case:
+    """W1: 12 scalars, four each of int64, float32 and string."""
+    random = np.random.default_rng(0)
+    words = np.array(["alpha", "beta", "gamma", "a longer category", "x"])
+    columns: dict[str, tuple[str, pa.Array]] = {}
+    for i in range(4):
+        columns[f"int_{i}"] = ("int64", pa.array(random.integers(0, 10 ** (2 * i + 1), rows)))
+        columns[f"float_{i}"] = ("float32", pa.array(random.random(rows, dtype=np.float32)))
+        columns[f"string_{i}"] = ("string", pa.array(words[random.integers(0, 5, rows)]).cast(pa.large_string()))
+    schema = Schema(tuple(Feature(name, dtype) for name, (dtype, _) in columns.items()))
+    return schema, pa.RecordBatch.from_arrays([column for _, column in columns.values()], schema=to_arrow(schema))
+
+
+def vectors(rows: int) -> Case:
+    """1,000 floats."""
+    schema = Schema((Feature("vector", "float32", (1000,)),))
+    values = pa.array(np.random.default_rng(0).random(rows * 1000, dtype=np.float32))
+    return schema, pa.RecordBatch.from_arrays([pa.FixedSizeListArray.from_arrays(values, 1000)], schema=to_arrow(schema))
+
+
+def int_lists(rows: int) -> Case:
+    """int64 lists of 0 to 200 values."""
+    random = np.random.default_rng(0)
+    splits = np.concatenate([[0], np.cumsum(random.integers(0, 201, rows))])
+    schema = Schema((Feature("ids", "int64", (None,)),))
+    values = pa.array(random.integers(0, 1_000_000, int(splits[-1])))
+    return schema, pa.RecordBatch.from_arrays([pa.LargeListArray.from_arrays(splits, values)], schema=to_arrow(schema))
+
+
+def images(rows: int) -> Case:
+    """Byte strings of about 100 kB and a label."""
+    random = np.random.default_rng(0)
+    splits = np.concatenate([[0], np.cumsum(random.integers(80_000, 120_001, rows))])
+    data = random.integers(0, 256, int(splits[-1]), dtype=np.uint8)
+    schema = Schema((Feature("image", "bytes"), Feature("label", "int64")))
+    column = pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(splits), pa.py_buffer(data)])
+    return schema, pa.RecordBatch.from_arrays([column, pa.array(random.integers(0, 10, rows))], schema=to_arrow(schema))
+
+
+CASES: Mapping[str, tuple[Callable[[int], Case], int]] = {  # and the bytes of a record
+    "12 scalars": (scalars, 270), "1,000 floats": (vectors, 4_030), "int64 lists, mean 100": (int_lists, 330), "100 kB images": (images, 100_000),
+}  # fmt: skip
+
+
+def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The layout that tfx-bsl wants: each column a list."""
+    columns = []
+    for column in batch.columns:
+        if pa.types.is_large_string(column.type):
+            column = column.cast(pa.large_binary())
+        if pa.types.is_fixed_size_list(column.type):
+            columns.append(pa.LargeListArray.from_arrays(np.arange(0, len(column) * column.type.list_size + 1, column.type.list_size), column.values))
+        elif pa.types.is_large_list(column.type):
+            columns.append(column)
+        else:
+            columns.append(pa.LargeListArray.from_arrays(np.arange(len(column) + 1), column))
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def python_examples(batch: pa.RecordBatch, rows: int) -> list[bytes]:
+    """tf.train.Example, one per row, as in every tutorial."""
+    import tensorflow as tf
+
+    def feature(value: Any) -> Any:
+        items = value if isinstance(value, list) else [value]
+        if not items or isinstance(items[0], int):
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=items))
+        if isinstance(items[0], float):
+            return tf.train.Feature(float_list=tf.train.FloatList(value=items))
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[item.encode() if isinstance(item, str) else item for item in items]))
+
+    made = batch.slice(0, rows).to_pylist()
+    return [tf.train.Example(features=tf.train.Features(feature={k: feature(v) for k, v in row.items()})).SerializeToString() for row in made]
+
+
+def contenders(case: Case, folder: Path) -> dict[str, tuple[Callable[[], object], int]]:
+    """Name to (the work, how many rows it does)."""
+    import tensorflow as tf
+    from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
+
+    schema, batch = case
+    lists, encoder, few = as_lists(batch), RecordBatchToExamplesEncoder(), max(min(batch.num_rows, 4000) // 2, 1)
+
+    def write(records: list[bytes]) -> None:
+        with tf.io.TFRecordWriter(str(folder / "peer.tfrecord")) as writer:
+            for record in records:
+                writer.write(record)
+
+    def ours() -> None:
+        with (folder / "ours.tfrecord").open("wb", buffering=0) as file:
+            file.write(memoryview(encode(batch, schema).data))
+
+    return {
+        "ours, to a file": (ours, batch.num_rows),
+        "ours, in memory": (lambda: encode(batch, schema), batch.num_rows),
+        "tfx-bsl + TFRecordWriter": (lambda: write(encoder.encode(lists)), batch.num_rows),
+        "tfx-bsl, encoder only": (lambda: encoder.encode(lists), batch.num_rows),
+        "tf.train.Example in Python + TFRecordWriter": (lambda: write(python_examples(batch, few)), few),
+    }
+
+
+def physical_limit(case: Case) -> tuple[Callable[[], object], int]:
+    """The encoded bytes copied once, into memory of its own, and their CRC32C taken once."""
+    data = encode(case[1], case[0]).data
+
+    def work() -> None:
+        crc32c(data.copy())
+
+    return work, case[1].num_rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--megabytes", type=int, default=48, help="of encoded records per case")
+    options = parser.parse_args()
+    print(machine())
+    for title, (make, record_bytes) in CASES.items():
+        case = make(options.megabytes * 1_000_000 // record_bytes)
+        with tempfile.TemporaryDirectory() as folder:
+            jobs = {**contenders(case, Path(folder)), "limit: copy + CRC32C": physical_limit(case)}
+            times: dict[str, list[float]] = {name: [] for name in jobs}
+            for number in range(options.rounds + 1):  # the first round warms up: caches, compiled code, the allocator
+                for name, (work, rows) in jobs.items():
+                    started = time.perf_counter()
+                    work()
+                    if number:
+                        times[name].append((time.perf_counter() - started) / rows)
+        size = len(encode(case[1], case[0]).data) / case[1].num_rows
+        print(f"\n{title}: {case[1].num_rows:,} records of {size:,.0f} bytes{'':14} {'records/s':>12} {'MB/s':>8} {'x ours to a file':>17} {'x in memory':>12}")
+        first, second = (statistics.median(found) for found in list(times.values())[:2])
+        for name, found in times.items():
+            median = statistics.median(found)
+            print(f"  {name:50} {1 / median:16,.0f} {size / median / 1e6:8,.0f} {median / first:16.2f}x {median / second:11.2f}x")
+
+
+if __name__ == "__main__":
+    main()
