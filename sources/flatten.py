@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field
 from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import Schema
 from recordmill.sources.casting import plain
 
 
@@ -38,6 +40,30 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
             fields.append(pa.field(name, array.type))
     _check_names([field.name for field in fields])
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=batch.schema.metadata))
+
+
+def nest_tensors(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """The batch with its flat tensors (schemas.arrow) as nested lists where the schema gives them another shape than their own field does."""
+    for at, field in enumerate(batch.schema):
+        if field.name in schema and METADATA_KEY in (field.metadata or {}):
+            own = from_arrow_field(field)
+            if len(own.inner_shape) > 1 and own.shape != schema[field.name].shape:
+                nested = _nest(plain(batch.column(at)), own.inner_shape)
+                batch = batch.set_column(at, pa.field(field.name, nested.type), nested)
+    return batch
+
+
+def _nest(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    missing = column.is_null() if column.null_count else None
+    if not pa.types.is_fixed_size_list(column.type):
+        offsets = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), out=offsets[1:])
+        return pa.LargeListArray.from_arrays(pa.array(offsets), _nest(plain(column.flatten()), shape), mask=missing)
+    size = column.type.list_size
+    values = column.values.slice(column.offset * size, len(column) * size)
+    for inner in reversed(shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, inner)
+    return pa.FixedSizeListArray.from_arrays(values, shape[0], mask=missing)
 
 
 def flatten_schema(schema: pa.Schema) -> pa.Schema:

@@ -20,7 +20,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.sources.casting import is_text, plain
 from recordmill.sources.conform import conform
 from recordmill.sources.contract import UNIT_BYTES, Chunk, InputFile, PlanOptions, Unit
-from recordmill.sources.flatten import flatten
+from recordmill.sources.flatten import flatten, nest_tensors
 from recordmill.sources.in_memory import batches_of
 from recordmill.sources.labels import ClassNames
 from recordmill.sources.overrides import finish_schema
@@ -50,7 +50,7 @@ class MemorySource:
         """The unit's batches, each as one chunk."""
         row = unit.first_row
         for batch in self._batches(unit.start, unit.stop):
-            fitted = conform(flatten(batch), self.schema)
+            fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema)
             rejects = tuple(Reject(NAME, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
             yield Chunk(fitted.batch, np.zeros(len(fitted.good), np.uint32), fitted.good + row, rejects)
             row += batch.num_rows

@@ -19,7 +19,7 @@ from recordmill.schemas.threads import thread_map
 from recordmill.sources.casting import is_text, plain
 from recordmill.sources.conform import conform
 from recordmill.sources.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, InputFile, PlanOptions, Unit
-from recordmill.sources.flatten import flatten, flatten_schema
+from recordmill.sources.flatten import flatten, flatten_schema, nest_tensors
 from recordmill.sources.labels import ClassNames
 from recordmill.sources.overrides import finish_schema
 from recordmill.sources.unify import Unifier
@@ -66,7 +66,7 @@ class ParquetSource:
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         for batch in _batches(file, range(unit.start, unit.stop), self.columns[ordinal], max(1, unit.size_bytes // max(unit.rows or 1, 1))):
-            fitted = conform(flatten(batch), self.schema)
+            fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema)
             rejects = tuple(Reject(file.name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
             yield Chunk(fitted.batch, np.full(len(fitted.good), ordinal, np.uint32), fitted.good + row, rejects)
             row += batch.num_rows

@@ -58,6 +58,8 @@ def _batch(rows: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
         field, column = column_of_objects(name, [row.get(name) for row in rows], first)
         fields.append(field)
         columns.append(column)
+    if not columns:  # rows of nothing are rows all the same; only a struct can tell their number
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 

@@ -62,11 +62,16 @@ class Unifier:
 
     def schema(self) -> Schema:
         """All features; what is missing in some part is not required. A column of nothing but nulls, which has no type, is text."""
-        return Schema(tuple(replace(f, required=f.required and self._seen[f.name] == self._parts) for f in self._features.values()))
+        wanted = [f for f in self._features.values() if f.name in self._known or not self._is_struct(f.name)]
+        return Schema(tuple(replace(f, required=f.required and self._seen[f.name] == self._parts) for f in wanted))
 
     def untold(self) -> tuple[str, ...]:
         """The columns in which there is no value at all."""
-        return tuple(name for name in self._features if name not in self._known)
+        return tuple(name for name in self._features if name not in self._known and not self._is_struct(name))
+
+    def _is_struct(self, name: str) -> bool:
+        """Whether a column that is null in some parts is a struct in others, where its members have taken its place."""
+        return any(other.startswith(f"{name}.") for other in self._features)
 
     def _feature(self, field: pa.Field, where: str) -> Feature:
         try:

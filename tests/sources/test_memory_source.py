@@ -1,0 +1,275 @@
+"""Rows that live in Python against what went in: Arrow, pandas, arrays, and iterators of dicts."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from source_reading import read_all, values
+
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources import in_memory, memory, python_rows
+from recordmill.sources.contract import PlanOptions
+from recordmill.sources.memory import MemorySource, spool
+
+
+def plan(data: Any, folder: Path, **common: Any) -> MemorySource:
+    (folder / "spool").mkdir(exist_ok=True)
+    return spool(data, folder / "spool", PlanOptions(**common))
+
+
+def features(source: MemorySource) -> dict[str, str]:
+    return {f.name: f.describe() + ("!" if f.required else "") for f in source.schema}
+
+
+def test_a_dict_of_arrays(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    columns = {
+        "image": rng.integers(256, size=(7, 4, 3), dtype=np.uint8),
+        "x": rng.normal(size=7),
+        "y": np.arange(7, dtype=np.int16),
+        "flag": np.array([True, False] * 3 + [True]),
+        "half": np.arange(7, dtype=np.float16),
+        "name": np.array(list("abcdefg")),
+        "when": np.arange(7).astype("datetime64[ms]"),
+        "big": np.arange(7, dtype=">i4"),
+        "words": ["u", None, "w", "x", "y", "z", "ü"],
+        "lists": [[1], [], None, [2, 3], [4], [5], [6]],
+    }
+    source = plan(columns, tmp_path)
+    assert features(source) == {
+        "image": "uint8 [4, 3]!", "x": "float64!", "y": "int16!", "flag": "bool!", "half": "float16!", "name": "string!", "when": "timestamp[ms]!",
+        "big": "int32!", "words": "string", "lists": "int64 [?]",
+    }  # fmt: skip
+    rows, rejects = read_all(source)
+    assert rejects == []
+    assert [row[1] for row in rows] == list(range(7))
+    for at, row in enumerate(values(rows)):
+        assert row["image"] == columns["image"][at].reshape(-1).tolist()
+        assert [row[name] for name in ("x", "y", "flag", "half", "name", "big", "words", "lists")] == [
+            columns[name][at].item() if isinstance(columns[name], np.ndarray) else columns[name][at]
+            for name in ("x", "y", "flag", "half", "name", "big", "words", "lists")
+        ]
+        assert row["when"] == columns["when"][at].item()
+
+
+def test_bfloat16_arrays(tmp_path: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    source = plan({"x": np.arange(3).astype(ml_dtypes.bfloat16), "t": np.ones((3, 2), ml_dtypes.bfloat16)}, tmp_path)
+    assert features(source) == {"x": "bfloat16!", "t": "bfloat16 [2]!"}
+    assert values(read_all(source)[0])[2] == {"x": 2.0, "t": [1.0, 1.0]}
+
+
+def test_arrow_objects(tmp_path: Path) -> None:
+    table = pa.table({"a": [1, 2, None], "s": pa.array(["x", "y", "x"]).dictionary_encode(), "o": [{"p": 1.5}, None, {"p": None}]})
+    expected = [{"a": 1, "s": "x", "o.p": 1.5}, {"a": 2, "s": "y", "o.p": None}, {"a": None, "s": "x", "o.p": None}]
+    sources: list[Any] = [table, table.to_batches()[0], table.to_reader(), iter(table.to_batches()), OnlyStream(table)]
+    for data in sources:
+        assert values(read_all(plan(data, tmp_path))[0]) == expected
+
+
+class OnlyStream:
+    """Something of which nothing is known but that it speaks Arrow."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def test_pandas(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"f": [1.5, np.nan], "i": [1, 2], "s": ["a", None], "c": pd.Categorical(["u", "v"]), "n": pd.array([1, None], dtype="Int64")})
+    assert values(read_all(plan(frame, tmp_path))[0]) == [{"f": 1.5, "i": 1, "s": "a", "c": "u", "n": 1}, {"f": None, "i": 2, "s": None, "c": "v", "n": None}]
+    indexed = frame[["i"]].set_index(pd.Index(["k1", "k2"], name="key"))
+    assert values(read_all(plan(indexed, tmp_path))[0]) == [{"i": 1, "key": "k1"}, {"i": 2, "key": "k2"}]
+    assert values(read_all(plan(frame[["i"]][frame.i > 1], tmp_path))[0]) == [{"i": 2}]
+    with pytest.raises(DataError, match="give the column one type"):
+        plan(pd.DataFrame({"m": [1, "x"]}), tmp_path)
+    assert values(read_all(plan({"f": frame["f"]}, tmp_path))[0]) == [{"f": 1.5}, {"f": None}]
+
+
+def test_duckdb(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    relation = duckdb.sql("select range as n, 'r' || range as s from range(5)")
+    assert values(read_all(plan(relation, tmp_path))[0]) == [{"n": n, "s": f"r{n}"} for n in range(5)]
+
+
+def test_dicts_are_widened_over_all_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_rows, "_ROWS", 2)
+    rows = [{"a": 1}, {"a": 2, "b": None}, {"a": 3}, {"b": "x", "a": None}, {"a": 2.5, "c": [1]}, {"c": []}]
+    source = plan(iter(rows), tmp_path)
+    assert len(source.segments) == 3
+    assert features(source) == {"a": "float64", "b": "string", "c": "int64 [?]"}
+    assert values(read_all(source)[0]) == [{"a": None, "b": None, "c": None} | row for row in rows]
+
+
+def test_dicts_of_arrays_are_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_rows, "_ROWS", 3)
+    rows = [{"t": np.full((2, 2), i, np.uint8), "v": np.arange(i, dtype=np.float32), "m": np.ones((i % 2 + 1, 3)), "z": np.int8(i)} for i in range(7)]
+    rows[4] = {"v": None}  # type: ignore[dict-item]
+    source = plan(rows, tmp_path)
+    assert features(source) == {"t": "uint8 [2, 2]", "v": "float32 [?]", "m": "float64 [?, 3]", "z": "int8"}
+    for row, given in zip(values(read_all(source)[0]), rows, strict=True):
+        if "t" in given:
+            assert row["t"] == given["t"].reshape(-1).tolist()
+            assert row["m"] == given["m"].tolist()
+            assert row["z"] == int(given["z"])
+            assert row["v"] == given["v"].tolist()
+    assert values(read_all(source)[0])[4] == {"t": None, "v": None, "m": None, "z": None}
+
+
+def test_dicts_of_other_things(tmp_path: Path) -> None:
+    moment = datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.timezone.utc)
+    source = plan(
+        [{"b": b"\x00", "d": datetime.date(2020, 1, 2), "t": moment, "u": 2**64 - 1, "o": {"x": [{"y": 1}, {"y": 2}]}}], tmp_path, dtypes={"u": "string"}
+    )
+    assert features(source) == {"b": "bytes!", "d": "timestamp[s]!", "t": "timestamp[us, UTC]!", "u": "string!", "o.x.y": "int64 [?]!"}
+    row = values(read_all(source)[0])[0]
+    assert row | {"t": row["t"].timestamp()} == {
+        "b": b"\x00", "d": datetime.datetime(2020, 1, 2), "t": moment.timestamp(), "u": "18446744073709551615", "o.x.y": [1, 2]
+    }  # fmt: skip
+
+
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    ([{"a": 1}, {"a": "x"}], DataError, "memory: 'a' is int in row 0 and str in row 1; give it one type"),
+    ([{"a": True}, {"a": 1}], DataError, "memory: 'a' is bool in row 0 and int in row 1"),
+    ([{"a": "x"}, {"a": b"x"}], DataError, "memory: 'a' is str in row 0 and bytes in row 1"),
+    ([{"a": 1}, [1]], DataError, "memory: row 1: is a list, not a dict of column names to values"),
+    ([{"a": 1}, {"a": 2**70}], DataError, "memory: row 1: 'a' is 1180591620717411303424, which does not go with the rows before it"),
+    ([{"a": [1]}, {"a": ["x"]}], DataError, r"memory: row 1: 'a' is \['x'\]"),
+    ([{"a": object()}], DataError, "memory: row 0: 'a' is <object object"),
+    ([{"a": np.zeros(2)}, {"a": np.zeros((2, 2))}], DataError, r"'a' holds arrays of float64 of rank 1 \(row 0\) and float64 of rank 2 \(row 1\)"),
+    ([{1: 2}], DataError, "column names are text, but one is 1"),
+    ([{"a": decimal.Decimal("1.5")}], DataError, r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string"),
+    ({"a": [1, 2], "b": [1]}, DataError, "memory: columns of different length: 'a' 2, 'b' 1"),
+    ({"a": 1}, UsageError, "column 'a' is a int; a dict of columns holds arrays or lists"),
+    ({"a": "text"}, UsageError, "column 'a' is a str"),
+    ({"a": np.zeros(2, np.complex64)}, DataError, "column 'a': no feature can hold NumPy's complex64"),
+    (7, UsageError, "can't build from a int: give paths, a pyarrow Table or reader"),
+    (np.zeros(3), UsageError, "can't build from a ndarray"),
+    ([], DataError, "memory: there are no rows"),
+    ({}, DataError, "memory: there are no rows"),
+    (pa.table({"a": pa.array([], pa.int64())}), DataError, "memory: there are no rows"),
+    (pa.table({"a.b": [1], "a": [{"b": 2}]}), DataError, "two columns are named 'a.b'"),
+]
+
+
+@pytest.mark.parametrize(("data", "kind", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED])
+def test_what_is_refused(tmp_path: Path, data: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        plan(data, tmp_path)
+
+
+def test_batches_of_other_types_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_rows, "_ROWS", 1)
+    with pytest.raises(DataError, match="rows 1 to 1: 'a' is string here, but int64 in rows 0 to 0; declare what it shall be, such as --dtype a=string"):
+        plan([{"a": 1}, {"a": "x"}], tmp_path)
+    assert values(read_all(plan([{"a": 1}, {"a": "x"}], tmp_path, dtypes={"a": "string"}))[0]) == [{"a": "1"}, {"a": "x"}]
+    rows, rejects = read_all(plan([{"a": 1}, {"a": "x"}], tmp_path, dtypes={"a": "int8"}))
+    assert values(rows) == [{"a": 1}]
+    assert [(reject.source, reject.place, reject.message) for reject in rejects] == [("memory", "row 1", "a: 'x' does not fit int8; --dtype a=string keeps it")]
+
+
+def test_rows_of_nothing_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_rows, "_ROWS", 2)
+    assert values(read_all(plan([{}, {}, {}, {"a": 1}], tmp_path))[0]) == [{"a": None}] * 3 + [{"a": 1}]
+    assert len(read_all(plan([{}, {}, {}], tmp_path))[0]) == 3
+
+
+def test_errors_of_the_iterator_pass_through(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, int]]:
+        yield {"a": 1}
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        plan(rows(), tmp_path)
+
+
+def test_label_and_schema(tmp_path: Path) -> None:
+    data = {"y": ["b", None, "a"], "x": [1.5, 1e39, 2.0]}
+    source = plan(data, tmp_path, label="y", dtypes={"x": "float32"})
+    assert source.schema["y"] == Feature("y", "int64", classes=("a", "b"))
+    rows, rejects = read_all(source)
+    assert values(rows) == [{"y": 1, "x": 1.5}, {"y": 0, "x": 2.0}]
+    assert [reject.place for reject in rejects] == ["row 1"]
+    schema = Schema((Feature("x", "float64", required=True), Feature("y", "int64", classes=("b", "a"))), "y")
+    assert values(read_all(plan(data, tmp_path, schema=schema))[0])[0] == {"x": 1.5, "y": 0}
+    with pytest.raises(UsageError, match="--label z: no such column; there are y, x"):
+        plan(data, tmp_path, label="z")
+
+
+def test_memory_is_bounded_by_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large rows are flushed by size, units are cut by size, and each batch is read once."""
+    monkeypatch.setattr(memory, "UNIT_BYTES", 40_000)
+    monkeypatch.setattr(python_rows, "BATCH_BYTES", 10_000)
+    monkeypatch.setattr(in_memory, "BATCH_BYTES", 10_000)
+    held: list[int] = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for i in range(100):
+            held.append(i)
+            yield {"i": i, "x": np.full(500, i, np.float32)}
+
+    source = plan(rows(), tmp_path)
+    assert len(held) == 100
+    assert len(source.units) > 3
+    read, _ = read_all(source)
+    assert [row["i"] for row in values(read)] == list(range(100))
+    table = {"x": np.arange(20_000.0)}
+    assert [unit.rows for unit in plan(table, tmp_path).units] == [5000] * 4
+
+
+def test_pandas_is_not_needed() -> None:
+    code = """
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "pandas":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Without())
+from recordmill.sources.in_memory import batches_of
+print(sum(b.num_rows for b in batches_of({"a": [1, 2]})))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "2\n"
+
+
+row_strategy = st.fixed_dictionaries(
+    {},
+    optional={
+        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "f": st.none() | st.floats(allow_nan=False),
+        "s": st.none() | st.text(alphabet=st.characters(exclude_categories=["Cs"])),
+        "b": st.none() | st.binary(),
+        "l": st.none() | st.lists(st.booleans()),
+        "o": st.none() | st.fixed_dictionaries({"x": st.none() | st.integers(0, 9)}),
+    },
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(row_strategy, min_size=1, max_size=20), st.integers(1, 7))
+def test_what_goes_in_comes_out(tmp_path: Path, rows: list[dict[str, Any]], batch_rows: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_rows, "_ROWS", batch_rows)
+        source = plan(iter(rows), tmp_path)
+        found = values(read_all(source)[0])
+    assert len(found) == len(rows)
+    for row, given_row in zip(found, rows, strict=True):
+        for feature in source.schema:
+            value: Any = given_row
+            for name in feature.name.split("."):
+                value = None if value is None else value.get(name)
+            assert row[feature.name] == value
