@@ -20,7 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from recordmill.records.memory import address, load8, load64
+from recordmill.records.memory import address, load8, load16, load32, load64
 from recordmill.schemas.kernels import inlined, kernel
 
 _POLYNOMIAL = 0x82F63B78  # reflected
@@ -71,14 +71,26 @@ def _zeros_tables(count: int) -> npt.NDArray[np.int64]:
 _AFTER_LONG, _AFTER_SHORT = _zeros_tables(_LONG), _zeros_tables(_SHORT)
 
 
-@intrinsic
-def _step_sse42(typing, register, word):  # type: ignore[no-untyped-def]
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.IntType(64)
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), "llvm.x86.sse42.crc32.64.64")
-        return builder.call(function, arguments)
+def _instruction(bits: int) -> Any:
+    """(register, word) -> register: SSE4.2's crc32 of the word's lowest bits."""
+    kind, word = ir.IntType(64 if bits == 64 else 32), ir.IntType(64)
+    name = f"llvm.x86.sse42.crc32.{kind.width}.{bits}"
 
-    return types.int64(types.int64, types.int64), generate
+    @intrinsic
+    def step(typing: Any, register: Any, data: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, ir.IntType(bits)]), name)
+            if bits == 64:
+                return builder.call(function, arguments)
+            narrow = builder.trunc(arguments[0], kind), builder.trunc(arguments[1], ir.IntType(bits))
+            return builder.zext(builder.call(function, narrow), word)
+
+        return types.int64(types.int64, types.int64), generate
+
+    return step
+
+
+_step_sse42, _step_sse42_4, _step_sse42_2, _step_sse42_1 = _instruction(64), _instruction(32), _instruction(16), _instruction(8)
 
 
 @inlined
@@ -145,9 +157,14 @@ if HARDWARE:
         while at + 8 <= end:
             register = _step_sse42(register, load64(at))
             at += 8
-        while at < end:
-            register = _step_byte(register, load8(at))
-            at += 1
+        if (end - at) & 4:
+            register = _step_sse42_4(register, load32(at))
+            at += 4
+        if (end - at) & 2:
+            register = _step_sse42_2(register, load16(at))
+            at += 2
+        if (end - at) & 1:
+            register = _step_sse42_1(register, load8(at))
         return register ^ 0xFFFFFFFF
 
     step, extend = _step_sse42, extend_sse42

@@ -63,6 +63,7 @@ def _store(bits: int) -> Any:
 
 
 load8 = _load(8, types.int64)  # (address) -> 0 ... 255
+load16 = _load(16, types.int64)
 load32 = _load(32, types.int64)  # (address) -> 0 ... 2^32 - 1
 load64 = _load(64, types.int64)  # (address) -> int64
 store8 = _store(8)  # (address, int64): its lowest byte
