@@ -33,8 +33,8 @@ _CR, _LF = 13, 10
 # What `dialect` holds.
 _DELIMITER, _QUOTE, _DOUBLED, _ESCAPE, _COMMENT, _TRIM, _MAX_ROW, _COLUMNS, _RAGGED = range(9)
 # What `scan` holds: where the tokenizer stands.
-MODE, ROW_START, FIELD_START, COLUMN, ROWS, BAD, ORDINAL, LINE, ROW_LINE, LITERAL, CLOSED_AT, DIRTY_ROW, DIRTY_FIELD, STOP, FINAL, LIMIT = range(16)
-_SCAN_SIZE = 16
+MODE, ROW_START, FIELD_START, COLUMN, ROWS, BAD, ORDINAL, LINE, ROW_LINE, LITERAL, CLOSED_AT, DIRTY_ROW, DIRTY_FIELD, STOP, FINAL, LIMIT, NEXT = range(17)
+_SCAN_SIZE = 17
 # Values of MODE. PLAIN: an unquoted field. INSIDE: quotes are open. CLOSED: behind what may be the closing quote. REST: unquoted text behind it.
 # SKIP: a comment, or what remains of the line of a row that was too long.
 PLAIN, INSIDE, CLOSED, REST, SKIP = range(5)
@@ -102,84 +102,122 @@ class Tokenizer:
 @kernel
 def tokenize(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> None:
     """Go on from where `scan` stands until the arrays are full, a row starts at LIMIT or later, or the data ends."""
-    size, base = len(data), scan[STOP]
-    if base >= scan[LIMIT]:
+    size = len(data)
+    scan[NEXT] = scan[STOP]
+    if scan[NEXT] >= scan[LIMIT]:
         return
     while True:
-        while base < size:
-            separators = byte_mask(data, base, size, dialect[_DELIMITER]) | byte_mask(data, base, size, _LF) | byte_mask(data, base, size, _CR)
-            special = (
-                byte_mask(data, base, size, dialect[_QUOTE]) | byte_mask(data, base, size, dialect[_ESCAPE]) | byte_mask(data, base, size, dialect[_COMMENT])
-            )
-            if special == np.uint64(0) and scan[MODE] == PLAIN and scan[LITERAL] < base and dialect[_TRIM] == 0:
-                then = _plain_block(data, base, separators, dialect, scan, starts, infos, rows, bad)
-            else:
-                then = _any_block(data, base, separators | special, dialect, scan, starts, infos, rows, bad)
-            if then == _FULL:
+        while scan[NEXT] < size:
+            plain = scan[MODE] == PLAIN and scan[LITERAL] < scan[NEXT] and dialect[_TRIM] == 0
+            if plain and _plain_blocks(data, dialect, scan, starts, infos, rows, bad) == _FULL:
                 return
-            base = scan[ROW_START] if then == _RESCAN else base + LANES
+            if scan[NEXT] < size and _any_blocks(data, dialect, scan, starts, infos, rows, bad) == _FULL:
+                return
         if _at_end(data, dialect, scan, starts, infos, rows, bad) != _RESCAN:
             return
-        base = scan[ROW_START]
 
 
 @kernel
-def _plain_block(data: Bytes, base: int, events: np.uint64, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
-    """64 bytes without quote, escape and comment, outside quotes: only delimiters and line ends."""
-    delimiter, columns = dialect[_DELIMITER], dialect[_COLUMNS]
-    start, column, row = scan[FIELD_START], scan[COLUMN], scan[ROWS]
+def _special(data: Bytes, base: int, size: int, dialect: Ints) -> np.uint64:
+    """Where in 64 bytes a quote, an escape or the sign of a comment stands."""
+    return byte_mask(data, base, size, dialect[_QUOTE]) | byte_mask(data, base, size, dialect[_ESCAPE]) | byte_mask(data, base, size, dialect[_COMMENT])
+
+
+@kernel
+def _separators(data: Bytes, base: int, size: int, dialect: Ints) -> np.uint64:
+    """Where in 64 bytes a delimiter or a line end stands."""
+    return byte_mask(data, base, size, dialect[_DELIMITER]) | byte_mask(data, base, size, _LF) | byte_mask(data, base, size, _CR)
+
+
+@kernel
+def _plain_blocks(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """Blocks outside quotes without quote, escape and comment, up to one that has any: where nearly all time is spent, so rows end inline if they can."""
+    size, base, delimiter, columns = len(data), scan[NEXT], dialect[_DELIMITER], dialect[_COLUMNS]
+    longest, last_row, last_start = dialect[_MAX_ROW], starts.shape[1] - 1, min(scan[LIMIT], size) - 2
+    start, column, row, row_start, line, row_line = scan[FIELD_START], scan[COLUMN], scan[ROWS], scan[ROW_START], scan[LINE], scan[ROW_LINE]
     dirty = scan[DIRTY_FIELD]  # an escape in the blocks before, in the same field
     scan[DIRTY_ROW] |= dirty
-    while events != np.uint64(0):
-        at = base + first_bit(events)
-        events &= events - np.uint64(1)
-        if data[at] == delimiter:
-            if column < columns:
+    clean = scan[DIRTY_ROW] == 0
+    while base < size and _special(data, base, size, dialect) == np.uint64(0):
+        events = _separators(data, base, size, dialect)
+        while events != np.uint64(0):
+            at = base + first_bit(events)
+            events &= events - np.uint64(1)
+            if data[at] == delimiter:
+                if column < columns:
+                    starts[column, row] = start
+                    infos[column, row] = (at - start) | dirty
+                dirty = 0
+                column += 1
+                start = at + 1
+            elif at < row_start:
+                continue  # the LF of a CRLF
+            elif clean and column + 1 == columns and at > row_start and at - row_start <= longest and row < last_row and at < last_start:
                 starts[column, row] = start
-                infos[column, row] = (at - start) | dirty
-            dirty = 0
-            column += 1
-            start = at + 1
-            continue
-        scan[FIELD_START], scan[COLUMN], scan[DIRTY_FIELD] = start, column, dirty
-        then = _line_end(data, at, dialect, scan, starts, infos, rows, bad)
-        if then != _GO_ON:
-            return then
-        start, column, row, dirty = scan[FIELD_START], 0, scan[ROWS], 0
-    scan[FIELD_START], scan[COLUMN], scan[DIRTY_FIELD] = start, column, dirty
+                infos[column, row] = at - start
+                rows[0, row], rows[1, row], rows[2, row] = columns, scan[ORDINAL], row_line
+                scan[ORDINAL] += 1
+                row, column, line = row + 1, 0, line + 1
+                row_line = line
+                start = row_start = _after_line(data, at)
+            else:
+                scan[FIELD_START], scan[COLUMN], scan[DIRTY_FIELD], scan[ROWS] = start, column, dirty, row
+                scan[ROW_START], scan[STOP], scan[LINE], scan[ROW_LINE], scan[NEXT] = row_start, row_start, line, row_line, base
+                then = _line_end(data, at, dialect, scan, starts, infos, rows, bad)
+                if then != _GO_ON:
+                    return then
+                start, row_start, row, line, row_line = scan[FIELD_START], scan[ROW_START], scan[ROWS], scan[LINE], scan[ROW_LINE]
+                column, dirty, clean = 0, 0, True
+        base += LANES
+    scan[FIELD_START], scan[COLUMN], scan[DIRTY_FIELD], scan[ROWS] = start, column, dirty, row
+    scan[ROW_START], scan[STOP], scan[LINE], scan[ROW_LINE], scan[NEXT] = row_start, row_start, line, row_line, base
     return _GO_ON
 
 
 @kernel
-def _any_block(data: Bytes, base: int, events: np.uint64, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
-    """64 bytes in any state."""
-    while events != np.uint64(0):
-        at = base + first_bit(events)
-        events &= events - np.uint64(1)
-        byte, mode = data[at], scan[MODE]
-        newline = byte in (_LF, _CR)
-        if at == scan[LITERAL] or (mode == INSIDE and newline):
-            if newline:
-                scan[LINE] += _lines(data, at)
-        elif mode == SKIP:
-            if newline:
-                if _half_crlf(data, at, scan):
-                    scan[STOP] = at
-                    return _FULL
-                scan[LINE] += _lines(data, at)
-                scan[MODE] = PLAIN
-                if _new_row(_after_line(data, at), scan, starts, bad):
-                    return _FULL
-        elif mode == INSIDE:
-            _inside(byte, at, dialect, scan)
-        elif byte == dialect[_DELIMITER]:
-            _end_field(data, at, dialect, scan, starts, infos)
-        elif newline:
-            then = _line_end(data, at, dialect, scan, starts, infos, rows, bad)
+def _any_blocks(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """Blocks in any state, up to one that is plain."""
+    size = len(data)
+    while True:
+        base = scan[NEXT]
+        events = _separators(data, base, size, dialect) | _special(data, base, size, dialect)
+        while events != np.uint64(0):
+            at = base + first_bit(events)
+            events &= events - np.uint64(1)
+            then = _event(data, at, dialect, scan, starts, infos, rows, bad)
             if then != _GO_ON:
                 return then
-        else:
-            _outside(data, byte, at, dialect, scan)
+        base += LANES
+        scan[NEXT] = base
+        if base >= size or (scan[MODE] == PLAIN and scan[LITERAL] < base and not dialect[_TRIM] and _special(data, base, size, dialect) == np.uint64(0)):
+            return _GO_ON
+
+
+@kernel
+def _event(data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """One delimiter, line end, quote, escape or comment sign."""
+    byte, mode = data[at], scan[MODE]
+    newline = byte in (_LF, _CR)
+    if at == scan[LITERAL] or (mode == INSIDE and newline):
+        if newline:
+            scan[LINE] += _lines(data, at)
+    elif mode == SKIP:
+        if newline:
+            if _half_crlf(data, at, scan):
+                scan[STOP] = at
+                return _FULL
+            scan[LINE] += _lines(data, at)
+            scan[MODE] = PLAIN
+            if _new_row(_after_line(data, at), scan, starts, bad):
+                return _FULL
+    elif mode == INSIDE:
+        _inside(byte, at, dialect, scan)
+    elif byte == dialect[_DELIMITER]:
+        _end_field(data, at, dialect, scan, starts, infos)
+    elif newline:
+        return _line_end(data, at, dialect, scan, starts, infos, rows, bad)
+    else:
+        _outside(data, byte, at, dialect, scan)
     return _GO_ON
 
 
@@ -297,8 +335,7 @@ def _new_row(start: int, scan: Ints, starts: Spans, bad: Ints) -> bool:
 def _end_row(data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> bool:
     """The row ends before `at`: commit it, or list it as bad; says whether it was too long, so that its lines are to be read anew."""
     if at - scan[ROW_START] > dialect[_MAX_ROW]:
-        _refuse(TOO_LONG, scan, bad)
-        scan[MODE], scan[LITERAL], scan[LINE] = SKIP, -1, scan[ROW_LINE]
+        _read_anew(scan, bad)
         return True
     _end_field(data, at, dialect, scan, starts, infos)
     row, width = scan[ROWS], scan[COLUMN]
@@ -327,6 +364,13 @@ def _refuse(width: int, scan: Ints, bad: Ints) -> None:
 
 
 @kernel
+def _read_anew(scan: Ints, bad: Ints) -> None:
+    """The row is too long: list it as bad, and go on at its second physical line."""
+    _refuse(TOO_LONG, scan, bad)
+    scan[MODE], scan[LITERAL], scan[LINE], scan[NEXT] = SKIP, -1, scan[ROW_LINE], scan[ROW_START]
+
+
+@kernel
 def _at_end(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
     """The data ends: take the last row if it is complete or can't be completed."""
     size, start, mode = len(data), scan[ROW_START], scan[MODE]
@@ -337,8 +381,7 @@ def _at_end(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans,
         return _FULL
     never_closed = scan[FINAL] and (mode == INSIDE or scan[LITERAL] == size)
     if never_closed or (not scan[FINAL] and size - start > dialect[_MAX_ROW]):
-        _refuse(TOO_LONG, scan, bad)
-        scan[MODE], scan[LITERAL], scan[LINE] = SKIP, -1, scan[ROW_LINE]
+        _read_anew(scan, bad)
         return _RESCAN
     if scan[FINAL]:
         if _end_row(data, size, dialect, scan, starts, infos, rows, bad):
