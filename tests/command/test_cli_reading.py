@@ -1,0 +1,127 @@
+"""`recordmill head | inspect | verify | read` from the command line: what is printed and the exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_data_set import FOLDER, mixed_rows, write_data_set
+from PIL import Image
+
+from recordmill.__main__ import main
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return write_data_set(tmp_path / "out", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_head_prints_records(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "head", out, "-n", 2, "--split", "train")
+    assert code == 0
+    assert text.startswith(
+        "record 0\n  id       0\n  matrix   float32 [2, 3] [0.0, 0.125, 0.25, 0.375, 0.5, 0.625]\n  name     'row 0 ü'\n  payload  missing\n"
+    )
+    assert "  label    1 ('dog')\n" in text
+    assert text.count("record ") == 2
+    code, text, _ = run(capsys, "head", out, "--at", 17, "--split", "train", "--features", "id,name")
+    assert text == "record 17\n  id    17\n  name  'row 17 ü'\n"
+    assert run(capsys, "head", out, "--at", -1, "--split", "test", "--features", "id")[1] == "record 2\n  id  42\n"
+    assert run(capsys, "head", out, "--at", 43) == (2, "", "recordmill: error: --at 43: there are 43 records, numbered from 0\n")
+    assert run(capsys, "head", out / "nothing")[0] == 2
+
+
+def test_images_and_long_values_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = Schema((Feature("image", "bytes", (), True), Feature("text", "string", (), True), Feature("xs", "float32", (100,), True)))
+    png = io.BytesIO()
+    Image.new("RGB", (30, 20)).save(png, "PNG")
+    arrow = to_arrow(schema)
+    table = pa.table(
+        [pa.array([png.getvalue()], pa.large_binary()), pa.array(["a\n" * 500], pa.large_string()), pa.array([[0.1] * 100], arrow.field("xs").type)],
+        schema=arrow,
+    )
+    _, text, _ = run(capsys, "head", write_data_set(tmp_path / "out", {"train": table}, schema, shards=1))
+    assert f"  image  PNG 30 x 20 RGB ({len(png.getvalue())} bytes)\n" in text
+    assert "... (1,000 characters)\n" in text
+    assert "  xs     float32 [100] [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, ... 100 in all]\n" in text
+    assert max(map(len, text.splitlines())) < 160
+
+
+def test_inspect_says_what_is_there(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "inspect", out, "--quiet")
+    assert code == 0
+    assert "made: 43 records in 4 files" in text
+    lines = {line.split()[0]: line for line in text.splitlines() if line}
+    assert "0 to 42" in lines["id"]
+    assert "length 0 to 3" in lines["tokens"]
+    assert "float32 [2, 3]" in lines["matrix"]
+    assert "bytes, raw" in lines["exact"]
+    assert "65.12 %" in lines["maybe"]
+    assert "label: label, 3 classes: cat, dog, fish" in text
+    assert "TensorFlow Datasets does not read:" in text
+    code, text, _ = run(capsys, "inspect", out, "--json", "--quiet", "--split", "train")
+    about = json.loads(text)
+    assert about["records"] == about["looked_at"] == 40
+    features = {feature["name"]: feature for feature in about["features"]}
+    assert features["maybe"]["present"] == sum(value is not None for value in mixed_rows(40)["maybe"].to_pylist())
+    assert features["tokens"]["lengths"] == [0, 3]
+    assert features["label"]["classes"] == ["cat", "dog", "fish"]
+    _, text, _ = run(capsys, "inspect", out, "--quiet", "--sample", 10)
+    assert "of the first 10 records only" in text
+
+
+def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "verify", out) == (0, "43 records checked: nothing is wrong\n", "")
+    shard = out / FOLDER / "train-00000-of-00002.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    code, text, _ = run(capsys, "verify", out)
+    assert code == 1
+    assert f"{shard}: byte" in text
+    code, text, _ = run(capsys, "verify", out, "--json")
+    assert code == 1
+    assert {finding["file"] for finding in json.loads(text)["findings"]} == {str(shard)}
+    (out / "manifest.json").unlink()
+    assert "(mended)" in run(capsys, "verify", out, "--mend")[1]
+
+
+def test_read_writes_and_says_so(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "read", out, "--out", tmp_path / "to", "--features", "id,label", "--split", "train")
+    assert code == 0
+    assert text.startswith(f"40 records to parquet in {tmp_path / 'to'} (train 40) in ")
+    assert pq.read_table(tmp_path / "to" / "train-00000-of-00001.parquet").column_names == ["id", "label"]
+    code, text, _ = run(capsys, "read", out, "--out", tmp_path / "arrays", "--to", "npy", "--json")
+    assert json.loads(text)["records"] == {"train": 40, "test": 3}
+    code, text, error = run(capsys, "read", out, "--out", tmp_path / "to")
+    assert (code, text) == (2, "")
+    assert "--overwrite replaces it" in error
+    assert run(capsys, "read", out, "--out", tmp_path / "x", "--frobnicate=1")[0] == 2
+    shard = out / FOLDER / "train-00000-of-00002.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[40] ^= 1
+    shard.write_bytes(data)
+    code, _, error = run(capsys, "read", out, "--out", tmp_path / "x")
+    assert code == 1
+    assert error.startswith(f"recordmill: error: {shard}: record 0, byte 0: CRC of the data")
+    code, text, _ = run(capsys, "read", out, "--out", tmp_path / "x", "--max-rejects", "5%")
+    assert code == 0
+    assert "1 records rejected (1 crc)" in text
+
+
+@pytest.mark.parametrize("command", ["head", "inspect", "verify", "read"])
+def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"recordmill {command} " in capsys.readouterr().out.split("examples:")[1]

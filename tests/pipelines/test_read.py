@@ -1,0 +1,272 @@
+"""`read`: the records of a data set or of any files as Parquet, NumPy and Arrow; the same files from threads and from Beam; nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+
+from recordmill.pipelines.read import ReadResult, read
+from recordmill.records.encode import encode
+from recordmill.records.npy_writer import open_columns
+from recordmill.schemas.arrow import from_arrow
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.shards import pieces
+from recordmill.shards.rejects import TooManyRejects
+
+TRAIN, TEST = mixed_rows(400), mixed_rows(30, 400)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pieces of small data, so that threads and jobs have something to share."""
+    monkeypatch.setattr(pieces.cut, "__defaults__", (10_000,))
+
+
+@pytest.fixture(scope="module", params=["none", "gzip"])
+def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param)
+
+
+def rows(result: ReadResult, split: str) -> list[dict[str, Any]]:
+    """Every row of a split as Python values, from Parquet or Arrow files."""
+    tables = [pq.read_table(path) if result.to == "parquet" else pa.ipc.open_file(path).read_all() for path in result.files[split]]
+    return pa.concat_tables(tables).to_pylist()
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("to", ["parquet", "arrow"])
+def test_tables_are_what_went_in(out: Path, tmp_path: Path, to: str) -> None:
+    result = read(out, tmp_path / "to", to=to, file_size=30_000)
+    assert result.records == {"train": 400, "test": 30}
+    assert (result.read, result.rejected, result.written) == (430, 0, 430)
+    assert rows(result, "train") == TRAIN.to_pylist()
+    assert rows(result, "test") == TEST.to_pylist()
+    assert len(result.files["train"]) > 2
+    assert result.files["train"][0].name == f"train-00000-of-{len(result.files['train']):05d}.{to}"
+    assert result.schema == MIXED
+    assert "train 400" in repr(result)
+    names = {path.name for path in (tmp_path / "to").iterdir()}
+    assert names == {path.name for path in result.paths} | {"_read.json"}
+    if to == "parquet":
+        assert from_arrow(pq.read_schema(result.paths[0])) == MIXED
+
+
+def test_npy_is_one_file_per_part(out: Path, tmp_path: Path) -> None:
+    result = read(out, tmp_path / "to", to="npy")
+    assert set(result.paths) == {tmp_path / "to" / "train", tmp_path / "to" / "test"}
+    columns = open_columns(tmp_path / "to" / "train")
+    assert columns["matrix"].reshape(400, 6).tolist() == TRAIN["matrix"].to_pylist()
+    assert columns["name"].to_list() == TRAIN["name"].to_pylist()
+    assert [None if row is None else row.tolist() for row in columns["tokens"]] == TRAIN["tokens"].to_pylist()
+    assert np.load(tmp_path / "to" / "train" / "id.npy", mmap_mode="r").tolist() == list(range(400))
+
+
+def test_npz_holds_the_same_arrays(out: Path, tmp_path: Path) -> None:
+    read(out, tmp_path / "npy", to="npy", split="train")
+    result = read(out, tmp_path / "npz", to="npz", split="train")
+    assert result.paths == (tmp_path / "npz" / "train.npz",)
+    with np.load(result.paths[0]) as arrays:
+        for name in arrays.files:
+            assert arrays[name].tobytes() == np.load(tmp_path / "npy" / "train" / f"{name}.npy").tobytes()
+        assert {f"{name}.npy" for name in arrays.files} == {path.name for path in (tmp_path / "npy" / "train").glob("*.npy")}
+
+
+def test_npz_beyond_memory_is_refused(tmp_path: Path) -> None:
+    from recordmill.pipelines.read import _pack
+
+    (tmp_path / "train").mkdir()
+    np.save(tmp_path / "train" / "x.npy", np.zeros(1000))
+    with pytest.raises(UsageError, match="use --to npy"):
+        _pack(tmp_path / "train", 4000)
+
+
+@pytest.mark.parametrize("to", ["parquet", "npy", "npz", "arrow"])
+def test_the_same_files_whatever_the_threads_the_memory_and_the_runner(out: Path, tmp_path: Path, to: str) -> None:
+    trees = []
+    ways: list[dict[str, Any]] = [
+        {"threads": 1},
+        {"threads": 2, "memory": "256MiB"},
+        {"threads": 8, "memory": "4GiB"},
+        {"runner": "FnApiRunner", "threads": 2},
+        {"runner": "DirectRunner", "beam_args": ["--direct_runner_bundle_repeat=1"]},
+    ]
+    for number, options in enumerate(ways):
+        read(out, tmp_path / str(number), to=to, file_size=30_000, **options)
+        trees.append(tree(tmp_path / str(number)))
+    assert len(trees[0]) > 2
+    for other in trees[1:]:
+        assert other == trees[0]
+
+
+def test_selection(out: Path, tmp_path: Path) -> None:
+    result = read(out, tmp_path / "a", features="label,id", split="train", limit=7)
+    assert pq.read_table(result.paths[0]).to_pylist() == TRAIN.select(["label", "id"]).slice(0, 7).to_pylist()
+    assert result.records == {"train": 7}
+    assert read(out, tmp_path / "b", limit=150).records == {"train": 150, "test": 30}
+    assert read(out, tmp_path / "c", limit=0, to="npy").records == {"train": 0, "test": 0}
+    with pytest.raises(UsageError, match="no feature 'nope'; there are id"):
+        read(out, tmp_path / "d", features=["nope"])
+    with pytest.raises(UsageError, match="no split 'dev'"):
+        read(out, tmp_path / "d", split="dev")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": "csv"}, "--to csv: one of parquet, npy, npz, arrow"), ({"limit": -1}, "--limit -1"), ({"max_rejects": "many"}, "--max-rejects many"),
+        ({"memory": "10MiB"}, "is too little"), ({"threads": -1}, "--threads -1"), ({"features": "a,,b"}, "--features"), ({"features": "id,id"}, "twice"),
+        ({"file_size": 0}, "--file-size"), ({"schema": "nowhere.pbtxt"}, "--schema nowhere.pbtxt"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read(out, tmp_path / "to", **options)
+    assert not (tmp_path / "to").exists()
+
+
+def test_results_are_not_overwritten_unless_asked(out: Path, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    read(out, to, to="npy")
+    with pytest.raises(UsageError, match="--overwrite"):
+        read(out, to)
+    result = read(out, to, split="test", overwrite=True)
+    assert {path.name for path in to.iterdir()} == {"_read.json", "test-00000-of-00001.parquet"}
+    assert result.written == 30
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"is not empty \(mine.txt\)"):
+        read(out, tmp_path / "full", overwrite=True)
+    assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+    with pytest.raises(UsageError, match="holds a data set"):
+        read(out, out, overwrite=True)
+
+
+def test_a_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": TRAIN}, shards=2)
+    shard = out / FOLDER / "train-00001-of-00002.tfrecord"
+    offset = int(np.load(out / FOLDER / "index" / "train-00001.npy")["offset"][120])
+    data = bytearray(shard.read_bytes())
+    data[offset + 20] ^= 1
+    shard.write_bytes(data)
+    for runner in (None, "FnApiRunner"):
+        with pytest.raises(DataError, match=rf"{shard}: record 120, byte {offset}: CRC of the data"):
+            read(out, tmp_path / "to", runner=runner)
+        assert not (tmp_path / "to").exists()
+    with pytest.raises(TooManyRejects, match=r"1 of 400 records were rejected \(1 crc\)"):
+        read(out, tmp_path / "to", max_rejects="0.1%")
+    assert not (tmp_path / "to").exists()
+    for number, options in enumerate([{"max_rejects": 1}, {"max_rejects": "1%", "runner": "FnApiRunner"}, {"max_rejects": 5, "to": "npy"}]):
+        result = read(out, tmp_path / str(number), **options)
+        assert (result.read, result.written, result.rejected) == (400, 399, 1)
+        (reject,) = [json.loads(line) for path in result.rejects for line in path.read_text().splitlines()]
+        assert reject["source"] == f"{FOLDER}/{shard.name}"
+        assert reject["place"] == f"record 120, byte {offset}"
+        assert reject["reason"] == "crc"
+    assert rows(read(out, tmp_path / "to", max_rejects=1), "train") == TRAIN.take([i for i in range(400) if i != 320]).to_pylist()
+
+
+def test_a_record_that_does_not_fit_the_schema(tmp_path: Path) -> None:
+    (batch,) = mixed_rows(20).combine_chunks().to_batches()
+    frames = encode(batch, MIXED)
+    from recordmill.records.frames import frame
+
+    payloads = [frames.payload(i).tobytes() for i in range(20)]
+    payloads[4] = b"\x0a\x05no Ex"
+    offsets = np.cumsum([0, *map(len, payloads)])
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(frame(np.frombuffer(b"".join(payloads), np.uint8), offsets).data.tobytes())
+    (tmp_path / "schema.pbtxt").write_text(_schema_text())
+    with pytest.raises(DataError, match="record 4, byte"):
+        read(path, tmp_path / "to", schema=tmp_path / "schema.pbtxt")
+    result = read(path, tmp_path / "to", schema=tmp_path / "schema.pbtxt", max_rejects=1)
+    assert result.reject_reasons == {"record": 1}
+    assert [row["id"] for row in rows(result, "data")] == [i for i in range(20) if i != 4]
+
+
+def _schema_text() -> str:
+    from recordmill.schemas.tfmd import to_pbtxt
+
+    return to_pbtxt(MIXED)
+
+
+def test_a_killed_read_leaves_nothing_and_the_next_one_succeeds(out: Path, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    source = f"""
+import recordmill.shards.read_job as job, recordmill.pipelines.read as module, time, sys
+inner = job.run_job
+def slow(*args, **kwargs):
+    result = inner(*args, **kwargs)
+    print("written", flush=True)
+    time.sleep(60)
+    return result
+module.run_job = slow
+module.read({str(out)!r}, {str(to)!r}, threads=1)
+"""
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "written\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert [path.name for path in to.iterdir() if not path.name.startswith("_run-")] == []
+    result = read(out, to)
+    assert result.written == 430
+    assert not list(to.glob("_run-*"))
+
+
+def test_a_kill_between_the_renames_is_undone(out: Path, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    source = f"""
+import os, recordmill.shards.read_commit as commit, recordmill.pipelines.read as module
+commit.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
+module.read({str(out)!r}, {str(to)!r})
+"""
+    assert subprocess.run([sys.executable, "-c", source], check=False).returncode == -signal.SIGKILL
+    assert (to / "train-00000-of-00001.parquet").exists()
+    assert not (to / "_read.json").exists()
+    result = read(out, to, to="npy")
+    assert {path.name for path in to.iterdir()} == {"_read.json", "train", "test"}
+    assert result.written == 430
+
+
+def test_interrupting_leaves_nothing(out: Path, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    source = f"""
+import recordmill.pipelines.read as module, time
+def slow(*args, **kwargs):
+    print("working", flush=True)
+    time.sleep(60)
+module.run_job = slow
+module.read({str(out)!r}, {str(to)!r}, threads=1)
+"""
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    process.wait(30)
+    assert not to.exists()
+
+
+def test_no_records(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(0)}, shards=1)
+    result = read(out, tmp_path / "a")
+    assert pq.read_table(result.paths[0]).schema.names == list(MIXED.names)
+    assert result.records == {"train": 0}
+    assert read(out, tmp_path / "b", to="npy").records == {"train": 0}
+    assert open_columns(tmp_path / "b" / "train")["matrix"].shape == (0, 2, 3)

@@ -1,0 +1,106 @@
+"""Damaged shards read leniently: every record is in a batch or a reject, whatever byte is flipped and wherever the file is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+
+from recordmill.schemas.errors import Reject
+from recordmill.shards.batches import loads
+from recordmill.shards.catalog import Catalog, find
+from recordmill.shards.pieces import cut, next_frame
+from recordmill.shards.salvage import salvage
+
+ROWS = 40
+TABLE = mixed_rows(ROWS)
+PIECE_BYTES = 2000
+
+
+def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
+    """(ids of the good records, the rejects, the pieces)."""
+    pieces = [piece for ordinal, file in enumerate(catalog.files) for piece in cut(file, ordinal, PIECE_BYTES, lenient=True)]
+    parts = [salvage(load, MIXED) for load in loads(catalog.files, pieces, lenient=True)]
+    batches = [batch for part in parts for batch in part.batches]
+    for batch in batches:
+        ids = batch.column("id").to_pylist()
+        assert batch.equals(pa.RecordBatch.from_struct_array(TABLE.take(ids).to_struct_array().combine_chunks()).replace_schema_metadata(batch.schema.metadata))
+    return [i for batch in batches for i in batch.column("id").to_pylist()], [r for part in parts for r in part.rejects], len(pieces)
+
+
+@pytest.fixture(scope="module", params=["none", "gzip"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, bytes]:
+    out = write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=1, compression=request.param)
+    shard = sorted((out / FOLDER).glob("train-*"))[0]
+    return out, shard, shard.read_bytes()
+
+
+def test_whole_shards_lose_nothing(made: tuple[Path, Path, bytes]) -> None:
+    ids, rejects, pieces = salvaged(find(made[0], lenient=True))
+    assert ids == list(range(ROWS))
+    assert not rejects
+    assert pieces > 3
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_ours_lose_only_what_is_damaged_and_account_for_it(made: tuple[Path, Path, bytes], data: st.DataObject) -> None:
+    out, shard, whole = made
+    damaged = bytearray(whole)
+    for at in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=3)):
+        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    size = data.draw(st.one_of(st.just(len(whole)), st.integers(0, len(whole))))
+    try:
+        shard.write_bytes(damaged[:size])
+        ids, rejects, _ = salvaged(find(out, lenient=True))
+    finally:
+        shard.write_bytes(whole)
+    assert ids == sorted(set(ids))
+    assert len(ids) + len(rejects) == ROWS
+    assert set(ids) | {int(reject.place.split()[1].rstrip(",")) for reject in rejects} == set(range(ROWS))
+    if size == len(whole) and shard.suffix == ".tfrecord":
+        assert len(rejects) <= 3
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_foreign_files_go_on_behind_the_damage(made: tuple[Path, Path, bytes], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    _, shard, whole = made
+    if shard.suffix != ".tfrecord":
+        whole = b""
+    path = tmp_path_factory.mktemp("f") / "a.tfrecord"
+    if not whole:
+        return
+    damaged = bytearray(whole)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(damaged)
+    ids, rejects, _ = salvaged(find(path))
+    assert len(ids) == ROWS - 1
+    assert len(rejects) == 1
+    assert rejects[0].reason in ("frame", "crc")
+
+
+def test_a_cut_stream_keeps_what_is_before_the_cut(made: tuple[Path, Path, bytes], tmp_path: Path) -> None:
+    _, shard, whole = made
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(whole[: len(whole) * 2 // 3])
+    ids, rejects, _ = salvaged(find(path))
+    assert ids == list(range(len(ids)))
+    assert len(ids) > 5 or shard.suffix == ".gz"
+    assert len(rejects) == 1
+
+
+def test_the_next_frame_is_found() -> None:
+    data = np.frombuffer(b"xyz" + b"\x02\0\0\0\0\0\0\0", np.uint8)
+    assert next_frame(data, 0) == len(data)
+    from recordmill.records.frames import frame
+
+    framed = frame(np.frombuffer(b"hello", np.uint8), np.array([0, 5])).data
+    assert next_frame(np.concatenate([data, framed]), 0) == len(data)
+    assert next_frame(np.concatenate([data, framed])[:-1], 0) == len(data) + len(framed) - 1

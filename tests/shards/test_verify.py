@@ -1,0 +1,157 @@
+"""`verify` finds every change of a data set, names file and place, and finds nothing in one that is whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_data_set import FOLDER, mixed_rows, write_data_set
+
+from recordmill.schemas.errors import RecordmillError, UsageError
+from recordmill.shards.verify import Finding, verify
+
+ROWS = 60
+
+
+@pytest.fixture(params=["none", "gzip"])
+def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS), "test": mixed_rows(5)}, shards=2, compression=request.param)
+
+
+def shard(out: Path) -> Path:
+    return sorted((out / FOLDER).glob("train-00001*"))[0]
+
+
+def index(out: Path) -> Path:
+    return out / FOLDER / "index" / "train-00001.npy"
+
+
+def problems(out: Path) -> dict[str, str]:
+    return {finding.file: finding.problem for finding in verify(out, threads=2)}
+
+
+def test_nothing_is_wrong_and_every_record_was_looked_at(out: Path) -> None:
+    counted: list[int] = []
+    assert verify(out, progress=counted.append) == []
+    assert sum(counted) == ROWS + 5
+
+
+def test_every_flipped_byte_is_found(out: Path) -> None:
+    data = shard(out).read_bytes()
+    for at in range(0, len(data), max(len(data) // 50, 1)):
+        shard(out).write_bytes(data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :])
+        assert str(shard(out)) in problems(out), at
+
+
+def test_every_cut_is_found(out: Path) -> None:
+    path = shard(out)
+    data = path.read_bytes()
+    for size in (0, 5, 12, len(data) // 2, len(data) - 9, len(data) - 1):
+        path.write_bytes(data[:size])
+        found = verify(out)
+        assert any(finding.file == str(path) and f"has {size} bytes where" in finding.problem for finding in found)
+    path.unlink()
+    assert problems(out) == {str(path): "is missing; the manifest names it"}
+
+
+def test_a_damaged_record_has_its_place(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2)
+    at = int(np.load(index(out))["offset"][11])
+    data = bytearray(shard(out).read_bytes())
+    data[at + 15] ^= 1
+    shard(out).write_bytes(data)
+    places = {finding.place for finding in verify(out)}
+    assert f"record 11, byte {at}" in places
+
+
+def edit_manifest(out: Path, name: str, value: object) -> None:
+    path = out / "_manifests" / "00000001.json"
+    document = json.loads(path.read_text())
+    document["parts"][0]["splits"]["train"][1][name] = value
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(("name", "value", "problem"), [("sum", "0" * 16, "sum is"), ("sha256", "0" * 64, "SHA-256 is"), ("records", 29, "holds 30 records")])
+def test_the_manifest_is_held_against_the_shard(out: Path, name: str, value: object, problem: str) -> None:
+    edit_manifest(out, name, value)
+    assert problem in problems(out)[str(shard(out))]
+
+
+def test_records_swapped_with_their_index_keep_the_sum_but_keys_do_not(out: Path) -> None:
+    table = np.load(index(out))
+    table["key"][[3, 4]] = table["key"][[4, 3]]
+    np.save(index(out), table)
+    assert "sum is" in problems(out)[str(shard(out))]
+
+
+@pytest.mark.parametrize("field", ["offset", "length"])
+def test_an_index_that_does_not_fit(out: Path, field: str) -> None:
+    table = np.load(index(out))
+    table[field][7] += 1
+    np.save(index(out), table)
+    found = [finding for finding in verify(out) if finding.file == str(index(out))]
+    assert [finding.place for finding in found] == ["record 7"]
+
+
+def test_an_index_that_is_short_missing_or_nonsense(out: Path) -> None:
+    whole = np.load(index(out))
+    np.save(index(out), whole[:-1])
+    assert "lists 29 records where the manifest says 30" in problems(out)[str(index(out))]
+    index(out).write_bytes(b"nonsense")
+    assert "is no index" in problems(out)[str(index(out))]
+    index(out).unlink()
+    assert problems(out)[str(index(out))] == "is missing"
+
+
+def test_a_member_table_that_does_not_fit(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2, compression="gzip")
+    path = out / FOLDER / "index" / "train-00001.members.npy"
+    whole = np.load(path)
+    assert len(whole) > 3
+    for field, change in (("compressed", 1), ("uncompressed", 1), ("compressed", 10**9)):
+        table = whole.copy()
+        table[field][2] += change
+        np.save(path, table)
+        assert str(path) in problems(out), (field, change)
+
+
+def test_strays_are_named(out: Path) -> None:
+    (out / FOLDER / "train-00007-of-00008.tfrecord").write_bytes(b"")
+    (out / FOLDER / "index" / "old.npy").write_bytes(b"")
+    (out / "data-dead").mkdir()
+    (out / FOLDER / "inputs.jsonl").write_text("")
+    assert set(problems(out)) == {
+        str(out / FOLDER / "train-00007-of-00008.tfrecord"), str(out / FOLDER / "index" / "old.npy"), str(out / "data-dead"),
+    }  # fmt: skip
+
+
+def test_copies_are_reported_and_mended(out: Path) -> None:
+    (out / "manifest.json").write_text("{}")
+    (out / "schema.pbtxt").unlink()
+    assert problems(out) == {str(out / "manifest.json"): "differs from what the manifest says", str(out / "schema.pbtxt"): "is missing"}
+    mended = verify(out, mend=True)
+    assert len(mended) == 2
+    assert all(finding.mended for finding in mended)
+    assert verify(out) == []
+
+
+def test_plain_files(out: Path, tmp_path: Path) -> None:
+    copy = tmp_path / f"copy{''.join(shard(out).suffixes)}"
+    data = shard(out).read_bytes()
+    copy.write_bytes(data)
+    assert verify(copy) == []
+    copy.write_bytes(data[:-3])
+    (finding,) = verify(copy)
+    assert finding.file == str(copy)
+    assert "truncated" in finding.problem
+    assert str(Finding("a", "record 1", "is bad")) == "a: record 1: is bad"
+    with pytest.raises(UsageError, match="data set of its own"):
+        verify([out, copy])
+    with pytest.raises(RecordmillError):
+        verify(tmp_path / "nothing")
+
+
+def test_every_shared_file_is_whole(shared_data: Path) -> None:
+    assert verify(shared_data / "tfrecord") == []
