@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from recordmill.records import lists, locate
 from recordmill.records.locate import Cells
+from recordmill.records.room import filled, room
 from recordmill.records.wire import Bytes, Ints
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
@@ -18,6 +20,8 @@ from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
 _ONE = {INT64: locate.ONE_INT, FLOAT: locate.ONE_FLOAT, BYTES: locate.ONE_BYTES}
 _MANY = {INT64: locate.INTS, FLOAT: locate.FLOATS, BYTES: locate.BYTESES}
 _EMPTY = np.empty(0, np.int64)
+
+Splits = Ints | int  # where each row's values are: int64 [rows + 1] as Arrow's offsets, or the number that every row has
 
 
 def mode_of(kind: str, raw: bool, length: int | None) -> int:
@@ -29,7 +33,7 @@ def mode_of(kind: str, raw: bool, length: int | None) -> int:
 
 def all_valid(rows: int) -> npt.NDArray[np.uint8]:
     """A bitmap without a null."""
-    return np.full((rows + 7) // 8, 255, np.uint8)
+    return filled((rows + 7) // 8, 255, np.uint8)
 
 
 @dataclass
@@ -66,6 +70,11 @@ class Column:
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         self.bad[chosen[self.bad[chosen] == 0]] = reason
 
+    def blame_values(self, values: npt.NDArray[np.intp], splits: Splits, reason: int) -> None:
+        """Mark the rows to which these values (indices) belong."""
+        rows = values // max(splits, 1) if isinstance(splits, int) else np.searchsorted(splits, values, side="right") - 1
+        self.blame(np.unique(rows), reason)
+
 
 def column_of(cells: Cells, column: int, limit: int, bad: npt.NDArray[np.uint8]) -> Column:
     """The cells' column as a Column."""
@@ -92,6 +101,7 @@ def _array(feature: Feature, raw: bool, columns: Sequence[Column]) -> pa.Array:
         values_only = pa.Array.from_buffers(values.type, len(values), [None, *values.buffers()[1:]])
         return pa.Array.from_buffers(pa.list_(values.type, feature.inner_size), column.rows, [column.bitmap()], children=[values_only])
     values, offsets = _values(feature, raw, column, None)
+    assert not isinstance(offsets, int)
     size = feature.inner_size
     if feature.inner_shape:
         rows = len(values) // size if size else 0
@@ -113,16 +123,15 @@ def _nested(values: pa.Array, offsets: Ints, column: Column, lengths: Sequence[C
     for level in lengths:
         if not np.array_equal(level.valid, column.valid):
             column.blame(level.present() != column.present(), locate.RAGGED)
-        counts, level_offsets = _ints(level)
+        counts, level_offsets = _int_lists(level)
         column.blame(level.bad != 0, locate.RAGGED)
         levels.append((counts, level_offsets))
     for depth, (counts, level_offsets) in enumerate(levels):
         inner = levels[depth + 1][1] if depth + 1 < len(levels) else offsets
         wrong = np.add.reduceat(np.append(counts, 0), level_offsets[:-1]) if len(counts) else np.zeros(column.rows, np.int64)
         wrong[np.diff(level_offsets) == 0] = 0
-        negative = np.searchsorted(level_offsets, np.flatnonzero((counts < 0) | (counts > inner[-1])), side="right") - 1
         column.blame(wrong != np.diff(inner), locate.RAGGED)
-        column.blame(negative, locate.RAGGED)
+        column.blame_values(np.flatnonzero((counts < 0) | (counts > inner[-1])), level_offsets, locate.RAGGED)
     if column.bad.any():
         return pa.nulls(column.rows)
     result = values
@@ -135,9 +144,9 @@ def _nested(values: pa.Array, offsets: Ints, column: Column, lengths: Sequence[C
 
 def _steps(feature: Feature, column: Column) -> pa.Array:
     """A feature list: the steps are located as if each were a record of one feature, and gathered into lists."""
-    offsets = np.empty(column.rows + 1, np.int64)
+    offsets = room(column.rows + 1, np.int64)
     steps = lists.count_framed(column.at, column.size, offsets)
-    at, size = np.empty(steps, np.int64), np.empty(steps, np.int64)
+    at, size = room(steps, np.int64), room(steps, np.int64)
     lists.find_framed(column.at, column.size, at, size)
     step = Feature(feature.name, feature.dtype, feature.shape[1:])
     raw = feature.storage()[0].raw
@@ -154,128 +163,129 @@ def _steps(feature: Feature, column: Column) -> pa.Array:
     return _list(values, offsets, column)
 
 
-def _values(feature: Feature, raw: bool, column: Column, length: int | None) -> tuple[pa.Array, Ints]:
-    """The flat values and int64 offsets [rows + 1] into them; with a length, that many per row, nulls as zeros (and marked, if length is 1)."""
+def _values(feature: Feature, raw: bool, column: Column, length: int | None) -> tuple[pa.Array, Splits]:
+    """The flat values and their splits; with a length, that many per row, nulls as zeros (and marked, if length is 1)."""
     if raw:
         return _raw(feature, column, length)
-    if column.mode in (locate.ONE_BYTES, locate.BYTESES):  # by the mode: a step's own Feature may call itself raw where its list is not
-        return _bytes(feature, column, length)
-    numbers, offsets = _ints(column, length) if column.mode in (locate.ONE_INT, locate.INTS) else _floats(column, length)
-    array = _typed(feature, numbers, offsets, column)
+    if column.mode == locate.ONE_BYTES:  # by the mode: a step's own Feature may call itself raw where its list is not
+        values, ends = _packed_spans(column)
+        return _texts(feature, values, ends, 1, column, column.bitmap()), 1
+    if column.mode == locate.BYTESES:
+        return _byte_lists(feature, column, length)
+    numbers, splits = _numbers(column, length)
+    array = _typed(feature, numbers, splits, column)
     if length == 1 and column.nulls:
         array = pa.Array.from_buffers(array.type, len(array), [column.bitmap(), *array.buffers()[1:]])
-    return array, offsets
+    return array, splits
 
 
-def _fixed_offsets(column: Column, counts: Ints, length: int) -> Ints:
-    """Offsets of length values per row; rows with another number of them, and no null, are marked."""
-    wrong = counts != length
-    if wrong.any():
-        column.blame(wrong & column.present(), locate.WRONG_COUNT)
-    return np.arange(column.rows + 1, dtype=np.int64) * length
-
-
-def _ints(column: Column, length: int | None = None) -> tuple[Ints, Ints]:
+def _numbers(column: Column, length: int | None) -> tuple[npt.NDArray[Any], Splits]:
+    """int64 or float32 values and their splits."""
     if column.mode == locate.ONE_INT:
-        return column.one, np.arange(column.rows + 1, dtype=np.int64)  # type: ignore[return-value]
-    offsets = np.empty(column.rows + 1, np.int64)
-    total = lists.count_varints(column.at, column.size, column.bad, offsets)
-    values = np.empty(total, np.int64)
-    if length is not None and (column.nulls or total != column.rows * length or (np.diff(offsets) != length).any()):
-        counts = np.diff(offsets)
-        spread = _fixed_offsets(column, counts, length)
-        lists.read_varints(column.at, column.size, column.limit, column.bad, offsets, values)
-        full = np.zeros((column.rows, length), np.int64)
-        right = counts == length
-        full[right] = values[np.repeat(right, counts)].reshape(np.count_nonzero(right), length)
-        return full.reshape(-1), spread
+        return column.one, 1
+    if column.mode == locate.ONE_FLOAT:
+        return column.one.view(np.float32), 1
+    if column.mode == locate.INTS:
+        values, offsets = _int_lists(column)
+        return (values, offsets) if length is None else (_spread(column, values, offsets, length), length)
+    if length is not None:
+        return _spread_spans(column, 4 * length, locate.WRONG_COUNT).view(np.float32), length
+    spans, offsets = _packed_spans(column)
+    return spans.view(np.float32), offsets >> 2
+
+
+def _int_lists(column: Column) -> tuple[Ints, Ints]:
+    """The varints of all rows and their offsets."""
+    offsets = room(column.rows + 1, np.int64)
+    values = room(lists.count_varints(column.at, column.size, column.bad, offsets), np.int64)
     lists.read_varints(column.at, column.size, column.limit, column.bad, offsets, values)
     return values, offsets
 
 
-def _floats(column: Column, length: int | None) -> tuple[npt.NDArray[np.float32], Ints]:
-    if column.mode == locate.ONE_FLOAT:
-        return column.one.view(np.float32), np.arange(column.rows + 1, dtype=np.int64)
-    values, offsets = _spans(column, None if length is None else 4 * length)
-    return values.view(np.float32), offsets >> 2
+def _spread(column: Column, values: npt.NDArray[Any], offsets: Ints, length: int) -> npt.NDArray[Any]:
+    """The values as exactly length per row, zeros for a null; rows that are none and have another number are marked."""
+    counts = np.diff(offsets)
+    right = counts == length
+    if right.all():
+        return values
+    column.blame(~right & column.present(), locate.WRONG_COUNT)
+    full = np.zeros((column.rows, length), values.dtype)
+    full[right] = values[np.repeat(right, counts)].reshape(np.count_nonzero(right), length)
+    return full.reshape(-1)
 
 
-def _spans(column: Column, stride: int | None, reason: int = locate.WRONG_COUNT) -> tuple[Bytes, Ints]:
-    """The rows' bytes one behind the other and int64 offsets [rows + 1]; with a stride, exactly that many bytes each, nulls as zeros."""
-    if stride is None:
-        offsets = np.zeros(column.rows + 1, np.int64)
-        np.cumsum(column.size, out=offsets[1:])
-        values = np.empty(int(offsets[-1]) + lists.SLACK, np.uint8)
-        lists.copy_spans(column.at, column.size, column.limit, offsets, values)
-        return values[: offsets[-1]], offsets
+def _packed_spans(column: Column) -> tuple[Bytes, Ints]:
+    """The rows' bytes one behind the other, and their offsets."""
+    offsets = room(column.rows + 1, np.int64)
+    offsets[0] = 0
+    np.cumsum(column.size, out=offsets[1:])
+    values = room(int(offsets[-1]) + lists.SLACK, np.uint8)
+    lists.copy_spans(column.at, column.size, column.limit, offsets, values)
+    return values[: offsets[-1]], offsets
+
+
+def _spread_spans(column: Column, stride: int, reason: int) -> Bytes:
+    """The rows' bytes, exactly stride each, zeros for a null; rows that are none and have another number are marked."""
     wrong = column.size != stride
     if wrong.any():
         column.blame(wrong & column.present(), reason)
         column.size = np.where(wrong, 0, column.size)
-    values = np.empty(column.rows * stride, np.uint8)
+    values = room(column.rows * stride, np.uint8)
     lists.place_spans(column.at, column.size, stride, values)
-    return values, np.arange(column.rows + 1, dtype=np.int64) * stride
+    return values
 
 
-def _raw(feature: Feature, column: Column, length: int | None) -> tuple[pa.Array, Ints]:
+def _raw(feature: Feature, column: Column, length: int | None) -> tuple[pa.Array, Splits]:
+    """The numbers of tensors that are stored as their own bytes."""
     item = ITEM_BYTES[feature.dtype]
-    values, offsets = _spans(column, None if length is None else item * length, locate.WRONG_SIZE)
+    splits: Splits
     if length is None:
         column.blame(column.size % item != 0, locate.WRONG_SIZE)
-        values = values[: len(values) // item * item]
+        values, ends = _packed_spans(column)
+        values, splits = values[: len(values) // item * item], ends // item
+    else:
+        values, splits = _spread_spans(column, item * length, locate.WRONG_SIZE), length
     typed = values.view(np.dtype(feature.dtype))
     bitmap = column.bitmap() if length == 1 else None
-    return pa.Array.from_buffers(value_type(feature), len(typed), [bitmap, pa.py_buffer(typed)]), offsets // item
+    return pa.Array.from_buffers(value_type(feature), len(typed), [bitmap, pa.py_buffer(typed)]), splits
 
 
-def _bytes(feature: Feature, column: Column, length: int | None) -> tuple[pa.Array, Ints]:
-    rows = np.arange(column.rows + 1, dtype=np.int64)
-    if column.mode == locate.ONE_BYTES:
-        values, ends = _spans(column, None)
-        array = _texts(feature, values, ends, rows, column, column.bitmap())
-        return array, rows
-    offsets = np.empty(column.rows + 1, np.int64)
-    total = lists.count_framed(column.at, column.size, offsets)
-    at, size = np.empty(total, np.int64), np.empty(total, np.int64)
+def _byte_lists(feature: Feature, column: Column, length: int | None) -> tuple[pa.Array, Splits]:
+    """The byte strings of all rows."""
+    offsets = room(column.rows + 1, np.int64)
+    count = lists.count_framed(column.at, column.size, offsets)
+    at, size = room(count, np.int64), room(count, np.int64)
     lists.find_framed(column.at, column.size, at, size)
+    splits: Splits = offsets
     if length is not None:
-        counts = np.diff(offsets)
-        offsets = _fixed_offsets(column, counts, length)
-        right = np.repeat(counts == length, counts)
-        keep = np.repeat(counts == length, length)
-        spread_at, spread_size = np.zeros(len(keep), np.int64), np.zeros(len(keep), np.int64)
-        spread_at[keep], spread_size[keep] = at[right], size[right]
-        at, size = spread_at, spread_size
-    inner = Column(column.limit, locate.ONE_BYTES, at, size, _EMPTY, all_valid(len(at)), np.zeros(len(at), np.uint8))
-    values, ends = _spans(inner, None)
-    return _texts(feature, values, ends, offsets, column, None), offsets
+        at, size, splits = _spread(column, at, offsets, length), _spread(column, size, offsets, length), length
+    values, ends = _packed_spans(Column(column.limit, locate.ONE_BYTES, at, size, _EMPTY, all_valid(len(at)), np.zeros(len(at), np.uint8)))
+    return _texts(feature, values, ends, splits, column, None), splits
 
 
-def _texts(feature: Feature, values: Bytes, ends: Ints, offsets: Ints, column: Column, bitmap: pa.Buffer | None) -> pa.Array:
-    """large_string or large_binary of the values, whose rows are offsets; strings that are not UTF-8 mark their rows."""
+def _texts(feature: Feature, values: Bytes, ends: Ints, splits: Splits, column: Column, bitmap: pa.Buffer | None) -> pa.Array:
+    """large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
     count = len(ends) - 1
     if feature.dtype == "string":
         flags = np.zeros(count, np.uint8)
         if lists.check_utf8(values, ends, flags):
-            column.blame(np.searchsorted(offsets, np.flatnonzero(flags), side="right") - 1, locate.NOT_UTF8)
+            column.blame_values(np.flatnonzero(flags), splits, locate.NOT_UTF8)
     return pa.Array.from_buffers(value_type(feature), count, [bitmap, pa.py_buffer(ends), pa.py_buffer(values)])
 
 
-def _typed(feature: Feature, numbers: npt.NDArray[np.int64] | npt.NDArray[np.float32], offsets: Ints, column: Column) -> pa.Array:
+def _typed(feature: Feature, numbers: npt.NDArray[Any], splits: Splits, column: Column) -> pa.Array:
     """The numbers in the feature's own type; values outside it mark their rows."""
-    count, arrow = len(numbers), value_type(feature)
+    typed, wrong = numbers, _EMPTY
     if feature.dtype == "bool":
-        wrong = (numbers.view(np.uint64) > 1).nonzero()[0]
-        typed: npt.NDArray[np.generic] = np.packbits(numbers != 0, bitorder="little")
-    elif feature.kind == FLOAT:
-        wrong = _EMPTY
+        wrong = np.flatnonzero(numbers.view(np.uint64) > 1)
+        typed = np.packbits(numbers != 0, bitorder="little")
+    elif feature.dtype == "float16":
         with np.errstate(over="ignore"):
-            typed = numbers.astype(np.float16) if feature.dtype == "float16" else numbers
-    elif feature.timestamp or feature.dtype in ("int64", "uint64"):
-        wrong, typed = _EMPTY, numbers
-    else:
-        typed = numbers.astype(feature.dtype)
-        wrong = (typed != numbers).nonzero()[0]
+            typed = numbers.astype(np.float16)
+    elif numbers.dtype == np.int64 and not feature.timestamp and feature.dtype not in ("int64", "uint64"):
+        typed = room(len(numbers), feature.dtype)
+        np.copyto(typed, numbers, casting="unsafe")
+        wrong = np.flatnonzero(typed != numbers)
     if len(wrong):
-        column.blame(np.unique(np.searchsorted(offsets, wrong, side="right") - 1), locate.OUT_OF_RANGE)
-    return pa.Array.from_buffers(arrow, count, [None, pa.py_buffer(typed)])
+        column.blame_values(wrong, splits, locate.OUT_OF_RANGE)
+    return pa.Array.from_buffers(value_type(feature), len(numbers), [None, pa.py_buffer(typed)])

@@ -22,6 +22,7 @@ from recordmill.records.lists import SLACK
 from recordmill.records.memory import address_of
 from recordmill.records.names import Names, add_name, new_names
 from recordmill.records.plain import check_rows, plain_rows
+from recordmill.records.room import room
 from recordmill.records.wire import Bytes, Ints
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import DataError
@@ -172,8 +173,8 @@ def _read_unusual(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, names: 
     """Check each record that has a status exactly, and read its plain form; gives the buffer of plain forms, to which cells then refer."""
     odd = np.flatnonzero(cells.status)
     counts, faults = np.empty(len(odd), np.int64), np.zeros((len(odd), 3), np.int64)
-    room = check_rows(data, starts[odd], lengths[odd], plan.parts, counts, faults)
-    plain, plain_starts, plain_lengths = np.empty(room + SLACK, np.uint8), np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    most = check_rows(data, starts[odd], lengths[odd], plan.parts, counts, faults)
+    plain, plain_starts, plain_lengths = room(most + SLACK, np.uint8), np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     at, size = np.empty(len(odd), np.int64), np.empty(len(odd), np.int64)
     plain_rows(data, starts[odd], lengths[odd], plan.parts, counts, plain, at, size)
     plain.flags.writeable = False

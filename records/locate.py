@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from recordmill.records.memory import address, address_of, load8, load32, load64, store8, store32, store64
 from recordmill.records.names import find_slot, predicted
+from recordmill.records.room import filled, room
 from recordmill.records.wire import Bytes, Ints, short_extent, short_varint
 from recordmill.schemas.kernels import inlined, kernel
 
@@ -55,9 +56,9 @@ def new_cells(modes: npt.NDArray[np.int64], required: npt.NDArray[np.int64], row
     """Room for the cells of that many rows; only what must have a value before the first pass is filled."""
     families = np.minimum(modes, ONE_BYTES)
     counts = [int(np.count_nonzero(families == family)) for family in (ONE_INT, ONE_FLOAT, ONE_BYTES)]
-    ints, floats = np.empty((counts[0], rows), np.int64), np.empty((counts[1], rows), np.uint32)
-    at, size = np.empty((counts[2], rows), np.int64), np.empty((counts[2], rows), np.int64)
-    valid = np.full((len(modes), (rows + 7) // 8), 255, np.uint8)
+    ints, floats = room((counts[0], rows), np.int64), room((counts[1], rows), np.uint32)
+    at, size = room((counts[2], rows), np.int64), room((counts[2], rows), np.int64)
+    valid = filled((len(modes), (rows + 7) // 8), 255, np.uint8)
     columns, places = np.zeros((len(modes), COLUMN_INTS), np.int64), np.zeros(len(modes), np.int64)
     for family, cells in ((ONE_INT, ints), (ONE_FLOAT, floats), (ONE_BYTES, at)):
         mine = families == family
@@ -66,7 +67,7 @@ def new_cells(modes: npt.NDArray[np.int64], required: npt.NDArray[np.int64], row
     columns[:, _MODE], columns[:, _REQUIRED], columns[:, _LAST_ROW] = modes, required, -1
     columns[:, _SIZES] = address_of(size) + places * 8 * rows
     columns[:, _BITMAP] = address_of(valid) + np.arange(len(modes)) * valid.shape[1]
-    return Cells(ints, floats, at, size, valid, np.full(rows, UNREAD, np.uint8), np.full((rows, 2), -1, np.int64), columns, places)
+    return Cells(ints, floats, at, size, valid, filled(rows, UNREAD, np.uint8), filled((rows, 2), -1, np.int64), columns, places)
 
 
 @inlined

@@ -1,0 +1,162 @@
+"""Decoding speed, in one process, in turn: TFRecord bytes in memory to Arrow (ours, both CRCs checked) or to tensors.
+
+    python benchmarks/decode.py [--rounds 7] [--megabytes 48] [--threads 1,2]
+
+Peers get their records as a list or a string tensor made beforehand, check no CRC and know the schema: tfx-bsl's ExamplesToRecordBatchDecoder, and
+tf.io.parse_example in the best of three batch sizes. The process is bound to as many cores as it may have threads. Medians.
+The limit for large payloads is a copy of the bytes and their CRC32C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import numpy as np
+from encode import CASES, Case
+from harness import machine
+
+from recordmill.records.crc32c import crc32c
+from recordmill.records.decode import decode
+from recordmill.records.encode import encode
+from recordmill.records.frames import Frames, scan
+from recordmill.records.infer import infer
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.threads import thread_map
+
+BATCH_BYTES = 8 << 20  # 8 MiB: as records.shard_file reads
+PARSE_BATCHES = (256, 4_096, 50_000)
+
+
+def pieces(frames: Frames) -> list[np.ndarray[Any, Any]]:
+    """The file in parts of about BATCH_BYTES that begin with a frame."""
+    cuts = np.searchsorted(frames.starts, np.arange(0, len(frames.data), BATCH_BYTES))
+    edges = [*frames.starts[np.unique(cuts[cuts < len(frames.starts)])].tolist(), len(frames.data)]
+    return [frames.data[begin:end] for begin, end in itertools.pairwise(edges)]
+
+
+def drain(results: Iterable[object]) -> None:
+    """Take each result and let it go before the next, as a consumer of batches does."""
+    for _ in results:
+        pass
+
+
+def ours(frames: Frames, schema: Schema, threads: int, what: str = "decode") -> Callable[[], object]:
+    def one(data: np.ndarray[Any, Any]) -> object:
+        found, _ = scan(data, source="benchmark", final=True)
+        return (
+            found if what == "scan" else (infer if what == "infer" else decode)(data, found.starts + 12, found.lengths, *([schema] if what == "decode" else []))
+        )
+
+    parts = pieces(frames)
+    return lambda: drain(thread_map(one, parts, threads))
+
+
+def tfx_bsl(records: list[bytes], schema: Schema, threads: int) -> Callable[[], object]:
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0.schema_pb2 import Schema as Description
+    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+    from recordmill.schemas.tfmd import to_pbtxt
+
+    description = text_format.Parse(to_pbtxt(schema), Description()).SerializeToString()
+    own = threading.local()  # a decoder can't be used by two threads at once
+
+    def one(part: list[bytes]) -> object:
+        if not hasattr(own, "decoder"):
+            own.decoder = ExamplesToRecordBatchDecoder(description)
+        return own.decoder.DecodeBatch(part)
+
+    size = -(-len(records) // (threads * 4))
+    parts = [records[at : at + size] for at in range(0, len(records), size)]
+    pool = ThreadPoolExecutor(threads)
+    return lambda: drain(pool.map(one, parts))
+
+
+def parse_example(records: list[bytes], schema: Schema, threads: int) -> Callable[[], object]:
+    import tensorflow as tf
+
+    kinds = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string}
+    spec = {f.name: tf.io.RaggedFeature(kinds[f.kind]) if f.ragged_rank else tf.io.FixedLenFeature(f.shape, kinds[f.kind]) for f in schema}
+
+    def work(size: int) -> Callable[[], object]:
+        parts = [tf.constant(records[at : at + size]) for at in range(0, len(records), size)]
+        parse = tf.function(lambda serialized: tf.io.parse_example(serialized, spec))
+        return lambda: drain(parse(part) for part in parts)
+
+    def seconds(job: Callable[[], object]) -> float:
+        job()
+        started = time.perf_counter()
+        job()
+        return time.perf_counter() - started
+
+    return min((work(size) for size in PARSE_BATCHES), key=seconds)
+
+
+def contenders(case: Case, threads: int) -> dict[str, Callable[[], object]]:
+    schema, batch = case
+    frames = encode(batch, schema)
+    records = [frames.payload(i).tobytes() for i in range(len(frames))]
+
+    def copy_and_check() -> None:
+        crc32c(frames.data.copy())
+
+    return {
+        "ours, both CRCs": ours(frames, schema, threads),
+        "ours, CRCs alone": ours(frames, schema, threads, "scan"),
+        "ours, inference": ours(frames, schema, threads, "infer"),
+        "tfx-bsl, no CRC": tfx_bsl(records, schema, threads),
+        "tf.io.parse_example, no CRC": parse_example(records, schema, threads),
+        "limit: copy + CRC32C, one thread": copy_and_check,
+    }
+
+
+def child(rounds: int, megabytes: int, threads: int) -> None:
+    """All cases on that many cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    for title, (make, record_bytes) in CASES.items():
+        case = make(megabytes * 1_000_000 // record_bytes)
+        jobs = contenders(case, threads)
+        times: dict[str, list[float]] = {name: [] for name in jobs}
+        for number in range(rounds + 1):  # the first round warms up: caches, compiled code, the allocator
+            for name, work in jobs.items():
+                started = time.perf_counter()
+                work()
+                if number:
+                    times[name].append((time.perf_counter() - started) / case[1].num_rows)
+        size = len(encode(case[1], case[0]).data) / case[1].num_rows
+        print(f"\n{title}, {threads} threads: {case[1].num_rows:,} records of {size:,.0f} bytes{'':10} {'records/s':>12} {'MB/s':>8} {'x ours':>9}")
+        first = statistics.median(times["ours, both CRCs"])
+        for name, found in times.items():
+            median = statistics.median(found)
+            print(f"  {name:50} {1 / median:16,.0f} {size / median / 1e6:8,.0f} {median / first:8.2f}x", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--megabytes", type=int, default=48, help="of encoded records per case")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads and cores, each in a process of its own")
+    options = parser.parse_args()
+    if "," not in options.threads:
+        child(options.rounds, options.megabytes, int(options.threads))
+        return
+    print(machine(), flush=True)
+    for threads in options.threads.split(","):
+        subprocess.run([sys.executable, __file__, "--rounds", str(options.rounds), "--megabytes", str(options.megabytes), "--threads", threads], check=True)
+
+
+if __name__ == "__main__":
+    main()
