@@ -220,7 +220,10 @@ def explain(given: pa.Array, row: int, feature: Feature, reason: str) -> tuple[s
         return "null", f"{name}: missing, but the schema requires it"
     if reason == "null-inside":
         return "null", f"{name}: a null inside a list, which an Example can't hold: {quote(given[row].as_py())}"
-    value = given[row].as_py()
+    try:
+        value = given[row].as_py()
+    except UnicodeDecodeError as error:
+        return "encoding", f"{name}: is not UTF-8: {quote(error.object)}; --dtype {name}=bytes keeps it"
     if reason == "shape":
         return "shape", f"{name}: {quote(value)} has not the shape of {declared}"
     return reason, f"{name}: {quote(value)} does not fit {declared}{remedy(value, feature)}"

@@ -122,12 +122,12 @@ def test_dicts_of_arrays_are_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rows[4] = {"v": None}  # type: ignore[dict-item]
     source = plan(rows, tmp_path)
     assert features(source) == {"t": "uint8 [2, 2]", "v": "float32 [?]", "m": "float64 [?, 3]", "z": "int8"}
-    for row, given in zip(values(read_all(source)[0]), rows, strict=True):
-        if "t" in given:
-            assert row["t"] == given["t"].reshape(-1).tolist()
-            assert row["m"] == given["m"].tolist()
-            assert row["z"] == int(given["z"])
-            assert row["v"] == given["v"].tolist()
+    for row, wanted in zip(values(read_all(source)[0]), rows, strict=True):
+        if "t" in wanted:
+            assert row["t"] == wanted["t"].reshape(-1).tolist()
+            assert row["m"] == wanted["m"].tolist()
+            assert row["z"] == int(wanted["z"])
+            assert row["v"] == wanted["v"].tolist()
     assert values(read_all(source)[0])[4] == {"t": None, "v": None, "m": None, "z": None}
 
 

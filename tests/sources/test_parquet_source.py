@@ -1,0 +1,171 @@
+"""Parquet against pyarrow's own reading of the same file."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from source_reading import input_files, read_all, values
+
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources import parquet_source
+from recordmill.sources.contract import PlanOptions
+from recordmill.sources.parquet_source import ParquetOptions, ParquetSource, plan_parquet
+from recordmill.storage.digest import digest_file
+
+
+def write(path: Path, table: pa.Table | dict[str, Any], **options: Any) -> Path:
+    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), path, **options)
+    return path
+
+
+def plan(*paths: Path, options: ParquetOptions | None = None, **common: Any) -> ParquetSource:
+    return plan_parquet(input_files(*paths), options or ParquetOptions(), PlanOptions(**common))
+
+
+def features(source: ParquetSource) -> dict[str, str]:
+    return {f.name: f.describe() + ("!" if f.required else "") for f in source.schema}
+
+
+def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    table = pa.table({
+        "i": pa.array(rng.integers(100, size=1000), pa.int16()),
+        "f": rng.normal(size=1000),
+        "s": [f"text {n}" if n % 3 else None for n in range(1000)],
+        "l": [list(range(n % 4)) for n in range(1000)],
+        "b": pa.array([bytes([n % 256]) for n in range(1000)]),
+    })  # fmt: skip
+    path = write(tmp_path / "a.parquet", table, row_group_size=70)
+    whole = plan(path)
+    assert features(whole) == {"i": "int16!", "f": "float64!", "s": "string", "l": "int64 [?]", "b": "bytes!"}
+    expected = read_all(whole)
+    assert values(expected[0]) == table.to_pylist()
+    assert [row[1] for row in expected[0]] == list(range(1000))
+    monkeypatch.setattr(parquet_source, "UNIT_BYTES", 3000)
+    monkeypatch.setattr(parquet_source, "BATCH_BYTES", 700)
+    source = plan(path)
+    assert len(source.units) > 5
+    assert max(chunk.rows for chunk in source.read(source.units[0])) < 70  # a row group is read in several batches
+    assert read_all(source) == expected
+    assert source.digests == {0: digest_file(str(path))}
+
+
+def test_nested_and_other_types(tmp_path: Path) -> None:
+    moment = datetime.datetime(2020, 1, 2, 3, 4, 5)
+    table = pa.table({
+        "st": [{"a": 1, "b": {"c": "x"}}, None, {"a": 2, "b": None}],
+        "ls": [[{"q": 1.5, "r": ["u"]}, {"q": 2.5, "r": []}], [], None],
+        "m": pa.array([[("k", 1), ("l", 2)], [], None], pa.map_(pa.string(), pa.int64())),
+        "cat": pa.array(["u", "v", "u"]).dictionary_encode(),
+        "day": [datetime.date(2020, 1, 2)] * 3,
+        "ts": pa.array([moment] * 3, pa.timestamp("us", "Europe/Berlin")),
+        "fs": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32(), 2)),
+        "h": pa.array([1.5, 2.5, 3.5], pa.float16()),
+        "nul": pa.nulls(3),
+    })  # fmt: skip
+    source = plan(write(tmp_path / "a.parquet", table))
+    assert features(source) == {
+        "st.a": "int64", "st.b.c": "string", "ls.q": "float64 [?]", "ls.r": "string [?, ?]", "m.key": "string [?]", "m.value": "int64 [?]", "cat": "string!",
+        "day": "timestamp[s]!", "ts": "timestamp[us, UTC]!", "fs": "float32 [2]", "h": "float16!", "nul": "string",
+    }  # fmt: skip
+    assert source.notes == ("nul: no value in any record; kept as string",)
+    rows, rejects = read_all(source)
+    assert rejects == []
+    first, second, third = values(rows)
+    assert first | {"ts": first["ts"].timestamp()} == {
+        "st.a": 1, "st.b.c": "x", "ls.q": [1.5, 2.5], "ls.r": [["u"], []], "m.key": ["k", "l"], "m.value": [1, 2], "cat": "u", "h": 1.5,
+        "day": datetime.datetime(2020, 1, 2), "ts": moment.replace(tzinfo=datetime.timezone.utc).timestamp(), "fs": [1.0, 2.0], "nul": None,
+    }  # fmt: skip
+    assert (second["st.a"], second["ls.q"], second["m.key"], third["ls.r"], third["m.value"]) == (None, [], [], None, None)
+
+
+def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> None:
+    table = pa.table({"price": [decimal.Decimal("1.50")], "t": pa.array([datetime.time(1)], pa.time64("us")), "d": pa.array([7], pa.duration("s"))})
+    path = write(tmp_path / "a.parquet", table)
+    with pytest.raises(DataError, match=r"a\.parquet: column 'price' has type decimal128\(3, 2\), which no feature can hold.*--dtype price=string"):
+        plan(path)
+    source = plan(path, dtypes={"price": "float64", "t": "int64", "d": "int64"})
+    assert values(read_all(source)[0]) == [{"price": 1.5, "t": 3_600_000_000, "d": 7}]
+    assert values(read_all(plan(path, options=ParquetOptions(select=("d",)), dtypes={"d": "int64"}))[0]) == [{"d": 7}]
+
+
+def test_our_own_columns_come_back(tmp_path: Path) -> None:
+    schema = Schema((Feature("t", "uint8", (2, 3), required=True), Feature("y", "int64", classes=("a", "b")), Feature("b", "bfloat16")), "y")
+    batch = pa.RecordBatch.from_pylist([{"t": [1, 2, 3, 4, 5, 6], "y": 1, "b": 0.5}], schema=to_arrow(schema))
+    source = plan(write(tmp_path / "a.parquet", pa.Table.from_batches([batch])))
+    assert [(f.dtype, f.shape, f.classes) for f in source.schema] == [("uint8", (2, 3), None), ("int64", (), ("a", "b")), ("bfloat16", (), None)]
+    assert values(read_all(source)[0]) == batch.to_pylist()
+
+
+def test_several_files(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.parquet", {"a": pa.array([1, 2], pa.int8()), "b": ["x", "y"]})
+    two = write(tmp_path / "2.parquet", {"b": ["z", None], "a": pa.array([300, 400], pa.int32()), "c": [0.5, 1.5]})
+    none = write(tmp_path / "3.parquet", {"a": pa.array([], pa.string())})
+    source = plan(one, two, none)
+    assert features(source) == {"a": "int32!", "b": "string", "c": "float64"}
+    assert values(read_all(source)[0]) == [
+        {"a": 1, "b": "x", "c": None}, {"a": 2, "b": "y", "c": None}, {"a": 300, "b": "z", "c": 0.5}, {"a": 400, "b": None, "c": 1.5}
+    ]  # fmt: skip
+    with pytest.raises(DataError, match=r"2\.parquet: has not the columns of 1\.parquet: column 'c' is only in one of them"):
+        plan(one, two, options=ParquetOptions(columns="strict"))
+    assert features(plan(one, two, options=ParquetOptions(select=("c", "a")))) == {"a": "int32!", "c": "float64"}
+    with pytest.raises(UsageError, match="no file has a column 'z'; their columns are a, b, c"):
+        plan(one, two, options=ParquetOptions(select=("z",)))
+    text = write(tmp_path / "4.parquet", {"a": ["x"]})
+    with pytest.raises(DataError, match=r"4\.parquet: 'a' is string here, but int8 in 1\.parquet; declare what it shall be, such as --dtype a=string"):
+        plan(one, text)
+    assert [row["a"] for row in values(read_all(plan(one, text, dtypes={"a": "string"}))[0])] == ["1", "2", "x"]
+
+
+def test_label(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"y": ["dog", None, "cat", "dog"], "n": [1, 2, 3, 4]}, row_group_size=2)
+    source = plan(path, label="y")
+    assert (source.schema.label, source.schema["y"].classes) == ("y", ("cat", "dog"))
+    assert [row["y"] for row in values(read_all(source)[0])] == [1, None, 0, 1]
+    assert plan(path, label="n").schema["n"] == Feature("n", "int64", required=True)
+    with pytest.raises(UsageError, match="--label z: no such column; there are y, n"):
+        plan(path, label="z")
+
+
+def test_values_that_do_not_fit(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"x": [1.5, 1e39, 2.5], "u": pa.array([1, 2, 2**63], pa.uint64())})
+    rows, rejects = read_all(plan(path, dtypes={"x": "float32"}))
+    assert values(rows) == [{"x": 1.5, "u": 1}]
+    assert [str(reject) for reject in rejects] == [
+        "a.parquet: row 1: x: 1e+39 does not fit float32; --dtype x=float64 keeps it",
+        "a.parquet: row 2: u: 9223372036854775808 does not fit uint64; --dtype u=string keeps it",
+    ]
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    bad = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")])
+    rows, rejects = read_all(plan(write(tmp_path / "a.parquet", pa.table({"s": bad}))))
+    assert values(rows) == [{"s": "a"}]
+    assert [str(reject) for reject in rejects] == ["a.parquet: row 1: s: is not UTF-8: b'\\xff'; --dtype s=bytes keeps it"]
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"a": list(range(5000))}, compression="none")
+    content = bytearray(path.read_bytes())
+    path.write_bytes(content[:-1])
+    with pytest.raises(DataError, match=r"a\.parquet: is no Parquet file, or damaged: "):
+        plan(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"a\.parquet: is no Parquet file"):
+        plan(path)
+    content[4:40] = b"\xff" * 36  # the first page's header
+    path.write_bytes(content)
+    source = plan(path)
+    with pytest.raises(DataError, match=r"a\.parquet: row groups 0 to 0: damaged: "):
+        list(source.read(source.units[0]))
+    with pytest.raises(DataError, match="there are no rows"):
+        plan(write(tmp_path / "b.parquet", {"a": pa.array([], pa.int64())}))

@@ -1,0 +1,122 @@
+"""What users declare over inferred schemas, how types of several parts are joined, and structs taken apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources import labels
+from recordmill.sources.flatten import flatten, flatten_schema
+from recordmill.sources.labels import ClassNames
+from recordmill.sources.overrides import apply_dtypes, parse_dtype
+from recordmill.sources.unify import Unifier, join_dtypes, join_shapes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("float64", ("float64", None)),
+        ("uint8[28,28]", ("uint8", (28, 28))),
+        ("int64[?]", ("int64", (None,))),
+        ("string[]", ("string", ())),
+        (" float32[?, 4] ", ("float32", (None, 4))),
+        ("timestamp[us]", ("timestamp[us]", None)),
+        ("timestamp[us,UTC]", ("timestamp[us, UTC]", None)),
+        ("timestamp[ms, UTC][?]", ("timestamp[ms, UTC]", (None,))),
+    ],
+)
+def test_dtypes_as_users_type_them(text: str, expected: tuple[str, Any]) -> None:
+    assert parse_dtype(text) == expected
+
+
+@pytest.mark.parametrize("text", ["float", "int63", "timestamp", "timestamp[m]", "uint8[28", "uint8[a]", ""])
+def test_unknown_dtypes(text: str) -> None:
+    with pytest.raises(UsageError, match="unknown dtype"):
+        parse_dtype(text)
+
+
+def test_overrides() -> None:
+    schema = Schema((Feature("a", "int64", (None,), classes=("x",)), Feature("b", "string")))
+    assert apply_dtypes(schema, {"a": "int32"})["a"] == Feature("a", "int32", (None,))
+    assert apply_dtypes(schema, {"a": "int64[3]"})["a"] == Feature("a", "int64", (3,), classes=("x",))
+    with pytest.raises(UsageError, match=r"--dtype a=int64\[3,\?\]: feature 'a': .*variable dimensions"):
+        apply_dtypes(schema, {"a": "int64[3,?]"})
+
+
+def test_classes_are_sorted_by_their_bytes_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ClassNames("y")
+    names.add(pa.array(["ä", "z", None, "Z"]))
+    names = names + ClassNames("y", ["\U00010000", "\uffff"])
+    assert names.sorted() == ("Z", "z", "ä", "\uffff", "\U00010000")
+    monkeypatch.setattr(labels, "MAX_CLASSES", 5)
+    with pytest.raises(DataError, match="label 'y' has more than 5 different values"):
+        names.add(pa.array(["one more"]))
+
+
+NUMBERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32", "float64"]
+OTHERS = ["bool", "string", "bytes", "timestamp[s]", "timestamp[ns]", "timestamp[us, UTC]"]
+
+
+@given(st.sampled_from(NUMBERS + OTHERS), st.sampled_from(NUMBERS + OTHERS))
+def test_joining_dtypes_commutes_and_holds_both(one: str, other: str) -> None:
+    joined = join_dtypes(one, other)
+    assert joined == join_dtypes(other, one)
+    assert join_dtypes(one, one) == one
+    if joined is None:
+        return
+    assert join_dtypes(joined, one) == joined
+    if one.startswith(("int", "uint")) and joined.startswith(("int", "uint")):
+        assert np.iinfo(joined).min <= np.iinfo(one).min
+        assert np.iinfo(joined).max >= np.iinfo(one).max
+    if one in NUMBERS[8:] and joined not in ("bfloat16", "float16"):
+        assert joined in ("float32", "float64")
+
+
+def test_joins() -> None:
+    assert [join_dtypes(*pair) for pair in [("int8", "uint8"), ("int64", "uint64"), ("int32", "float32"), ("int16", "float32"), ("bool", "int8")]] == [
+        "int16", None, "float64", "float32", None
+    ]  # fmt: skip
+    assert join_dtypes("float16", "bfloat16") == "float32"
+    assert join_dtypes("timestamp[s]", "timestamp[ms]") == "timestamp[ms]"
+    assert join_dtypes("timestamp[s]", "timestamp[s, UTC]") is None
+    assert join_shapes((2, 3), (4, 3)) == (None, 3)
+    assert join_shapes((2, 3), (2, 4)) == (None, None)
+    assert join_shapes((), (2,)) is None
+
+
+def test_required_is_what_every_part_has() -> None:
+    unifier = Unifier()
+    unifier.add(pa.schema({"a": pa.int8(), "b": pa.null(), "c": pa.string()}), "one", {"a": 0, "b": 2, "c": 0})
+    unifier.add(pa.schema({"a": pa.int16(), "b": pa.string()}), "two", {"a": 0, "b": 0})
+    assert unifier.schema() == Schema((Feature("a", "int16", required=True), Feature("b", "string"), Feature("c", "string")))
+    assert unifier.untold() == ()
+
+
+def test_flattening() -> None:
+    batch = pa.RecordBatch.from_pydict({
+        "a": [1, 2, 3, 4],
+        "s": pa.array([{"x": 1, "t": {"y": "p"}}, None, {"x": None, "t": None}, {"x": 4, "t": {"y": "q"}}]),
+        "l": pa.array([[{"x": 1}, {"x": 2}], None, [], [{"x": None}]]),
+        "ll": pa.array([[[{"x": 1}], []], [], None, [[{"x": 2}]]]),
+    })  # fmt: skip
+    expected = {
+        "a": [1, 2, 3, 4],
+        "s.x": [1, None, None, 4],
+        "s.t.y": ["p", None, None, "q"],
+        "l.x": [[1, 2], None, [], [None]],
+        "ll.x": [[[1], []], [], None, [[2]]],
+    }
+    assert flatten(batch).to_pydict() == expected
+    assert flatten(batch.slice(1, 3)).to_pydict() == {name: column[1:] for name, column in expected.items()}
+    assert flatten_schema(batch.schema).names == list(expected)
+    plain = batch.select(["a"])
+    assert flatten(plain) is plain
+    with pytest.raises(DataError, match=r"two columns are named 's\.x'"):
+        flatten(pa.RecordBatch.from_pydict({"s": [{"x": 1}], "s.x": [1]}))
