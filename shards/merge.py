@@ -17,6 +17,8 @@ from recordmill.storage.files import Bytes
 
 _ENTRY_STEP = 1 << 15  # 32,768 entries (768 KiB) are looked at once; how many records a round takes is decided by their bytes
 
+_OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
+
 
 @dataclass(frozen=True)
 class Merged:
@@ -45,12 +47,15 @@ class _Cursor:
         return self._next_entry >= self._block.records
 
     def load(self, budget_bytes: int) -> None:
-        """Have the entries of the next records at hand: as many as fit the budget, at least one."""
-        if len(self.entries) == 0:
-            last = min(self._next_entry + _ENTRY_STEP, self._block.records)
-            entries = self._block.entries(self._next_entry, last)
-            fitting = int(np.searchsorted(np.cumsum(entries["size"], dtype=np.int64), budget_bytes, side="right"))
-            self.entries = entries[: max(fitting, 1)]
+        """Have the entries of the next records at hand: as many as fit the budget, at least one; what is half used up is filled up again."""
+        room = budget_bytes - int(self.entries["size"].sum(dtype=np.int64))
+        if self.all_loaded or (len(self.entries) and room < budget_bytes // 2):
+            return
+        likely = room * self._block.records // self._block.frames_bytes  # by the block's mean size: what is read in vain is little
+        first = self._next_entry + len(self.entries)
+        more = self._block.entries(first, min(first + min(likely + 16, _ENTRY_STEP), self._block.records))
+        fitting = int(np.searchsorted(np.cumsum(more["size"], dtype=np.int64), room, side="right"))
+        self.entries = _together([self.entries, more[: max(fitting, 1 - len(self.entries))]])
 
     def last(self) -> tuple[int, int, int]:
         entry = self.entries[-1]
@@ -66,13 +71,16 @@ class _Cursor:
         before = (ties["file"] < file) | ((ties["file"] == file) & (ties["position"] <= position))
         return first + int(np.count_nonzero(before))
 
-    def take(self, count: int) -> tuple[Entries, Bytes]:
+    def take(self, count: int) -> Entries:
+        """The next count entries; their frames are then `read`."""
         taken, self.entries = self.entries[:count], self.entries[count:]
-        size = int(taken["size"].sum(dtype=np.int64))
-        data = self._block.frames(self._next_byte, self._next_byte + size)
         self._next_entry += count
-        self._next_byte += size
-        return taken, data
+        return taken
+
+    def read(self, into: Bytes) -> None:
+        """Fill the array with the next bytes of frames."""
+        self._block.read_frames(self._next_byte, into)
+        self._next_byte += len(into)
 
 
 def merge(blocks: Sequence[Block], memory_bytes: int) -> Iterator[Merged]:
@@ -83,16 +91,26 @@ def merge(blocks: Sequence[Block], memory_bytes: int) -> Iterator[Merged]:
             cursor.load(memory_bytes // len(cursors))
         bounds = [cursor.last() for cursor in cursors if not cursor.all_loaded]
         counts = [cursor.count_upto(min(bounds)) if bounds else len(cursor.entries) for cursor in cursors]
-        yield _round([cursor.take(count) for cursor, count in zip(cursors, counts, strict=True) if count])
+        yield _round(cursors, counts)
         cursors = [cursor for cursor in cursors if not cursor.done]
 
 
-def _round(taken: list[tuple[Entries, Bytes]]) -> Merged:
-    entries = np.concatenate([part for part, _ in taken])
-    data = taken[0][1] if len(taken) == 1 else np.concatenate([part for _, part in taken])
-    ends = np.cumsum(entries["size"], dtype=np.int64)
-    starts = ends - entries["size"]
-    if len(taken) == 1:
+def _together(parts: Sequence[Entries]) -> Entries:
+    """The parts as one array; NumPy would compare the fields' types anew for each of many small parts."""
+    return np.concatenate([part.view(_OPAQUE) for part in parts]).view(ENTRY_DTYPE)
+
+
+def _round(cursors: Sequence[_Cursor], counts: Sequence[int]) -> Merged:
+    """The next counts[i] records of each cursor, in order; their frames are read into one array."""
+    taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True)]
+    ends = np.cumsum([0, *(int(part["size"].sum(dtype=np.int64)) for part in taken)])
+    data = np.empty(int(ends[-1]), np.uint8)
+    for cursor, start, stop in zip(cursors, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        if stop > start:
+            cursor.read(data[start:stop])
+    entries = _together(taken)
+    starts = np.cumsum(entries["size"], dtype=np.int64) - entries["size"]
+    if sum(count > 0 for count in counts) == 1:
         return Merged(entries, data, starts)
     order = sort_order(entries)
     return Merged(entries[order], data, starts[order])

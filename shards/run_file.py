@@ -18,7 +18,7 @@ import numpy.typing as npt
 from recordmill.records.frames import gather
 from recordmill.shards.siphash import U64
 from recordmill.shards.sums import add_sums, record_sum
-from recordmill.storage.files import Bytes, read_range, write_all
+from recordmill.storage.files import Bytes, read_exactly, read_range, write_all
 
 # size: of the whole frame, below 2 GiB + 16 as protobuf allows; file and position break ties between equal keys
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
@@ -204,12 +204,13 @@ class Block:
             return raw.view(ENTRY_DTYPE)
         return np.frombuffer(self.payload, np.uint8)[at:end].view(ENTRY_DTYPE)
 
-    def frames(self, start: int, stop: int) -> Bytes:
-        """The bytes [start, stop) of the block's frames."""
+    def read_frames(self, start: int, into: Bytes) -> None:
+        """Fill the array with the block's frames from byte `start` on."""
         if isinstance(self.payload, FileRef):
-            return read_range(self.payload.path, self.payload.frames_at + start, self.payload.frames_at + stop)
-        begin = self.records * ENTRY_DTYPE.itemsize
-        return np.frombuffer(self.payload, np.uint8)[begin + start : begin + stop]
+            read_exactly(self.payload.path, self.payload.frames_at + start, into)
+        else:
+            begin = self.records * ENTRY_DTYPE.itemsize + start
+            into[:] = np.frombuffer(self.payload, np.uint8)[begin : begin + len(into)]
 
 
 def cut_block(run: Run, split: int, first_bucket: int, last_bucket: int, by_value: bool) -> Block | None:
@@ -226,4 +227,6 @@ def cut_block(run: Run, split: int, first_bucket: int, last_bucket: int, by_valu
     block = Block(count, size, reference)
     if not by_value:
         return block
-    return Block(count, size, block.entries(0, count).tobytes() + block.frames(0, size).tobytes())
+    frames = np.empty(size, np.uint8)
+    block.read_frames(0, frames)
+    return Block(count, size, block.entries(0, count).tobytes() + frames.tobytes())

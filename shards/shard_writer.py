@@ -46,7 +46,7 @@ def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block]
     total, framed = 0, 0
     with open(temporary, "xb", buffering=0) as file:
         output = ShardOutput(file, name.compression)
-        for frames, keys in cut_frames(merge(blocks, memory_bytes // 2), cut, str(name)):
+        for frames, keys in cut_frames(merge(blocks, memory_bytes), cut, str(name)):
             output.write(frames)
             index.append(make_index(frames.lengths + FRAME_BYTES, keys, framed))
             framed += len(frames.data)

@@ -93,6 +93,17 @@ def read_into(path: str, into: Bytes, before: Stat, source: str) -> None:
         raise DataError(f"changed while it was read ({before.size_bytes} bytes before, {about.st_size} now); build again", source=source)
 
 
+def read_exactly(path: str, start: int, into: Bytes) -> None:
+    """Fill the array with the file's bytes from start on; DataError if the file ends before it is full."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        got = len(_fill(descriptor, into, start))
+    finally:
+        os.close(descriptor)
+    if got != len(into):
+        raise DataError(f"ends at byte {start + got}, where {start + len(into)} are needed", source=path)
+
+
 def read_blocks(path: str, block_bytes: int, start: int = 0) -> Iterator[Bytes]:
     """The file from start on, in arrays of block_bytes, the last one shorter; each is the caller's own."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,68 @@
+"""Build a 1,000,000-row, 12-column CSV, the same as JSONL, and 2,000 JPEGs of about 100 kB, beside what people use today.
+
+    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--folder FOLDER]
+
+Inputs are made once in FOLDER. The slow peers run once, the others in turn; medians are printed with the ratio to recordmill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+
+import numpy as np
+from harness import compare, machine
+from make_csv import write_csv
+
+
+def make_jsonl(path: str, csv_path: str) -> None:
+    import pandas as pd
+
+    pd.read_csv(csv_path).to_json(path, orient="records", lines=True)
+
+
+def make_images(folder: str, count: int = 2000) -> None:
+    """JPEGs of noise over a gradient, about 100 kB each, in ten class folders."""
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        name = f"{folder}/class{number % 10}"
+        os.makedirs(name, exist_ok=True)
+        noise = generator.integers(0, 90, (375, 500, 3)) + np.linspace(0, 160, 500)[None, :, None]
+        Image.fromarray(noise.astype(np.uint8)).save(f"{name}/{number:05d}.jpg", quality=92)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", default=["csv", "jsonl", "images"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
+    args = parser.parse_args()
+    os.makedirs(args.folder, exist_ok=True)
+    print(machine())
+    csv_path, jsonl_path, images = (os.path.join(args.folder, name) for name in (f"{args.rows}.csv", f"{args.rows}.jsonl", "images"))
+    if not os.path.exists(csv_path):
+        write_csv(csv_path, args.rows)
+    if "jsonl" in args.kinds and not os.path.exists(jsonl_path):
+        make_jsonl(jsonl_path, csv_path)
+    if "images" in args.kinds and not os.path.exists(images):
+        make_images(images)
+    for kind in args.kinds:
+        out = os.path.join(args.folder, f"out-{kind}")
+        source = {"csv": csv_path, "jsonl": jsonl_path, "images": images}[kind]
+        if kind == "images":
+            peers = {"TFDS writer": ("build_jobs:tfds_images", source, out + "-tfds"), "tutorial loop": ("build_jobs:tutorial_images", source, out + "-loop")}
+            peers["plain Beam"] = ("build_jobs:plain_beam_images", source, out + "-beam")
+        else:
+            names = {"pyarrow + tfx-bsl + TFRecordWriter": "arrow_tfx_bsl", "tutorial loop": "tutorial", "plain Beam": "plain_beam"}
+            peers = {name: (f"build_jobs:{function}", kind, source, f"{out}-{function}") for name, function in names.items()}
+        print(f"\n{kind}: {source}")
+        slow = ("tutorial loop", "plain Beam") if kind != "images" else ()
+        compare({"recordmill": ("build_jobs:recordmill", kind, source, out), **peers}, args.rounds, slow=slow)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""What `build.py` compares: recordmill and the ways people build TFRecords without it. Each function sets up and returns the work."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+Work = Callable[[], object]
+SHARDS = 16
+
+
+def _fresh(out: str) -> str:
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
+    return out
+
+
+def recordmill(kind: str, source: str, out: str) -> Work:
+    """The public function, after its imports; compiled code comes from the cache."""
+    import apache_beam  # noqa: F401
+
+    import recordmill
+    from recordmill.transforms import stages  # noqa: F401
+
+    recordmill.build({"warm": ["x"], "up": [1.5]}, _fresh(out + "-warm"))
+    return lambda: recordmill.build(source, _fresh(out), kind=kind, num_shards=SHARDS)
+
+
+def _feature(value: Any, tf: Any) -> Any:
+    if isinstance(value, int):
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+    if isinstance(value, float):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+    data = value if isinstance(value, bytes) else value.encode()
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
+
+
+def _number(text: str) -> Any:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _rows(kind: str, source: str) -> Any:
+    with open(source, newline="", encoding="utf-8") as file:
+        if kind == "csv":
+            for row in csv.DictReader(file):
+                yield {name: _number(text) for name, text in row.items() if text}
+        else:
+            for line in file:
+                yield {name: value for name, value in json.loads(line).items() if value is not None}
+
+
+def tutorial(kind: str, source: str, out: str) -> Work:
+    """The loop of the TFRecord tutorial: a tf.train.Example per row, written round-robin to 16 files. No shuffle, no check."""
+    import tensorflow as tf
+
+    def work() -> None:
+        os.makedirs(_fresh(out))
+        writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
+        for number, row in enumerate(_rows(kind, source)):
+            example = tf.train.Example(features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()}))
+            writers[number % SHARDS].write(example.SerializeToString())
+        for writer in writers:
+            writer.close()
+
+    return work
+
+
+def plain_beam(kind: str, source: str, out: str) -> Work:
+    """Beam as its documentation shows it: read lines, make an Example a row, Reshuffle, WriteToTFRecord."""
+    import apache_beam as beam
+    import tensorflow as tf
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    def work() -> None:
+        _fresh(out)
+        with open(source, encoding="utf-8") as file:
+            header = next(csv.reader(file)) if kind == "csv" else []
+
+        def parse(line: str) -> dict[str, Any]:
+            if kind == "csv":
+                return {name: _number(text) for name, text in zip(header, next(csv.reader([line])), strict=True) if text}
+            return json.loads(line)  # type: ignore[no-any-return]
+
+        def serialize(row: dict[str, Any]) -> bytes:
+            features = {name: _feature(value, tf) for name, value in row.items() if value is not None}
+            return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()  # type: ignore[no-any-return]
+
+        with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+            _ = (
+                pipeline
+                | beam.io.ReadFromText(source, skip_header_lines=1 if kind == "csv" else 0)
+                | beam.Map(parse)
+                | beam.Map(serialize)
+                | beam.Reshuffle()
+                | beam.io.WriteToTFRecord(f"{out}/train", num_shards=SHARDS)
+            )
+
+    return work
+
+
+def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
+    """The fastest parts there are, by hand: pyarrow's reader, tfx-bsl's encoder, TFRecordWriter. No shuffle, no check."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.json
+    import tensorflow as tf
+    from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
+
+    def lists(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for column in batch.columns:
+            if pa.types.is_timestamp(column.type):
+                column = column.cast(pa.int64())
+            if pa.types.is_floating(column.type):
+                column = column.cast(pa.float32())
+            if pa.types.is_boolean(column.type):
+                column = column.cast(pa.int64())
+            offsets = pa.array(range(len(column) + 1), pa.int32())
+            columns.append(pa.ListArray.from_arrays(offsets, column))
+        return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+    def work() -> None:
+        os.makedirs(_fresh(out))
+        table = pyarrow.csv.read_csv(source) if kind == "csv" else pyarrow.json.read_json(source)
+        encoder = RecordBatchToExamplesEncoder()
+        writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
+        for number, batch in enumerate(table.to_batches(max_chunksize=-(-table.num_rows // SHARDS))):
+            for record in encoder.encode(lists(batch)):
+                writers[number % SHARDS].write(record)
+        for writer in writers:
+            writer.close()
+
+    return work
+
+
+def tutorial_images(source: str, out: str) -> Work:
+    """The image tutorial's loop: read each file, note its size by decoding its header, write round-robin."""
+    import tensorflow as tf
+    from PIL import Image
+
+    def work() -> None:
+        os.makedirs(_fresh(out))
+        writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
+        for number, path in enumerate(sorted(glob.glob(f"{source}/*/*.jpg"))):
+            with open(path, "rb") as file:
+                data = file.read()
+            with Image.open(path) as image:
+                width, height = image.size
+            row = {"image": data, "height": height, "width": width, "label": int(os.path.basename(os.path.dirname(path))[-1])}
+            example = tf.train.Example(features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()}))
+            writers[number % SHARDS].write(example.SerializeToString())
+        for writer in writers:
+            writer.close()
+
+    return work
+
+
+def plain_beam_images(source: str, out: str) -> Work:
+    """Files matched and read by Beam, an Example each, Reshuffle, WriteToTFRecord."""
+    import apache_beam as beam
+    import tensorflow as tf
+    from apache_beam.io import fileio
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    def work() -> None:
+        _fresh(out)
+
+        def serialize(file: Any) -> bytes:
+            row = {"image": file.read(), "label": int(os.path.basename(os.path.dirname(file.metadata.path))[-1])}
+            return tf.train.Example(features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()})).SerializeToString()  # type: ignore[no-any-return]
+
+        with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+            files = pipeline | fileio.MatchFiles(f"{source}/*/*.jpg") | fileio.ReadMatches()
+            _ = files | beam.Map(serialize) | beam.Reshuffle() | beam.io.WriteToTFRecord(f"{out}/train", num_shards=SHARDS)
+
+    return work
+
+
+def tfds_images(source: str, out: str) -> Work:
+    """TensorFlow Datasets' own writer: shuffles by hash, writes shards; what `download_and_prepare` runs."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import example_serializer, features, file_adapters, naming, writer
+
+    def work() -> None:
+        os.makedirs(_fresh(out))
+        spec = features.FeaturesDict({"image": features.Scalar(dtype="object"), "label": features.Scalar(dtype="int64")})
+        serializer = example_serializer.ExampleSerializer(spec.get_serialized_info())
+        template = naming.ShardedFileTemplate(data_dir=out, dataset_name="images", split="train", filetype_suffix="tfrecord")
+        target = writer.Writer(serializer, template, hash_salt="train", disable_shuffling=False, file_format=file_adapters.FileFormat.TFRECORD)
+        for path in sorted(glob.glob(f"{source}/*/*.jpg")):
+            with open(path, "rb") as file:
+                target.write(path, {"image": file.read(), "label": int(os.path.basename(os.path.dirname(path))[-1])})
+        target.finalize()
+
+    assert tfds
+    return work

@@ -1,0 +1,93 @@
+"""Timing side by side: jobs run in turn, each in a process of its own that tells its start-up (imports) and its work apart.
+
+A job is a function of this folder named `module:function` with string arguments. Peak memory is the kernel's own figure of the child.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Measured:
+    """start_up, work: seconds. peak: bytes of resident memory. base: of them, before the work began."""
+
+    start_up: float
+    work: float
+    peak: int
+    base: int
+
+
+def job(prepare: Callable[..., Callable[[], object]], *args: str) -> None:
+    """In the child: imports and set-up, then the work, then one JSON line."""
+    started = time.perf_counter()
+    work = prepare(*args)
+    begun = time.perf_counter()
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    work()
+    ended = time.perf_counter()
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024
+    print("MEASURED", json.dumps([begun - started, ended - begun, peak, base]))
+
+
+def run(name: str, *args: str, timeout_sec: float = 3600) -> Measured:
+    """Run `module:function` with args in a fresh process."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    child = subprocess.run([sys.executable, __file__, name, *args], cwd=HERE, env=environment, capture_output=True, text=True, timeout=timeout_sec, check=False)
+    for line in child.stdout.splitlines():
+        if line.startswith("MEASURED "):
+            return Measured(*json.loads(line.removeprefix("MEASURED ")))
+    raise RuntimeError(f"{name} failed:\n{child.stdout[-2000:]}\n{child.stderr[-4000:]}")
+
+
+def compare(jobs: Mapping[str, Sequence[str]], rounds: int = 3, slow: Sequence[str] = (), before: Callable[[], object] = lambda: None) -> dict[str, Measured]:
+    """Run the jobs in turn, `rounds` times (those in `slow` once), and print medians and ratios to the first."""
+    results: dict[str, list[Measured]] = {name: [] for name in jobs}
+    for number in range(rounds):
+        for name, command in jobs.items():
+            if number == 0 or name not in slow:
+                before()
+                results[name].append(run(*command))
+    medians = {
+        name: Measured(*(statistics.median(getattr(one, field) for one in found) for field in ("start_up", "work", "peak", "base")))  # type: ignore[arg-type]
+        for name, found in results.items()
+    }
+    first = next(iter(medians.values()))
+    print(f"{'':44} {'start-up':>9} {'work':>9} {'ratio':>7} {'peak':>9} {'runs':>5}")
+    for name, one in medians.items():
+        print(f"{name:44} {one.start_up:7.1f} s {one.work:7.2f} s {one.work / first.work:6.1f}x {one.peak / 2**20:5.0f} MiB {len(results[name]):5}")
+    return medians
+
+
+def machine() -> str:
+    """One line about where this ran."""
+    import importlib.metadata as metadata
+
+    names = ("recordmill", "numpy", "pyarrow", "numba", "apache-beam", "tensorflow", "tfx-bsl")
+    versions = []
+    for name in names:
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, {', '.join(versions)}"
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    module, function = sys.argv[1].split(":")
+    job(getattr(importlib.import_module(module), function), *sys.argv[2:])
