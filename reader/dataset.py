@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.records.columns import Array, to_numpy
-from recordmill.records.ragged import Ragged, Strings
+from recordmill.records.columns import to_numpy
+from recordmill.records.ragged import Array, Ragged, Strings
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Feature, Schema
@@ -158,7 +158,7 @@ class Dataset:
 
     def batches(
         self, batch_size: int, *, shuffle: bool = False, seed: int = 0, epochs: int | None = 1, drop_remainder: bool = False, window_bytes: int = 64 << 20
-    ) -> Iterator[dict[str, Array | Ragged]]:
+    ) -> Iterator[dict[str, Array | Ragged | Strings]]:
         """NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
         Args:

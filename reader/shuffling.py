@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from recordmill.records.columns import Array, to_numpy
-from recordmill.records.ragged import Ragged
+from recordmill.records.columns import to_numpy
+from recordmill.records.ragged import Array, Ragged, Strings
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.threads import thread_map
@@ -46,7 +46,9 @@ class Order:
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed % 2**64, epoch])))
 
 
-def numpy_batches(dataset: Dataset, batch_size: int, order: Order | None, epochs: int | None, drop_remainder: bool) -> Iterator[dict[str, Array | Ragged]]:
+def numpy_batches(
+    dataset: Dataset, batch_size: int, order: Order | None, epochs: int | None, drop_remainder: bool
+) -> Iterator[dict[str, Array | Ragged | Strings]]:
     """See `Dataset.batches`."""
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, not {batch_size}")
@@ -55,7 +57,9 @@ def numpy_batches(dataset: Dataset, batch_size: int, order: Order | None, epochs
     return _generate(dataset, batch_size, order, epochs, drop_remainder)
 
 
-def _generate(dataset: Dataset, batch_size: int, order: Order | None, epochs: int | None, drop_remainder: bool) -> Iterator[dict[str, Array | Ragged]]:
+def _generate(
+    dataset: Dataset, batch_size: int, order: Order | None, epochs: int | None, drop_remainder: bool
+) -> Iterator[dict[str, Array | Ragged | Strings]]:
     from recordmill.reader.dataset import rebatched
 
     if len(dataset) == 0:
@@ -67,7 +71,7 @@ def _generate(dataset: Dataset, batch_size: int, order: Order | None, epochs: in
                 yield columns_of(batch, dataset.schema)
 
 
-def columns_of(batch: pa.RecordBatch, schema: Schema) -> dict[str, Array | Ragged]:
+def columns_of(batch: pa.RecordBatch, schema: Schema) -> dict[str, Array | Ragged | Strings]:
     """The batch's columns by name, as `records.columns` gives them."""
     return {feature.name: to_numpy(column, feature) for feature, column in zip(schema, batch.columns, strict=True)}
 

@@ -67,26 +67,27 @@ def take_apart(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Parts:
     return Parts(flat.reshape(-1, *feature.inner_shape) if feature.inner_shape else flat, tuple(splits), valid)
 
 
-def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ragged:
+def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ragged | Strings:
     """The column in memory, as the table above says."""
     if is_bytes(feature) and not feature.shape:
-        return _one_array(column).to_numpy(zero_copy_only=False)
+        text: Array = _one_array(column).to_numpy(zero_copy_only=False)
+        return text
     parts = take_apart(column, feature)
     return put_together(parts, feature, lazy_text=False)
 
 
 def put_together(parts: Parts, feature: Feature, *, lazy_text: bool = True) -> Array | Ragged | Strings:
     """The array, Ragged or Strings that the parts are; with lazy_text, text stays in its buffer (`Strings`)."""
-    values: Any = parts.values
+    values: Array | Ragged | Strings = parts.values
     splits = list(parts.splits)
     plain = not feature.ragged_rank
     if is_bytes(feature):
-        text = Strings(values, splits.pop(), feature.dtype == "string", parts.valid if plain and not feature.shape else None)
+        text = Strings(parts.values, splits.pop(), feature.dtype == "string", parts.valid if plain and not feature.shape else None)
         values = text if lazy_text and not feature.inner_shape else text.to_numpy().reshape(-1, *feature.inner_shape)
         if plain and not feature.shape:
             return values
     if plain:
-        return values if parts.valid is None else _masked(values, parts.valid)
+        return _masked(values, parts.valid) if parts.valid is not None and isinstance(values, np.ndarray) else values
     for level, offsets in zip(range(len(splits), 0, -1), reversed(splits), strict=True):
         values = Ragged(values, offsets, parts.valid if level == 1 else None)
     return values
@@ -107,7 +108,8 @@ def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _valid(array: pa.Array) -> Valid:
     if array.null_count == 0:
         return np.ones(len(array), np.bool_)
-    return array.is_valid().to_numpy(zero_copy_only=False)
+    valid: Valid = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def _unlist(array: pa.Array) -> tuple[pa.Array, Splits]:

@@ -90,8 +90,8 @@ class NpyWriter:
             "format": "recordmill columns", "version": _VERSION, "rows": self.rows, "arrow_schema": to_arrow(self.schema).serialize().to_pybytes().hex(),
             "columns": {c.feature.name: {"what": c.feature.describe(), "files": part_names(c.feature)} for c in self._columns},
         }  # fmt: skip
-        with create_file(self.folder / COLUMNS_NAME) as file:
-            write_all(file, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+        with create_file(self.folder / COLUMNS_NAME) as described:
+            write_all(described, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
 
     def abort(self) -> None:
         """Let go of the files as they are; none is valid."""

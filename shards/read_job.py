@@ -27,6 +27,7 @@ from recordmill.shards.batches import Load, decode_load, loads
 from recordmill.shards.read_plan import ARROW, NPY, NPZ, PARQUET, Job, ReadPlan
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.salvage import Salvaged, salvage
+from recordmill.storage.files import sync_file
 
 
 class Writer(Protocol):
@@ -107,6 +108,8 @@ def write_output(path: Path, batches: Iterable[pa.RecordBatch], to: str, schema:
         for batch in batches:
             writer.write(batch)
         writer.close()
+        for written in sorted(temporary.iterdir()) if temporary.is_dir() else [temporary]:
+            sync_file(written)
     except BaseException:
         writer.abort()
         _remove(temporary)

@@ -32,7 +32,7 @@ class Salvaged:
 
     @property
     def records(self) -> int:
-        return sum(batch.num_rows for batch in self.batches) + len(self.rejects)
+        return sum(int(batch.num_rows) for batch in self.batches) + len(self.rejects)
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,9 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def create_file(path: str | Path) -> BinaryIO:
-    """A new file to write to, unbuffered; FileExistsError if the name is taken. Close it, and `sync_file` it before a rename that counts."""
+    """A new file to write to, unbuffered; FileExistsError if the name is taken. `sync_file` it before a rename that counts."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    return os.fdopen(descriptor, "w+b", buffering=0)  # type: ignore[return-value]
+    return os.fdopen(descriptor, "w+b", buffering=0)
 
 
 def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
@@ -181,6 +181,15 @@ def put_if_absent(path: str | Path, data: bytes) -> bool:
         os.unlink(temporary)
     sync_folder(path.parent)
     return True
+
+
+def sync_file(path: str | Path) -> None:
+    """Make what was written to the file durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(path: str | Path) -> None:
