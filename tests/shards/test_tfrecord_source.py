@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import pickle
 from pathlib import Path
@@ -61,7 +62,7 @@ def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Rej
         for chunk in pickle.loads(pickle.dumps(source)).read(unit):
             assert isinstance(chunk.records, Payloads)
             bounds = chunk.records.offsets.tolist()
-            found = [chunk.records.data[start:stop].tobytes() for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+            found = [chunk.records.data[start:stop].tobytes() for start, stop in itertools.pairwise(bounds)]
             rows += zip(chunk.file.tolist(), chunk.position.tolist(), found, strict=True)
             rejects += chunk.rejects
         assert unit.rows == len(rows) + len(rejects) - before
