@@ -21,6 +21,8 @@ from recordmill.schemas.feature import BYTES, FLOAT, Feature, Storage
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
+_NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # the rest are called alike (to_pandas_dtype may import pandas)
+
 
 @dataclass(frozen=True)
 class Flat:
@@ -243,11 +245,11 @@ def _strings(array: pa.Array) -> tuple[Bytes, Int64s]:
 
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:
     """The values of a primitive array as NumPy has them, nulls included (whatever stands there)."""
-    kind = array.type
-    buffer = array.buffers()[1]
+    kind, buffer = array.type, array.buffers()[1]
+    name = "int64" if pa.types.is_timestamp(kind) else _NUMPY_NAMES.get(str(kind), str(kind))
     if buffer is None:
-        return np.zeros(len(array), np.uint8 if pa.types.is_boolean(kind) else np.int64 if pa.types.is_timestamp(kind) else kind.to_pandas_dtype())
-    if pa.types.is_boolean(kind):
+        return np.zeros(len(array), name)
+    if name == "bool":
         return _bits(buffer, array.offset, len(array))
-    dtype = np.dtype(np.int64 if pa.types.is_timestamp(kind) else kind.to_pandas_dtype())
+    dtype = np.dtype(name)
     return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)

@@ -25,7 +25,6 @@ def encoded(column: pa.Array, feature: Feature) -> list[bytes]:
     "column",
     [
         pa.array(TEXTS, pa.string()),
-        pa.array(TEXTS, pa.string_view()),
         pa.array(TEXTS).dictionary_encode(),
         pa.array(["x", *TEXTS, "y"], pa.string()).slice(1, 5),
         pa.array(["x", *TEXTS, "y"], pa.large_string()).slice(1, 5),
@@ -36,6 +35,15 @@ def test_strings(column: pa.Array) -> None:
     feature = Feature("x", "string")
     assert encoded(column, feature) == encoded(pa.array(TEXTS, pa.large_string()), feature)
     assert [parse(record) for record in encoded(column, feature)] == [{} if text is None else {"x": ("bytes", [text.encode()])} for text in TEXTS]
+
+
+def test_string_views() -> None:
+    column = pa.array(TEXTS, pa.string_view())
+    try:
+        column.cast(pa.large_string())
+    except pa.ArrowNotImplementedError:
+        pytest.skip("this pyarrow has no cast for string views")
+    assert encoded(column, Feature("x", "string")) == encoded(pa.array(TEXTS, pa.large_string()), Feature("x", "string"))
 
 
 @pytest.mark.parametrize(
