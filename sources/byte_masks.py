@@ -9,6 +9,7 @@ depends on the machine.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,18 @@ def high_product(_context: Any, one: Any, other: Any) -> tuple[Signature, Any]:
         return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
 
     return types.uint64(types.uint64, types.uint64), generate
+
+
+@intrinsic
+def load_word(_context: Any, data: Any, at: Any) -> tuple[Signature, Any]:
+    """uint64: data[at:at + 8], the first byte lowest. data: C-contiguous uint8 with at least at + 8 bytes, which is not checked."""
+
+    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        word = builder.load(builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer()), align=1)
+        return word if sys.byteorder == "little" else builder.bswap(word)
+
+    return types.uint64(data, types.int64), generate
 
 
 @kernel

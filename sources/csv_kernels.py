@@ -78,13 +78,13 @@ def whole(data: Bytes, starts: Spans, infos: Spans, tokens: NullTokens, low: int
             valid[row] = 0
             nulls += 1
             continue
-        kind, _, negative, digits, _, count, _, _ = scan_number(data, start, start + size)
+        kind, _, negative, digits, _, long, _ = scan_number(data, start, start + size)
         if kind != WHOLE:
             fault[row] = WRONG_TYPE
             faults += 1
             continue
         value = -np.int64(digits) if negative else np.int64(digits)
-        if not fits_int64(negative, digits, count) or value < low or value > high:
+        if not fits_int64(negative, digits, long) or value < low or value > high:
             fault[row] = BEYOND_RANGE
             faults += 1
             continue
@@ -105,7 +105,7 @@ def real(
             valid[row] = 0
             nulls += 1
             continue
-        kind, _, negative, digits, power, count, _, cut = scan_number(data, start, start + size)
+        kind, _, negative, digits, power, long, cut = scan_number(data, start, start + size)
         if kind == NOT_A_NUMBER:
             is_word, value = word_number(data, start, start + size)
             if not is_word:
@@ -116,7 +116,7 @@ def real(
         value, decided = magnitude(digits, power, cut)
         out[row] = -value if negative else value
         wrong = FITS
-        if not decided or (kind == WHOLE and count > 19):
+        if not decided or (kind == WHOLE and long):
             wrong = UNDECIDED
         elif value >= beyond:
             wrong = BEYOND_RANGE

@@ -199,7 +199,7 @@ def _parse_floats(data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, 
         if spelled:
             values[i] = word
             continue
-        _, _, negative, digits, power, _, _, cut = scan_number(data, start, stop)
+        _, _, negative, digits, power, _, cut = scan_number(data, start, stop)
         value, decided = magnitude(digits, power, cut)
         values[i] = -value if negative else value
         if not decided:
@@ -228,7 +228,7 @@ def _parse_wholes(data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, 
         kind = tape[entry, 0] & 15
         if kind != INT and kind != FLOAT:
             continue
-        _, _, negative, digits, power, _, _, cut = scan_number(data, int(tape[entry, 2]), int(tape[entry, 3]))
+        _, _, negative, digits, power, _, cut = scan_number(data, int(tape[entry, 2]), int(tape[entry, 3]))
         while power < 0 and digits % np.uint64(10) == np.uint64(0) and digits > np.uint64(0):
             digits //= np.uint64(10)
             power += 1

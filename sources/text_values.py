@@ -21,7 +21,7 @@ import numpy as np
 
 from recordmill.schemas.kernels import kernel
 from recordmill.schemas.lattice import BOOL, FLOAT32, INT64, TEXT
-from recordmill.sources.byte_masks import Bytes
+from recordmill.sources.byte_masks import Bytes, first_bit, load_word
 from recordmill.sources.decimal_text import scale
 from recordmill.sources.timestamp_text import classify_timestamp
 
@@ -29,7 +29,7 @@ NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, OVERFLOW = 0, 1, 2, 3  # what float32
 NOT_A_NUMBER, WHOLE, DECIMAL = 0, 1, 2  # what Number.kind says
 
 _KEPT_DIGITS = 19  # as many as fit any uint64
-_SAFE_DIGITS, _MAX_DIGITS = 6, 9  # FLT_DIG: so many digits always survive; FLT_DECIMAL_DIG: a float32 has no more
+_SAFE, _TOO_MANY = np.uint64(10**6), np.uint64(10**9)  # FLT_DIG: 6 digits always survive; FLT_DECIMAL_DIG: a float32 has no more than 9
 _MAX_EXPONENT = 1_000_000  # beyond it every value is 0 or inf; keeps the sum of exponents far from overflow
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 OVERFLOW_FLOAT32 = _FLOAT32_MAX + 2.0**103  # half a step above the largest: from here on a value rounds to inf
@@ -37,34 +37,78 @@ _TENS = np.array([float(10**power) for power in range(23)])
 
 
 @kernel
-def scan_number(data: Bytes, start: int, stop: int) -> tuple[int, bool, bool, np.uint64, int, int, int, bool]:
-    """(kind, odd, negative, digits, power, count, significant, cut) of the text [start, stop).
+def scan_number(data: Bytes, start: int, stop: int) -> tuple[int, bool, bool, np.uint64, int, bool, bool]:
+    """(kind, odd, negative, digits, power, long, cut) of the text [start, stop).
 
-    odd: a plus sign or a leading zero, so that it is text unless declared. The value is ±digits * 10^power; count: digits from the first
-    nonzero one on; significant: those up to the last nonzero one; cut: digits behind the 19th were left out and not all were 0.
+    odd: a plus sign or a leading zero, so that it is text unless declared. The value is ±digits * 10^power; digits holds the first 19 from the first
+    nonzero one on; long: there were more; cut: and not all of those were 0.
     """
-    nothing = (NOT_A_NUMBER, False, False, np.uint64(0), 0, 0, 0, False)
-    at = start
-    negative = at < stop and data[at] == 45
-    odd = at < stop and data[at] == 43
-    if negative or odd:
-        at += 1
-    first = at
-    digits, power, count, significant, cut = np.uint64(0), 0, 0, 0, False
-    point = -1
+    negative = start < stop and data[start] == 45
+    plus = start < stop and data[start] == 43
+    first = start + 1 if negative or plus else start
+    points, fraction, digits = -1, 0, np.uint64(0)
+    if first < stop <= first + 8 and stop >= 8:
+        points, fraction, digits = _digits_word(data, first, stop)
+    elif first + 8 < stop <= first + 16 and stop >= 16:
+        points, fraction, digits = _digits_word(data, first, stop - 8)
+        more, behind, rest = _digits_word(data, stop - 8, stop)
+        fraction = behind if points == 0 else fraction + 8
+        digits = digits * np.uint64(100_000_000 if more == 0 else 10_000_000) + rest
+        points = -1 if points < 0 or more < 0 else points + more
+    size = stop - first - points
+    if size == 0 or not 0 <= points <= 1:
+        return _any_number(data, first, stop, negative, plus)
+    odd = plus or (size - fraction > 1 and data[first] == 48)
+    return (DECIMAL if points == 1 else WHOLE), odd, negative, digits, -fraction, False, False
+
+
+@kernel
+def _digits_word(data: Bytes, first: int, stop: int) -> tuple[int, int, np.uint64]:
+    """(points, digits behind the point, digits) of 1 to 8 digits with at most one point among them, without a branch per digit; -1 points for any other text.
+
+    The eight bytes that end the text are one word, those before the text made `0`, the point taken out by moving what stands before it.
+    """
+    low = np.uint64(8 * (8 - (stop - first)))
+    keep = np.uint64(0xFFFFFFFFFFFFFFFF) << low
+    word = (load_word(data, stop - 8) & keep) | (np.uint64(0x3030303030303030) & ~keep)
+    other = word ^ np.uint64(0x2E2E2E2E2E2E2E2E)  # a byte is 0 where the point is
+    rest = np.uint64(0x7F7F7F7F7F7F7F7F)
+    found = ~(((other & rest) + rest) | other | rest)  # bit 7 of those bytes
+    points, fraction = 0, 0
+    if found != np.uint64(0):
+        if found & (found - np.uint64(1)) != np.uint64(0):
+            return -1, 0, np.uint64(0)
+        place = first_bit(found) >> 3
+        before = (np.uint64(1) << np.uint64(8 * place)) - np.uint64(1)
+        behind = ~before & ~(np.uint64(0xFF) << np.uint64(8 * place))
+        word = (word & behind) | ((word & before) << np.uint64(8)) | np.uint64(0x30)
+        points, fraction = 1, 7 - place
+    high = np.uint64(0xF0F0F0F0F0F0F0F0)
+    if (word & high) | (((word + np.uint64(0x0606060606060606)) & high) >> np.uint64(4)) != np.uint64(0x3333333333333333):
+        return -1, 0, np.uint64(0)
+    word -= np.uint64(0x3030303030303030)
+    word = word * np.uint64(10) + (word >> np.uint64(8))  # pairs of digits, then fours, then all eight (D. Lemire)
+    fours = np.uint64(0x000000FF000000FF)
+    word = ((word & fours) * np.uint64(0x000F424000000064) + ((word >> np.uint64(16)) & fours) * np.uint64(0x0000271000000001)) >> np.uint64(32)
+    return points, fraction, word
+
+
+@kernel
+def _any_number(data: Bytes, first: int, stop: int, negative: bool, plus: bool) -> tuple[int, bool, bool, np.uint64, int, bool, bool]:
+    """scan_number of any text; first: behind the sign."""
+    nothing = (NOT_A_NUMBER, False, False, np.uint64(0), 0, False, False)
+    digits, power, count, cut = np.uint64(0), 0, 0, False
+    at, point = first, -1
     while at < stop:
         byte = data[at]
         digit = np.uint8(byte - 48)
         if digit <= 9:
-            if count > 0 or digit > 0:
-                count += 1
-                if digit > 0:
-                    significant = count
-                if count <= _KEPT_DIGITS:
-                    digits = digits * np.uint64(10) + np.uint64(digit)
-                else:
-                    power += 1
-                    cut = cut or digit > 0
+            count += count > 0 or digit > 0
+            if count <= _KEPT_DIGITS:
+                digits = digits * np.uint64(10) + np.uint64(digit)
+            else:
+                power += 1
+                cut = cut or digit > 0
             if point >= 0:
                 power -= 1
         elif byte == 46 and point < 0:
@@ -75,15 +119,15 @@ def scan_number(data: Bytes, start: int, stop: int) -> tuple[int, bool, bool, np
     whole = (point if point >= 0 else at) - first
     if whole == 0 and (point < 0 or at == point + 1):
         return nothing
-    odd = odd or (whole > 1 and data[first] == 48)
+    odd = plus or (whole > 1 and data[first] == 48)
     if at == stop:
-        return (DECIMAL if point >= 0 else WHOLE), odd, negative, digits, power, count, significant, cut
+        return (DECIMAL if point >= 0 else WHOLE), odd, negative, digits, power, count > _KEPT_DIGITS, cut
     if data[at] | 32 != 101:
         return nothing
     exponent = _exponent(data, at + 1, stop)
     if exponent == -2 * _MAX_EXPONENT:
         return nothing
-    return DECIMAL, odd, negative, digits, power + exponent, count, significant, cut
+    return DECIMAL, odd, negative, digits, power + exponent, count > _KEPT_DIGITS, cut
 
 
 @kernel
@@ -114,9 +158,9 @@ def magnitude(digits: np.uint64, power: int, cut: bool) -> tuple[float, bool]:
 
 
 @kernel
-def fits_int64(negative: bool, digits: np.uint64, count: int) -> bool:
-    """Whether a whole number of that many digits is in int64's range."""
-    return count < _KEPT_DIGITS or (count == _KEPT_DIGITS and digits <= np.uint64((1 << 63) - 1) + np.uint64(negative))
+def fits_int64(negative: bool, digits: np.uint64, long: bool) -> bool:
+    """Whether a whole number is in int64's range."""
+    return not long and digits <= np.uint64((1 << 63) - 1) + np.uint64(negative)
 
 
 @kernel
@@ -177,13 +221,13 @@ def classify(data: Bytes, start: int, stop: int) -> tuple[int, int]:
             bits = classify_timestamp(data, start, stop)
             if bits:
                 return bits, NO_LOSS
-        kind, odd, negative, digits, power, count, significant, cut = scan_number(data, start, stop)
+        kind, odd, negative, digits, power, long, cut = scan_number(data, start, stop)
         if kind != NOT_A_NUMBER:
             if odd:
                 return TEXT, NO_LOSS
             if kind == WHOLE:
-                return _classify_whole(negative, digits, count)
-            return FLOAT32, _decimal_loss(digits, power, count, significant, cut)
+                return _classify_whole(negative, digits, long)
+            return FLOAT32, _decimal_loss(digits, power, cut)
     lower = first | 32
     if lower == 116 or lower == 102:
         return (BOOL if truth(data, start, stop) >= 0 else TEXT), NO_LOSS
@@ -193,8 +237,8 @@ def classify(data: Bytes, start: int, stop: int) -> tuple[int, int]:
 
 
 @kernel
-def _classify_whole(negative: bool, digits: np.uint64, count: int) -> tuple[int, int]:
-    if not fits_int64(negative, digits, count):
+def _classify_whole(negative: bool, digits: np.uint64, long: bool) -> tuple[int, int]:
+    if not fits_int64(negative, digits, long):
         return TEXT, NO_LOSS
     return INT64, (NO_LOSS if digits <= np.uint64(1 << 24) or exact_float32(digits) else INEXACT_INTEGER)
 
@@ -208,9 +252,8 @@ def exact_float32(digits: np.uint64) -> bool:
 
 
 @kernel
-def _decimal_loss(digits: np.uint64, power: int, count: int, significant: int, cut: bool) -> int:
-    point = power + min(count, _KEPT_DIGITS)  # the value is 0.digits * 10^point
-    if significant == 0 or (significant <= _SAFE_DIGITS and -36 < point < 38):
+def _decimal_loss(digits: np.uint64, power: int, cut: bool) -> int:
+    if digits < _SAFE and (digits == np.uint64(0) or -36 < power < 32):
         return NO_LOSS
     value, decided = magnitude(digits, power, cut)
     if not decided:
@@ -221,11 +264,11 @@ def _decimal_loss(digits: np.uint64, power: int, count: int, significant: int, c
     if single == value:
         # a value that underflows even float64 is not kept, however exactly float32 has the zero
         return NO_LOSS if value > 0.0 else INEXACT_DECIMAL
-    if significant > _MAX_DIGITS:
-        return INEXACT_DECIMAL
-    for _ in range(min(count, _KEPT_DIGITS) - significant):
+    while digits % np.uint64(10) == np.uint64(0):
         digits //= np.uint64(10)
         power += 1
+    if cut or digits >= _TOO_MANY:
+        return INEXACT_DECIMAL
     scaled = single
     while power < 0:
         step = min(-power, 22)

@@ -35,7 +35,7 @@ def buffer(text: str) -> tuple[np.ndarray, int, int]:
 
 def number(text: str) -> float | None:
     """The value as the kernels read it; None if they leave it to Python."""
-    kind, _, negative, digits, power, _, _, cut = scan_number(*buffer(text))
+    kind, _, negative, digits, power, _, cut = scan_number(*buffer(text))
     assert kind != NOT_A_NUMBER
     value, decided = magnitude(np.uint64(digits), power, cut)
     return (-value if negative else value) if decided else None
@@ -55,6 +55,15 @@ def bits(value: float) -> bytes:
 @example("1.7976931348623159e308")
 @example("8.5")
 @example("-0.0")
+@example("12345678")
+@example("1234567.8")
+@example("12345678.")
+@example(".12345678")
+@example("1234567890123456")
+@example("123456789012345.6")
+@example("12345678.90123456")
+@example("1234567.890123456")
+@example("-.123456789012345")
 @example("0" * 30 + "1" + "0" * 30 + "e-31")
 @example("1e-400")
 @example("1e400")
@@ -118,6 +127,15 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
 @example("00.5")
 @example("5.")
 @example("-.5")
+@example("1.2.3")
+@example("1234567..")
+@example("123.45678.9")
+@example("1.23456789.1")
+@example("12345678a")
+@example("a12345678")
+@example("1234/678")
+@example("1234:678")
+@example("12345678:0123456")
 @example("-inf")
 @example("+inf")
 @example("nano")
