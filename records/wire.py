@@ -94,6 +94,17 @@ def any_varint(at: int, end: int) -> tuple[int, int]:
     return value, -1
 
 
+@kernel
+def long_varint(at: int, end: int, limit: int) -> tuple[int, int]:
+    """short_varint() where it is not one of up to eight bytes."""
+    if at + 16 <= limit and load64(at) & HIGH_BITS == HIGH_BITS:
+        ninth, tenth = load8(at + 8), load8(at + 9)
+        size = 9 if ninth < 0x80 else 10
+        if at + size <= end and (size == 9 or tenth < 0x80):
+            return compact(load64(at)) | (ninth & 0x7F) << 56 | ((tenth & 1) << 63 if size == 10 else 0), at + size
+    return any_varint(at, end)
+
+
 @inlined
 def short_varint(at: int, end: int, limit: int) -> tuple[int, int]:
     """any_varint() without a branch on the number of bytes, up to eight of them; limit is the address where readable memory ends."""
@@ -104,7 +115,7 @@ def short_varint(at: int, end: int, limit: int) -> tuple[int, int]:
         behind = at + (bits >> 3) + 1
         if stop != 0 and behind <= end:
             return compact(word & ((1 << bits) - 1)), behind
-    return any_varint(at, end)
+    return long_varint(at, end, limit)
 
 
 @kernel

@@ -16,12 +16,15 @@ import pyarrow as pa
 import pytest
 from example_oracle import arrow_value, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from protobuf_oracle import BAD, buffer, comparable, expected_row, messages
-from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, field, packed
+from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, field, packed, varint
 
 from recordmill.records.decode import decode, decode_lenient
 from recordmill.records.encode import encode
 from recordmill.records.infer import infer
+from recordmill.records.lists import count_varints, read_varints
+from recordmill.records.memory import address_of
 from recordmill.records.shard_file import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import DataError
@@ -265,6 +268,8 @@ from wire_writer import Scribe
 from test_decode_fuzz import FLAT, KINDS, STEPPED
 from recordmill.records.decode import decode_lenient
 from recordmill.records.infer import infer
+from recordmill.records.lists import count_varints, read_varints
+from recordmill.records.memory import address_of
 from recordmill.records.shard_file import read_frames
 
 page = mmap.PAGESIZE
@@ -330,3 +335,28 @@ def test_the_oracle_refuses_what_it_should() -> None:
     assert expected_row(b"\x0a\x05", schema) is BAD
     assert entry("int", feature(INT64, [7])) == made.SerializeToString()[2:]
     assert packed(FLOAT, [1.5]) == b"\x0a\x04" + struct.pack("<f", 1.5)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.lists(st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(0, 2**63 - 1)), max_size=8), max_size=5), st.integers(0, 20))
+def test_packed_varints_of_every_length(rows: list[list[tuple[int, int, int]]], tail: int) -> None:
+    """Runs of varints of one length and of mixed ones, minimal or not, up to the end of the buffer."""
+    values: list[list[int]] = []
+    payloads: list[bytes] = []
+    for row in rows:
+        values.append([])
+        payloads.append(b"")
+        for size, count, number in row:
+            value = number % (1 << 7 * size) % (1 << 63)
+            short = varint(value)
+            values[-1] += [value] * count
+            payloads[-1] += varint(value, size - len(short)) * count if len(short) < size else short * count
+    size = np.array([len(payload) for payload in payloads], np.int64)
+    data = np.frombuffer(b"".join(payloads) + bytes(tail), np.uint8)
+    at = address_of(data) + np.cumsum(size) - size
+    bad, offsets = np.zeros(len(rows), np.uint8), np.empty(len(rows) + 1, np.int64)
+    read = np.empty(count_varints(at, size, bad, offsets), np.int64)
+    read_varints(at, size, address_of(data) + len(data), bad, offsets, read)
+    assert read.tolist() == [value for row in values for value in row]
+    assert np.diff(offsets).tolist() == [len(row) for row in values]
+    assert not bad.any()
