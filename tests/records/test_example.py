@@ -124,7 +124,7 @@ def one(dtype: str, *shape: int | None) -> Schema:
         (b"\xff", one("string"), "is no UTF-8 text"),
         ("\ud800", None, "is no UTF-8 text"),
         (np.datetime64("2020-01-01T00:00:00.5"), one("timestamp[s]"), "without loss"),
-        (np.datetime64("NaT"), one("timestamp[s]"), "NaT can't be held"),
+        (np.datetime64("NaT", "s"), one("timestamp[s]"), "NaT can't be held"),
     ],
 )
 def test_what_would_be_damaged_is_refused(value: Any, schema: Schema | None, message: str) -> None:
