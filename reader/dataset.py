@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.reader.record import Plan, make_plan, parse_record
 from recordmill.records.columns import to_numpy
 from recordmill.records.ragged import Array, Ragged, Strings
 from recordmill.schemas.arrow import to_arrow
@@ -76,6 +77,10 @@ class Dataset:
             raise UsageError(f"no feature {unknown[0]!r}; there are {', '.join(self.full_schema.names)}")
         return self.full_schema.select(self._columns)
 
+    @cached_property
+    def _plan(self) -> Plan | None:
+        return make_plan(self.schema)
+
     @property
     def splits(self) -> tuple[str, ...]:
         return self.catalog.splits
@@ -117,7 +122,12 @@ class Dataset:
         number = int(np.searchsorted(self._ends, at, "right"))
         file = self._files[number]
         record = at - int(self._ends[number - 1] if number else 0)
-        batch = decode_block(Block(file.frame(record), record, file.offset(record)), self.schema, file.file.path)
+        frame = file.frame(record)
+        if self._plan is not None:
+            found = parse_record(frame.payload(0).tobytes(), self._plan, self.schema, whole=self._columns is None)
+            if found is not None:
+                return found
+        batch = decode_block(Block(frame, record, file.offset(record) - int(frame.starts[0])), self.schema, file.file.path)
         return {feature.name: _value(column, feature) for feature, column in zip(self.schema, batch.columns, strict=True)}
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
