@@ -174,7 +174,7 @@ def _gather(
     for i in range(len(entries)):
         entry = entries[i]
         if not missing[i]:
-            start, stop = int(tape[entry, 2]), int(tape[entry, 3])
+            start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
             if tape[entry, 0] & 15 == ESCAPED:
                 at = unescape(data, start, stop, values, at)
             else:
@@ -194,7 +194,7 @@ def _parse_floats(data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, 
         kind = tape[entry, 0] & 15
         if kind != INT and kind != FLOAT:
             continue
-        start, stop = int(tape[entry, 2]), int(tape[entry, 3])
+        start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
         spelled, word = word_number(data, start, stop)
         if spelled:
             values[i] = word
@@ -228,7 +228,7 @@ def _parse_wholes(data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, 
         kind = tape[entry, 0] & 15
         if kind != INT and kind != FLOAT:
             continue
-        _, _, negative, digits, power, _, cut = scan_number(data, int(tape[entry, 2]), int(tape[entry, 3]))
+        _, _, negative, digits, power, _, cut = scan_number(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))
         while power < 0 and digits % np.uint64(10) == np.uint64(0) and digits > np.uint64(0):
             digits //= np.uint64(10)
             power += 1
@@ -236,7 +236,7 @@ def _parse_wholes(data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, 
             digits *= np.uint64(10)
             power -= 1
         whole = digits == np.uint64(0) or (power == 0 and not cut)
-        if kind == FLOAT and word_number(data, int(tape[entry, 2]), int(tape[entry, 3]))[0]:
+        if kind == FLOAT and word_number(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))[0]:
             whole = False
         if unsigned:
             trouble[i] = not whole or (negative and digits > np.uint64(0))

@@ -18,12 +18,11 @@ import numpy.typing as npt
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.kernels import kernel
-from recordmill.schemas.lattice import TEXT
 from recordmill.sources.contract import PlanOptions
 from recordmill.sources.json_tape import Path, Tape, check_count
 from recordmill.sources.json_text import ARRAY, ESCAPED, FALSE, FLOAT, INT, KINDS, NULL, OBJECT, STRING, TRUE
 from recordmill.sources.overrides import parse_dtype
-from recordmill.sources.text_values import INEXACT_DECIMAL, INEXACT_INTEGER, classify
+from recordmill.sources.text_values import DECIMAL, INEXACT_DECIMAL, WHOLE, decimal_loss, exact_float32, fits_int64, scan_number
 
 _FORMS: Mapping[str, tuple[int, ...]] = {
     "true or false": (FALSE, TRUE),
@@ -33,6 +32,7 @@ _FORMS: Mapping[str, tuple[int, ...]] = {
     "a list": (ARRAY,),
 }
 _SCALARS = ("true or false", "a number", "a string")
+_EXACT_DIGITS = 7  # every whole number of up to 7 digits (6 and a sign) is exact as float32
 _NEVER = np.iinfo(np.int64).max
 Place = tuple[int, int]  # (part of the input, line in it)
 
@@ -231,11 +231,12 @@ def _tally(
         if counts[node, kind] == 0:
             first[node, kind] = entry
         counts[node, kind] += 1
-        if kind == FLOAT or (kind == INT and tape[entry, 3] - tape[entry, 2] > 7):
-            bits, loss = classify(data, int(tape[entry, 2]), int(tape[entry, 3]))
-            if bits == TEXT:
-                inexact[node, 2] += 1
-            elif loss == INEXACT_DECIMAL:
+        if kind == FLOAT or (kind == INT and tape[entry, 3] - tape[entry, 2] > _EXACT_DIGITS):
+            start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
+            shape, _, negative, digits, power, long, cut = scan_number(data, start, stop)
+            if shape == DECIMAL and decimal_loss(digits, power, cut) == INEXACT_DECIMAL:
                 inexact[node, 0] += 1
-            elif loss == INEXACT_INTEGER:
+            elif shape == WHOLE and not fits_int64(negative, digits, long):
+                inexact[node, 2] += 1
+            elif shape == WHOLE and not exact_float32(digits):
                 inexact[node, 1] += 1

@@ -26,7 +26,7 @@ from recordmill.sources.labels import ClassNames
 from recordmill.sources.overrides import finish_schema
 from recordmill.sources.unify import Unifier
 from recordmill.storage.arrow_ipc import BatchWriter, open_batches
-from recordmill.storage.digest import digest_file
+from recordmill.storage.digest import combine, digest_file
 from recordmill.storage.files import Stat
 
 NAME = "memory"  # what stands for a file's name in keys, rejects and the manifest
@@ -127,7 +127,7 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
         raise DataError("there are no rows", source=NAME)
     schema, notes = finish_schema(unifier.schema(), unifier.untold(), classes, common, "the data")
     about = Stat(sum(os.path.getsize(path) for path in files.segments), 0)
-    digests = {0: digest_file(files.segments[0])} if len(files.segments) == 1 else {}
+    digests = {0: combine(bytes.fromhex(digest_file(path)) for path in files.segments)}
     inputs = (InputFile(0, NAME, files.segments[0], about),)
     return MemorySource(schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes, digests)
 

@@ -227,7 +227,7 @@ def classify(data: Bytes, start: int, stop: int) -> tuple[int, int]:
                 return TEXT, NO_LOSS
             if kind == WHOLE:
                 return _classify_whole(negative, digits, long)
-            return FLOAT32, _decimal_loss(digits, power, cut)
+            return FLOAT32, decimal_loss(digits, power, cut)
     lower = first | 32
     if lower == 116 or lower == 102:
         return (BOOL if truth(data, start, stop) >= 0 else TEXT), NO_LOSS
@@ -252,7 +252,7 @@ def exact_float32(digits: np.uint64) -> bool:
 
 
 @kernel
-def _decimal_loss(digits: np.uint64, power: int, cut: bool) -> int:
+def decimal_loss(digits: np.uint64, power: int, cut: bool) -> int:
     if digits < _SAFE and (digits == np.uint64(0) or -36 < power < 32):
         return NO_LOSS
     value, decided = magnitude(digits, power, cut)
