@@ -115,12 +115,13 @@ def _fit_list(given: pa.Array, feature: Feature) -> _Column:
     for level in range(feature.ragged_rank):
         if level and inner.null_count:
             return _Column(None, _marked(_nulls(inner), parents, len(given)), "null-inside")
+        inner = _as_lists(inner)
         lengths = _lengths(inner, feature)
         wraps.append(_ragged_wrap(lengths, inner))
         parents.append(np.repeat(np.arange(len(inner)), lengths))
         inner = plain(inner.flatten())
     if feature.inner_shape:
-        tensors = inner
+        tensors = _as_lists(inner)
         inner, bad, reason = _take_apart_fixed(tensors, feature, first=not feature.ragged_rank)
         if bad is not None:
             return _Column(None, _marked(bad, parents, len(given)), reason)
@@ -141,6 +142,11 @@ def _fit_list(given: pa.Array, feature: Feature) -> _Column:
 def _nulls(values: pa.Array) -> Mask:
     mask: Mask = values.is_null().to_numpy(zero_copy_only=False)
     return mask
+
+
+def _as_lists(values: pa.Array) -> pa.Array:
+    """Nulls that don't know that they would be lists, as what is left of lists that are all empty, as lists."""
+    return pa.nulls(len(values), pa.large_list(pa.null())) if pa.types.is_null(values.type) else values
 
 
 def _lengths(lists: pa.Array, feature: Feature) -> Rows:

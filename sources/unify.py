@@ -44,21 +44,21 @@ class Unifier:
         """
         self._parts += 1
         for field in schema:
+            name, told = field.name, not _is_null(field.type)
             feature = self._feature(field, where)
-            required = feature.required if nulls is None else nulls[field.name] == 0
-            feature = replace(feature, dtype="string" if _is_null(field.type) else feature.dtype, required=required)
-            self._seen[field.name] = self._seen.get(field.name, 0) + 1
-            untold = _is_null(field.type)
-            if field.name not in self._features or field.name not in self._known:
-                before = self._features.get(field.name)
-                self._features[field.name] = feature if before is None else replace(feature, required=required and before.required)
-                self._where[field.name] = where
-            elif untold:
-                self._features[field.name] = replace(self._features[field.name], required=required and self._features[field.name].required)
+            required = feature.required if nulls is None else nulls[name] == 0
+            feature = replace(feature, dtype=feature.dtype if told else "string", required=required)
+            before = self._features.get(name)
+            if before is None or (told and name not in self._known and len(before.shape) <= len(feature.shape)):
+                self._features[name] = replace(feature, required=required and (before is None or before.required))
+                self._where[name] = where
+            elif told and name in self._known:
+                self._features[name] = self._join(before, feature, where)
             else:
-                self._features[field.name] = self._join(self._features[field.name], feature, where)
-            if not untold:
-                self._known.add(field.name)
+                self._features[name] = self._join_untold(before, feature, where, told)
+            self._seen[name] = self._seen.get(name, 0) + 1
+            if told:
+                self._known.add(name)
 
     def schema(self) -> Schema:
         """All features; what is missing in some part is not required. A column of nothing but nulls, which has no type, is text."""
@@ -81,6 +81,16 @@ class Unifier:
                 raise DataError(f"{error.reason}, or declare what it shall be: --dtype {field.name}=string", source=where) from None
             return Feature(field.name, "string", _list_shape(field.type), not field.nullable)
 
+    def _join_untold(self, one: Feature, other: Feature, where: str, told: bool) -> Feature:
+        """One of them has nothing but nulls or empty lists: these go with any value, and with lists at least as deep."""
+        typed, untyped = (other, one) if told else (one, other)
+        if one.name in self._known or told:
+            if len(untyped.shape) > len(typed.shape):
+                raise self._conflict(one, other, where)
+            return replace(typed, required=one.required and other.required)
+        deeper = max(one, other, key=lambda feature: len(feature.shape))
+        return replace(deeper, required=one.required and other.required)
+
     def _join(self, one: Feature, other: Feature, where: str) -> Feature:
         dtype, shape = join_dtypes(one.dtype, other.dtype), join_shapes(one.shape, other.shape)
         classes = one.classes if one.classes == other.classes else None
@@ -88,8 +98,11 @@ class Unifier:
             return Feature(one.name, dtype, shape, one.required and other.required, classes)
         if one.name in self._declared and (shape is not None or "[" in self._declared[one.name]):
             return replace(one, shape=one.shape if shape is None else shape, required=one.required and other.required)
+        raise self._conflict(one, other, where)
+
+    def _conflict(self, one: Feature, other: Feature, where: str) -> DataError:
         before = f"{one.describe()} in {self._where[one.name]}"
-        raise DataError(f"{one.name!r} is {other.describe()} here, but {before}; declare what it shall be, such as --dtype {one.name}=string", source=where)
+        return DataError(f"{one.name!r} is {other.describe()} here, but {before}; declare what it shall be, such as --dtype {one.name}=string", source=where)
 
 
 def join_dtypes(one: str, other: str) -> str | None:

@@ -94,6 +94,8 @@ def test_ragged_lists() -> None:
     result = fit([[[1], [2, 3]], [], None, [[4, None]], [None], [[2**40]]], feature)
     assert result.batch.column(0).to_pylist() == [[[1], [2, 3]], [], None]
     assert [(row, reason) for row, reason, _ in result.bad] == [(3, "null"), (4, "null"), (5, "range")]
+    assert fit([[], None], feature).batch.column(0).to_pylist() == [[], None]
+    assert fit([[], None], Feature("v", "float32", (None, 2))).batch.column(0).to_pylist() == [[], None]
     vectors = fit([[[1.0, 2.0]], [[1.0]], []], Feature("v", "float32", (None, 2)))
     assert vectors.batch.column(0).to_pylist() == [[[1.0, 2.0]], []]
 

@@ -99,6 +99,19 @@ def test_required_is_what_every_part_has() -> None:
     assert unifier.untold() == ()
 
 
+def test_empty_lists_go_with_lists() -> None:
+    unifier = Unifier()
+    for kind in (pa.list_(pa.null()), pa.null(), pa.list_(pa.list_(pa.int8())), pa.list_(pa.null())):
+        unifier.add(pa.schema({"a": kind}), "somewhere")
+    assert unifier.schema() == Schema((Feature("a", "int8", (None, None)),))
+    with pytest.raises(DataError, match=r"there: 'a' is string \[\?, \?, \?\] here, but int8 \[\?, \?\] in somewhere"):
+        unifier.add(pa.schema({"a": pa.list_(pa.list_(pa.list_(pa.null())))}), "there")
+    other = Unifier()
+    other.add(pa.schema({"a": pa.list_(pa.null())}), "here")
+    with pytest.raises(DataError, match=r"there: 'a' is int8 here, but string \[\?\] in here"):
+        other.add(pa.schema({"a": pa.int8()}), "there")
+
+
 def test_flattening() -> None:
     batch = pa.RecordBatch.from_pydict({
         "a": [1, 2, 3, 4],
