@@ -149,7 +149,7 @@ def _attempt(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, whole: bool)
     data, starts, lengths = checked(data, starts, lengths)
     if plan.schema.message == PAYLOAD:
         return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty((0, 2), np.int64)
-    cells = locate.new_cells(*plan.columns, len(starts))
+    cells = locate.new_cells(plan.columns[0], plan.columns[1], len(starts))
     names = plan.names.copy()
     if locate.locate(data, starts, lengths, plan.parts, whole, names.address(), cells.columns, cells.status, cells.culprit):
         kept = _read_unusual(data, starts, lengths, plan, names, cells)  # noqa: F841 - what cells refer to lives as long as this name

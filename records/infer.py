@@ -215,7 +215,7 @@ def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
         name, slash, part = key.rpartition("/")
         if not slash or part != "ragged_flat_values" or name in counted:
             continue
-        parts = []
+        parts: list[str] = []
         while f"{name}/ragged_row_lengths_{len(parts)}" in counted:
             parts.append(f"ragged_row_lengths_{len(parts)}")
         levels = [counted[f"{name}/{one}"] for one in parts]

@@ -67,9 +67,9 @@ def new_names(capacity: int, text_bytes: int) -> Names:
 def first_word(at: int, size: int, limit: int) -> int:
     """The first min(size, 8) bytes at the address, zeros behind them; nothing at or behind limit is read."""
     if size >= 8:
-        return load64(at)
+        return int(load64(at))
     if at + 8 <= limit:
-        return load64(at) & ((1 << (8 * size)) - 1)
+        return int(load64(at) & ((1 << (8 * size)) - 1))
     word = 0
     for i in range(size):
         word |= load8(at + i) << (8 * i)
@@ -98,9 +98,9 @@ def find_name(names: int, at: int, size: int, part: int, first: int, last: int) 
     """The slot of the name, or -1 - (free place in the table)."""
     slots, table, mask = load64(names + 8 * _SLOTS), load64(names + 8 * _TABLE), load64(names + 8 * _MASK)
     mixed = (first * _MIX1) ^ ((last * _MIX2) >> 7) ^ ((2 * size + part) * _MIX1)
-    place = (mixed ^ (mixed >> 29)) & mask
+    place = int((mixed ^ (mixed >> 29)) & mask)
     while True:
-        slot = load64(table + 8 * place)
+        slot = int(load64(table + 8 * place))
         if slot < 0:
             return -1 - place
         if is_name(slots + 8 * SLOT_INTS * slot, at, size, part, first, last):
@@ -116,7 +116,7 @@ def add_name(names: int, at: int, size: int, part: int, limit: int) -> int:
     slot = find_name(names, at, size, part, first, last)
     if slot >= 0:
         return slot
-    new, text = load64(names + 8 * _USED), load64(names + 8 * _FREE_TEXT)
+    new, text = int(load64(names + 8 * _USED)), load64(names + 8 * _FREE_TEXT)
     if new >= load64(names + 8 * _CAPACITY) or text + size > load64(names + 8 * _TEXT_END):
         return -1
     copy(text, at, size)
@@ -136,7 +136,7 @@ def add_name(names: int, at: int, size: int, part: int, limit: int) -> int:
 def predicted(names: int, previous: int, at: int, size: int, part: int, limit: int) -> int:
     """The slot predicted to follow previous if it has this name, else -1."""
     slots = load64(names + 8 * _SLOTS)
-    slot = load64(slots + 8 * (SLOT_INTS * previous + _NEXT))
+    slot = int(load64(slots + 8 * (SLOT_INTS * previous + _NEXT)))
     first = first_word(at, size, limit)
     last = load64(at + size - 8) if size > 8 else first
     return slot if is_name(slots + 8 * SLOT_INTS * slot, at, size, part, first, last) else -1

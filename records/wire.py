@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -36,7 +36,7 @@ _EVEN14, _ODD14 = 0x00003FFF00003FFF, 0x3FFF00003FFF0000
 _EVEN28, _ODD28 = 0x000000000FFFFFFF, 0x0FFFFFFF00000000
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def trailing_zeros(typing_context: Any, word: Any) -> Any:
     """The number of zero bits below the lowest one bit of an int64; 64 for 0."""
 
@@ -129,7 +129,7 @@ def tag(data: Bytes, at: int, end: int, fault: Ints) -> tuple[int, int, int]:
     for i in range(5):
         if at + i >= end:
             return 0, 0, refuse(fault, PAST_END, at)
-        byte = np.int64(data[at + i])
+        byte = int(data[at + i])
         value |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
             if value > 0xFFFFFFFF or value < 8:
@@ -151,7 +151,7 @@ def extent(data: Bytes, at: int, end: int, fault: Ints) -> tuple[int, int]:
         return -1, refuse(fault, TOO_LONG, at)
     if np.int64(size) > end - start:
         return -1, refuse(fault, PAST_END, at)
-    return start, start + np.int64(size)
+    return start, int(start + np.int64(size))
 
 
 @kernel
