@@ -12,9 +12,10 @@ from recordmill.schemas.errors import DataError
 from recordmill.sources.byte_masks import Bytes
 from recordmill.sources.contract import InputFile
 from recordmill.sources.csv_dialect import DELIMITERS, CsvOptions, Dialect
-from recordmill.sources.csv_fields import LENGTH, TOO_LONG, Rows, Tokenizer
+from recordmill.sources.csv_fields import Rows, Tokenizer
 from recordmill.sources.csv_messages import quote
 from recordmill.sources.csv_stream import UTF8, decoded_blocks, told_encoding
+from recordmill.sources.csv_tokenize import LENGTH, TOO_LONG
 from recordmill.storage.compression import HEAD_BYTES, NONE, ZLIB, detect, open_blocks
 from recordmill.storage.files import read_range
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from recordmill.schemas.kernels import kernel
 from recordmill.schemas.lattice import SECONDS, TEXT
 from recordmill.sources.byte_masks import Bytes
-from recordmill.sources.csv_fields import LENGTH, QUOTED
+from recordmill.sources.csv_tokenize import LENGTH, QUOTED
 from recordmill.sources.null_tokens import NullTokens, null_index
 from recordmill.sources.text_values import (
     INEXACT_DECIMAL,

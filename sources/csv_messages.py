@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from recordmill.schemas.feature import Feature
 from recordmill.sources import csv_kernels as kernels
-from recordmill.sources.csv_fields import TOO_LONG
+from recordmill.sources.csv_tokenize import TOO_LONG
 
 _SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
 

@@ -147,11 +147,22 @@ def _follow(data: Bytes, base: int, stop: int, state: int, row_start: int, longe
                     state = RECORD if last in (_LF, _CR) else FIELD if last == about[_DELIMITER] else IN_FIELD
             base = end
             continue
-        for at in range(base, end):
+        run = base  # where bytes that mean nothing may begin
+        marks = special | byte_mask(data, base, stop, about[_DELIMITER]) | byte_mask(data, base, stop, _LF) | byte_mask(data, base, stop, _CR)
+        if about[_TRIM]:
+            marks = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(LANES - (end - base))  # blanks matter too: every byte is looked at
+        while marks != np.uint64(0):
+            at = base + first_bit(marks)
+            marks &= marks - np.uint64(1)
+            if at > run:
+                state = np.int64(table[state << 8])  # what stands before it, however much, is as one byte that means nothing
+            run = at + 1
             state = np.int64(table[state << 8 | np.int64(data[at])])
             if state == RECORD:
                 longest = max(longest, at - row_start)
                 row_start = at + 1
+        if end > run:
+            state = np.int64(table[state << 8])
         base = end
     return state, row_start, longest
 

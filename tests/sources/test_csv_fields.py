@@ -13,8 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recordmill.sources.csv_dialect import CsvOptions, Dialect
-from recordmill.sources.csv_fields import BAD_ROWS, LENGTH, QUOTED, TOO_LONG, Rows, Tokenizer
+from recordmill.sources.csv_fields import BAD_ROWS, Rows, Tokenizer
 from recordmill.sources.csv_stream import read_rows
+from recordmill.sources.csv_tokenize import LENGTH, QUOTED, TOO_LONG
 
 COLUMNS = 5
 LONG = b"x" * 61  # pushes what follows across the 64-byte blocks
