@@ -22,7 +22,7 @@ from recordmill.records.flat import Flat, to_flat
 from recordmill.records.frames import Frames, frame
 from recordmill.records.memory import CHUNK_BYTES, address_of
 from recordmill.schemas.errors import DataError
-from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, PAYLOAD, Schema
+from recordmill.schemas.feature import BYTES, FLOAT, INT64, PAYLOAD, SEQUENCE_EXAMPLE, Schema
 
 PROTOBUF_LIMIT_BYTES = 1 << 31  # protobuf refuses a message of 2 GiB and more, when it writes and when it reads
 
@@ -32,8 +32,9 @@ TAGS = {BYTES: b"\x0a", FLOAT: b"\x12", INT64: b"\x1a"}
 def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
     """The batch's rows as framed records, contiguous and in order.
 
-    A null is a feature that the record doesn't have; an empty list is a feature with an empty list of its kind. With the message `bytes`
-    the one column is the records themselves. Nothing is allocated but the result and some int64 per row and column.
+    A null is a feature that the record doesn't have; an empty list is a feature with an empty list of its kind. With the message
+    `bytes` the one column is the records themselves, with `SequenceExample` see `records.sequence`. Nothing is
+    allocated but the result and some int64 per row and column.
 
     Args:
         batch: one column per feature, in any order, of the types of `schemas.arrow.to_arrow(schema)` or what `records.flat.to_flat` accepts.
@@ -43,14 +44,16 @@ def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
         TypeError: a column of another type.
         ValueError: columns that are not the schema's features.
     """
+    if schema.message == SEQUENCE_EXAMPLE:
+        from recordmill.records.sequence import encode_sequences  # which builds upon this module
+
+        return encode_sequences(batch, schema)
     names = batch.schema.names
     if sorted(names) != sorted(schema.names):
         raise ValueError(f"the batch has the columns {sorted(names)} and the schema the features {sorted(schema.names)}; select or rename")
     flats = [flat for feature in schema for flat in to_flat(batch.column(names.index(feature.name)), feature)]
     if schema.message == PAYLOAD:
         return _encode_payloads(flats, schema)
-    if schema.message != EXAMPLE:
-        raise ValueError(f"these are {schema.message}s; this function makes Examples")
     return encode_flat(flats, batch.num_rows)
 
 

@@ -167,8 +167,11 @@ def test_wrong_columns_are_the_callers_mistake() -> None:
         encode(pa.RecordBatch.from_pydict({"y": [1]}), schema)
     with pytest.raises(TypeError, match="feature 'x' is int64 and needs a column of type int64, not double: cast it first"):
         encode(pa.RecordBatch.from_pydict({"x": [1.0]}), schema)
-    with pytest.raises(ValueError, match="SequenceExample"):
-        encode(pa.RecordBatch.from_pydict({"x": [1]}), Schema(schema.features, message=SEQUENCE_EXAMPLE))
+
+
+def test_sequence_examples_are_served_too() -> None:
+    schema = Schema((Feature("x", "int64"),), message=SEQUENCE_EXAMPLE)
+    assert payloads(pa.RecordBatch.from_pydict({"x": [1]}), schema) == [one(Feature("x", "int64"), 1)]  # a context is an Example in all but name
 
 
 def test_records_that_are_no_examples() -> None:
