@@ -118,7 +118,7 @@ def _reader(feature: Feature) -> Callable[[bytes, int, int], Any]:
 
 
 def _scalar(feature: Feature, items: Callable[[bytes, int, int], Any]) -> Callable[[bytes, int, int], Any]:
-    unit = feature.timestamp[0] if feature.timestamp else None
+    unit: Any = feature.timestamp[0] if feature.timestamp else None
 
     def read(data: bytes, at: int, end: int) -> Any:
         (value,) = items(data, at, end)

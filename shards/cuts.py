@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from recordmill.schemas.errors import UsageError
 from recordmill.shards.run_file import Histogram
@@ -71,7 +72,7 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
     return cuts
 
 
-def _cuts(split: int, weights: np.ndarray, edges: list[int], by: str) -> list[Cut]:  # type: ignore[type-arg]
+def _cuts(split: int, weights: npt.NDArray[np.int64], edges: list[int], by: str) -> list[Cut]:
     before = np.concatenate([[0], np.cumsum(weights)])
     result = []
     for index, (start, stop) in enumerate(itertools.pairwise(edges)):

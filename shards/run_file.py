@@ -135,8 +135,8 @@ class RunWriter:
         ordered = entries[order]
         with open(path, "xb", buffering=0) as file:
             for piece in permuted(data, starts, sizes, order):
-                write_all(file, piece)  # type: ignore[arg-type]
-            write_all(file, ordered.view(np.uint8))  # type: ignore[arg-type]
+                write_all(file, piece)
+            write_all(file, ordered.view(np.uint8))
         return Run(path, self._histogram(ordered, splits[order]), len(entries), len(data), total)
 
     def _histogram(self, entries: Entries, splits: npt.NDArray[np.uint16]) -> Histogram:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from recordmill.schemas.kernels import kernel
 
 U64 = npt.NDArray[np.uint64]
+_State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]  # v0 to v3 of the paper
 
 
 def derive_key(seed: int, purpose: bytes, *parts: bytes) -> tuple[int, int]:
@@ -30,12 +31,12 @@ def derive_key(seed: int, purpose: bytes, *parts: bytes) -> tuple[int, int]:
 
 
 @kernel
-def _rotate(value, bits):  # type: ignore[no-untyped-def]
+def _rotate(value: np.uint64, bits: int) -> np.uint64:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
 
 
 @kernel
-def _round(v0, v1, v2, v3):  # type: ignore[no-untyped-def]
+def _round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> _State:
     v0 += v1
     v1 = _rotate(v1, 13) ^ v0
     v0 = _rotate(v0, 32)
@@ -50,7 +51,7 @@ def _round(v0, v1, v2, v3):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _start(k0, k1):  # type: ignore[no-untyped-def]
+def _start(k0: np.uint64, k1: np.uint64) -> _State:
     return (
         k0 ^ np.uint64(0x736F6D6570736575),
         k1 ^ np.uint64(0x646F72616E646F6D),
@@ -60,7 +61,7 @@ def _start(k0, k1):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _absorb(word, v0, v1, v2, v3):  # type: ignore[no-untyped-def]
+def _absorb(word: np.uint64, v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> _State:
     v3 ^= word
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -68,7 +69,7 @@ def _absorb(word, v0, v1, v2, v3):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _finish(v0, v1, v2, v3):  # type: ignore[no-untyped-def]
+def _finish(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> np.uint64:
     v2 ^= np.uint64(0xFF)
     for _ in range(4):
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -87,7 +88,7 @@ def hash_positions(key0: U64, key1: U64, which: npt.NDArray[np.uint32], first: i
 
 
 @kernel
-def hash_spans(key0: int, key1: int, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], out: U64) -> None:
+def hash_spans(key0: np.uint64, key1: np.uint64, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], out: U64) -> None:
     """out[i] = SipHash-2-4 of data[starts[i]:starts[i] + lengths[i]] under (key0, key1)."""
     for row in range(len(starts)):
         at, length = starts[row], lengths[row]

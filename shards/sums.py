@@ -13,7 +13,7 @@ from recordmill.schemas.kernels import kernel
 
 
 @kernel
-def mix64(key: int, crc: int) -> int:
+def mix64(key: np.uint64, crc: np.uint32) -> np.uint64:
     """One record's contribution: its key and its payload's unmasked CRC32C, mixed to 64 bits."""
     mixed = np.uint64(key) ^ (np.uint64(crc) * np.uint64(0x9E3779B97F4A7C15))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -22,7 +22,7 @@ def mix64(key: int, crc: int) -> int:
 
 
 @kernel
-def _sum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) -> int:
+def _sum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) -> np.uint64:
     total = np.uint64(0)
     for row in range(len(keys)):
         total += mix64(keys[row], crcs[row])

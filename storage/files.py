@@ -135,7 +135,7 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     try:
         os.fchmod(descriptor, 0o666 & ~_umask())
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            yield file  # type: ignore[misc]
+            yield file
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
