@@ -49,6 +49,7 @@ def add_parser(commands: Any) -> None:
     _add_image_options(parser.add_argument_group("images"))
     _add_csv_options(parser.add_argument_group("CSV"))
     _add_text_options(parser.add_argument_group("JSONL and text"))
+    _add_parquet_options(parser.add_argument_group("Parquet"))
     _add_run_options(parser.add_argument_group("the run"))
 
 
@@ -110,8 +111,11 @@ def _add_text_options(group: Any) -> None:
         "--text-mode", dest="mode", choices=("auto", "lines", "documents"), help="text: a record is a line, or a file (default: told from the files)"
     )
     group.add_argument("--no-blank-lines", dest="blank_lines", action="store_const", const=False, help="text: lines of nothing but white space are no records")
-    group.add_argument("--max-line-bytes", metavar="SIZE", help="JSONL: a longer line is rejected")
-    group.add_argument("--max-record-bytes", metavar="SIZE", help="text: a longer line or document is rejected")
+    group.add_argument("--max-line-bytes", metavar="SIZE", help="a longer line, or text document, is rejected")
+
+
+def _add_parquet_options(group: Any) -> None:
+    group.add_argument("--select", metavar="A,B,...", help="only these columns")
 
 
 def _add_run_options(group: Any) -> None:
@@ -127,7 +131,7 @@ def _add_run_options(group: Any) -> None:
 _KIND_FIELDS = (
     *("labels", "labels_path_column", "missing", "check", "max_pixels", "class_from", "split_from"),
     *("delimiter", "quote", "escape", "null_tokens", "header", "names", "comment", "skip_lines", "columns", "trim", "max_row_bytes"),
-    *("encoding", "mode", "blank_lines", "max_line_bytes", "max_record_bytes"),
+    *("encoding", "mode", "blank_lines", "max_line_bytes", "select"),
 )
 
 
@@ -199,13 +203,13 @@ def _kind_options(args: argparse.Namespace) -> dict[str, Any]:
     from recordmill.pipelines.sizes import parse_size
 
     given = {name: getattr(args, name) for name in _KIND_FIELDS if getattr(args, name) is not None}
-    for name in ("max_row_bytes", "max_line_bytes", "max_record_bytes"):
+    for name in ("max_row_bytes", "max_line_bytes"):
         if name in given:
             given[name] = parse_size(given[name], "--" + name.replace("_", "-"))
     for name in ("delimiter", "quote", "escape", "comment"):
         if name in given:
             given[name] = {"tab": "\t", "\\t": "\t", "none": None}.get(given[name], given[name])
-    for name in ("null_tokens", "names"):
+    for name in ("null_tokens", "names", "select"):
         if name in given:
-            given[name] = tuple(given[name].split(",") if name == "names" else given[name])
+            given[name] = tuple(given[name] if name == "null_tokens" else given[name].split(","))
     return given
