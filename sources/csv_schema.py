@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
@@ -13,7 +13,7 @@ from recordmill.sources.csv_dialect import STRICT
 from recordmill.sources.csv_head import Head
 from recordmill.sources.csv_messages import declare
 from recordmill.sources.csv_ranges import Part
-from recordmill.sources.labels import ClassNames, check_label, with_label
+from recordmill.sources.labels import MAX_CLASSES, ClassNames, check_label, with_label
 from recordmill.sources.overrides import apply_dtypes, select_given
 
 _SHOWN_COLUMNS = 20  # in a note about columns: a table of 3,000 columns is no help
@@ -69,21 +69,34 @@ def same_delimiter(files: Sequence[InputFile], heads: Sequence[Head]) -> str:
     return (several[0][1] if several else heads[0]).delimiter
 
 
-def join_columns(names: Sequence[str], heads: Sequence[Head], parts: Sequence[Part]) -> tuple[Column, ...]:
-    """What was seen in each column, over all parts."""
-    seen = dict.fromkeys(names, Seen())
-    missing = dict.fromkeys(names, 0)
-    for part in parts:
-        present = heads[part.file].names
-        for name, part_seen in zip(present, part.seen, strict=True):
-            seen[name] += part_seen
-        if len(present) < len(names):
-            for name in set(names).difference(present):
-                missing[name] += part.rows
-    return tuple(Column(name, seen[name], missing[name]) for name in names)
+class Totals:
+    """What was seen over all parts: adds them up as they come, so that a part's own findings need not be kept.
+
+    names: the columns of all files. labels: the label's distinct values, up to one more than a label may have.
+    """
+
+    def __init__(self, names: Sequence[str], heads: Sequence[Head]) -> None:
+        self._heads, self._all = heads, frozenset(names)
+        self._seen, self._missing = dict.fromkeys(names, Seen()), dict.fromkeys(names, 0)
+        self.labels: set[str] = set()
+
+    def add(self, part: Part) -> Part:
+        """Take in a part; gives what has to be kept of it."""
+        present = self._heads[part.file].names
+        for name, seen in zip(present, part.seen, strict=True):
+            self._seen[name] += seen
+        if len(present) < len(self._all):
+            for name in self._all.difference(present):
+                self._missing[name] += part.rows
+        if len(self.labels) <= MAX_CLASSES:
+            self.labels.update(part.labels)
+        return replace(part, seen=(), labels=frozenset())
+
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(Column(name, seen, self._missing[name]) for name, seen in self._seen.items())
 
 
-def make_schema(columns: Sequence[Column], parts: Sequence[Part], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:
+def make_schema(columns: Sequence[Column], labels: Set[str], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:
     """(the schema, notes about what does not match a given one).
 
     Raises:
@@ -100,7 +113,7 @@ def make_schema(columns: Sequence[Column], parts: Sequence[Part], common: PlanOp
     label = common.label if common.label is not None else schema.label
     if label is not None:
         feature = check_label(schema, label)
-        schema = with_label(schema, label, _classes(label, parts) if feature.dtype == "string" else None)
+        schema = with_label(schema, label, _classes(label, labels) if feature.dtype == "string" else None)
     return schema, notes
 
 
@@ -114,19 +127,15 @@ def _check_features(schema: Schema) -> None:
             raise UsageError(f"column {feature.name!r} is to be {feature.describe()}, but a CSV field holds one value; leave the shape out")
 
 
-def _classes(label: str, parts: Sequence[Part]) -> tuple[str, ...]:
-    names = ClassNames(label)
-    for part in parts:
-        names = names + ClassNames(label, part.labels)
-    if not names.names:
+def _classes(label: str, labels: Set[str]) -> tuple[str, ...]:
+    if not labels:
         raise DataError(f"label {label!r} has no values, only nulls; choose another column")
-    return names.sorted()
+    return (ClassNames(label) + ClassNames(label, labels)).sorted()
 
 
-def untyped_names(common: PlanOptions) -> frozenset[str]:
-    """The columns whose dtype the user declares, so that it need not be told from the values."""
-    given = () if common.schema is None else common.schema.names
-    return frozenset((*given, *common.dtypes))
+def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
+    """The columns whose dtype need not be told from their values, since the user declares it."""
+    return frozenset(names if common.schema is not None else common.dtypes)
 
 
 def describe(columns: Sequence[Column], schema: Schema, heads: Sequence[Head], delimiter_told: bool) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from recordmill.sources.csv_head import Head, read_head
 from recordmill.sources.csv_messages import explain_row
 from recordmill.sources.csv_parse import MISSING, Parser
 from recordmill.sources.csv_ranges import RANGE_BYTES, STREAM_BLOCK_BYTES, Part, Scan, file_digests, most_rows, scan_files
-from recordmill.sources.csv_schema import column_names, describe, join_columns, make_schema, same_delimiter, untyped_names
+from recordmill.sources.csv_schema import Totals, column_names, describe, make_schema, same_delimiter, untyped_names
 from recordmill.sources.csv_stream import decoded_blocks, read_rows
 from recordmill.sources.null_tokens import NullTokens
 from recordmill.storage.files import check_unchanged, read_range
@@ -137,13 +137,14 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
     names = column_names(files, heads, options.columns)
     dialect = Dialect.of(options, options.delimiter or same_delimiter(files, heads))
     label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
-    scan = Scan(dialect, options.null_tokens, untyped_names(common), label, range_bytes)
-    parts = list(scan_files(files, heads, scan, threads))
+    scan = Scan(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes)
+    totals = Totals(names, heads)
+    parts = [totals.add(part) for part in scan_files(files, heads, scan, threads)]
     if not any(part.rows for part in parts):
         what = "a header and no rows" if options.header else "no rows"
         raise DataError(f"holds {what}" + (f", as do the other {len(files) - 1} files" if len(files) > 1 else ""), source=files[0].name)
-    columns = join_columns(names, heads, parts)
-    schema, notes = make_schema(columns, parts, common)
+    columns = totals.columns()
+    schema, notes = make_schema(columns, totals.labels, common)
     notes = (*describe(columns, schema, heads, options.delimiter is None and len(names) > 1), *_empty_files(files, parts), *notes)
     units, lines = _units(files, heads, parts)
     return CsvSource(schema, files, units, file_digests(parts, heads), notes, dialect, options.null_tokens, _shared(heads), lines)

@@ -7,6 +7,7 @@ import gzip
 import math
 import pickle
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from csv_oracle import oracle_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import DataError, Reject, UsageError
@@ -429,6 +432,39 @@ def test_labels(tmp_path: Path) -> None:
     assert [reject.message for reject in rejects][:2] == [f"column 'kind': '{name}' is none of the 2 classes that the schema names" for name in ("über", "Cat")]
     with pytest.raises(UsageError, match="--label color: no such column; there are x, kind"):
         plan(path, label="color")
+
+
+def test_a_label_without_values(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="label 'b' has no values, only nulls; choose another column"):
+        plan(write(tmp_path, "a,b\n1,\n2,NA\n"), label="b")
+
+
+CELLS = (
+    ("", "NA", '""', '"NA"'),
+    ("0", "-1", "12", "-0", "16777216", "9223372036854775808", "007", "+5"),
+    ("0.5", "1e3", "-.25", "nan", "1.", "00.5"),
+    ("true", "FALSE", "True", "tRUE"),
+    ("2020-01-01", "2020-01-01T10:00", "1999-12-31 23:59:59.125", "2020-02-30"),
+    ("2020-01-01T00:00:00Z", "2020-01-01T00:00+05:30"),
+    ("x", "é", '"a ""b"""', '"1"', '"2\n3"', '"1,5"', " 1", 'in "quotes"'),
+)
+columns_of_cells = st.lists(st.sampled_from(CELLS), min_size=1, max_size=2).flatmap(
+    lambda pools: st.lists(st.sampled_from([cell for pool in pools for cell in pool]), min_size=8, max_size=8)
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(columns_of_cells, min_size=1, max_size=4), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(20, 200))
+def test_any_table_equals_the_oracle(columns: list[list[str]], newline: str, range_bytes: int) -> None:
+    lines = [",".join(f"c{index}" for index in range(len(columns))), *map(",".join, zip(*columns, strict=True))]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), newline.join(lines) + newline)
+        if all(line == "" for line in lines[1:]):
+            return  # blank lines only: a header and no rows
+        source = check_file(path, CsvOptions(delimiter=","))
+        parts = csv_source._plan(tuple(inputs(path)), CsvOptions(delimiter=","), PlanOptions(threads=2), range_bytes)
+        assert parts.schema == source.schema
+        assert repr(read(parts)[0].to_pydict()) == repr(read(source)[0].to_pydict())  # nan is no nan
 
 
 def test_too_many_classes(tmp_path: Path) -> None:
