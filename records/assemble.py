@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.records import lists, locate
-from recordmill.records.locate import Cells
-from recordmill.records.room import filled, room
+from recordmill.records.locate import Cells, Columns
+from recordmill.records.room import room
 from recordmill.records.wire import Bytes, Ints
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
@@ -20,6 +20,7 @@ from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
 _ONE = {INT64: locate.ONE_INT, FLOAT: locate.ONE_FLOAT, BYTES: locate.ONE_BYTES}
 _MANY = {INT64: locate.INTS, FLOAT: locate.FLOATS, BYTES: locate.BYTESES}
 _EMPTY = np.empty(0, np.int64)
+_NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")  # in an int64_list, and not all of int64 fits
 
 Splits = Ints | int  # where each row's values are: int64 [rows + 1] as Arrow's offsets, or the number that every row has
 
@@ -31,44 +32,70 @@ def mode_of(kind: str, raw: bool, length: int | None) -> int:
     return (_ONE if length == 1 else _MANY)[kind]
 
 
-def all_valid(rows: int) -> npt.NDArray[np.uint8]:
-    """A bitmap without a null."""
-    return filled((rows + 7) // 8, 255, np.uint8)
+@dataclass(frozen=True)
+class Layout:
+    """A feature with everything worked out that its arrays need.
+
+    modes: of its storages, in order. value, fixed: the Arrow types of a value and of the fixed dimensions around it (None: there are none).
+    step: of a feature list, the layout of one step.
+    """
+
+    feature: Feature
+    modes: tuple[int, ...]
+    ragged_rank: int
+    size: int
+    raw: bool
+    value: pa.DataType
+    fixed: pa.DataType | None
+    step: Layout | None = None
+
+    @classmethod
+    def of(cls, feature: Feature) -> Layout:
+        """Raises ValueError for a feature list with more variable dimensions than it can hold."""
+        storages = feature.storage()
+        if not feature.per_step:
+            return cls._of(feature, storages[0].raw, tuple(mode_of(one.kind, one.raw, one.length) for one in storages))
+        if feature.ragged_rank > 2:
+            raise ValueError(f"feature {feature.name!r}: {feature.describe()} has more variable dimensions than a feature list can hold: 2")
+        step = Feature(feature.name, feature.dtype, feature.shape[1:])  # which may call itself raw where the list's storage is not
+        mode = mode_of(storages[0].kind, storages[0].raw, None if step.ragged_rank else step.inner_size)
+        return replace(cls._of(feature, storages[0].raw, (locate.STEPS,)), step=cls._of(step, storages[0].raw, (mode,)))
+
+    @classmethod
+    def _of(cls, feature: Feature, raw: bool, modes: tuple[int, ...]) -> Layout:
+        value, size = value_type(feature), feature.inner_size
+        return cls(feature, modes, feature.ragged_rank, size, raw, value, pa.list_(value, size) if feature.inner_shape else None)
 
 
 @dataclass
 class Column:
     """One located column. at, size: where the values stand (empty arrays if it holds one number per row). one: those numbers.
 
-    limit: the address where the records' buffer ends. valid: Arrow bitmap. bad: uint8 [rows], where reasons are noted; a row keeps its first.
+    limit: the address where the records' buffer ends. valid: Arrow bitmap, if there may be nulls. bad: what is wrong with rows, if anything is.
     """
 
+    rows: int
     limit: int
     mode: int
     at: Ints
     size: Ints
     one: npt.NDArray[np.int64] | npt.NDArray[np.uint32]
-    valid: npt.NDArray[np.uint8]
-    bad: npt.NDArray[np.uint8]
-    nulls: int = 0
-
-    @property
-    def rows(self) -> int:
-        return len(self.bad)
-
-    def __post_init__(self) -> None:
-        self.nulls = self.rows - lists.count_bits(self.valid, self.rows)
+    valid: npt.NDArray[np.uint8] | None = None
+    bad: npt.NDArray[np.uint8] | None = None
 
     def bitmap(self) -> pa.Buffer | None:
-        return pa.py_buffer(self.valid) if self.nulls else None
+        return None if self.valid is None else pa.py_buffer(self.valid)
 
     def present(self) -> npt.NDArray[np.bool_]:
-        return np.unpackbits(self.valid, count=self.rows, bitorder="little").view(np.bool_)
+        return np.ones(self.rows, np.bool_) if self.valid is None else np.unpackbits(self.valid, count=self.rows, bitorder="little").view(np.bool_)
 
     def blame(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp], reason: int) -> None:
-        """Mark rows (a mask or indices) as bad."""
+        """Mark rows (a mask or indices) as bad; a row keeps its first reason."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        self.bad[chosen[self.bad[chosen] == 0]] = reason
+        if len(chosen):
+            if self.bad is None:
+                self.bad = np.zeros(self.rows, np.uint8)
+            self.bad[chosen[self.bad[chosen] == 0]] = reason
 
     def blame_values(self, values: npt.NDArray[np.intp], splits: Splits, reason: int) -> None:
         """Mark the rows to which these values (indices) belong."""
@@ -76,39 +103,33 @@ class Column:
         self.blame(np.unique(rows), reason)
 
 
-def column_of(cells: Cells, column: int, limit: int, bad: npt.NDArray[np.uint8]) -> Column:
+def column_of(cells: Cells, known: Columns, column: int, limit: int) -> Column:
     """The cells' column as a Column."""
-    mode, place = int(cells.columns[column, 0]), int(cells.places[column])
-    spans = mode >= locate.ONE_BYTES
-    one = cells.floats[place] if mode == locate.ONE_FLOAT else cells.ints[place] if mode == locate.ONE_INT else _EMPTY
-    at, size = (cells.at[place], cells.size[place]) if spans else (_EMPTY, _EMPTY)
-    return Column(limit, mode, at, size, one, cells.valid[column], bad)
+    mode, place = int(known.modes[column]), int(known.places[column])
+    valid = cells.valid[column] if cells.columns[column, locate.NULLS] else None
+    if mode >= locate.ONE_BYTES:
+        return Column(len(cells.status), limit, mode, cells.at[place], cells.size[place], _EMPTY, valid)
+    return Column(len(cells.status), limit, mode, _EMPTY, _EMPTY, cells.floats[place] if mode == locate.ONE_FLOAT else cells.ints[place], valid)
 
 
-def assemble(feature: Feature, columns: Sequence[Column]) -> pa.Array:
-    """The Arrow array of a feature from the columns of its storages."""
-    if feature.per_step:
-        return _steps(feature, columns[0])
-    return _array(feature, feature.storage()[0].raw, columns)
-
-
-def _array(feature: Feature, raw: bool, columns: Sequence[Column]) -> pa.Array:
+def assemble(layout: Layout, columns: Sequence[Column]) -> pa.Array:
+    """The Arrow array of a feature from the columns of its storages; what does not fit is noted in the first column's bad."""
     column = columns[0]
-    if not feature.ragged_rank:
-        values, _ = _values(feature, raw, column, feature.inner_size)
-        if not feature.shape:
+    if layout.step is not None:
+        return _steps(layout.step, column)
+    if not layout.ragged_rank:
+        values, _ = _values(layout, column, layout.size)
+        if layout.fixed is None:
             return values
-        values_only = pa.Array.from_buffers(values.type, len(values), [None, *values.buffers()[1:]])
-        return pa.Array.from_buffers(pa.list_(values.type, feature.inner_size), column.rows, [column.bitmap()], children=[values_only])
-    values, offsets = _values(feature, raw, column, None)
+        return pa.Array.from_buffers(layout.fixed, column.rows, [column.bitmap()], children=[values])
+    values, offsets = _values(layout, column, None)
     assert not isinstance(offsets, int)
-    size = feature.inner_size
-    if feature.inner_shape:
-        rows = len(values) // size if size else 0
-        column.blame(np.diff(offsets) % max(size, 1) != 0, locate.WRONG_COUNT)
-        values = pa.Array.from_buffers(pa.list_(values.type, size), rows, [None], children=[values])
-        offsets = offsets // max(size, 1)
-    if feature.ragged_rank == 1:
+    if layout.fixed is not None:
+        size = max(layout.size, 1)
+        column.blame(np.diff(offsets) % size != 0, locate.WRONG_COUNT)
+        values = pa.Array.from_buffers(layout.fixed, len(values) // size if layout.size else 0, [None], children=[values])
+        offsets = offsets // size
+    if layout.ragged_rank == 1:
         return _list(values, offsets, column)
     return _nested(values, offsets, column, columns[1:])
 
@@ -121,10 +142,11 @@ def _nested(values: pa.Array, offsets: Ints, column: Column, lengths: Sequence[C
     """Lists of lists from the flat values and, outermost first, the lengths of the lists at each level."""
     levels = []
     for level in lengths:
-        if not np.array_equal(level.valid, column.valid):
+        if level.valid is not None or column.valid is not None:
             column.blame(level.present() != column.present(), locate.RAGGED)
         counts, level_offsets = _int_lists(level)
-        column.blame(level.bad != 0, locate.RAGGED)
+        if level.bad is not None:
+            column.blame(level.bad != 0, locate.RAGGED)
         levels.append((counts, level_offsets))
     for depth, (counts, level_offsets) in enumerate(levels):
         inner = levels[depth + 1][1] if depth + 1 < len(levels) else offsets
@@ -132,7 +154,7 @@ def _nested(values: pa.Array, offsets: Ints, column: Column, lengths: Sequence[C
         wrong[np.diff(level_offsets) == 0] = 0
         column.blame(wrong != np.diff(inner), locate.RAGGED)
         column.blame_values(np.flatnonzero((counts < 0) | (counts > inner[-1])), level_offsets, locate.RAGGED)
-    if column.bad.any():
+    if column.bad is not None:
         return pa.nulls(column.rows)
     result = values
     for counts, _ in reversed(levels):
@@ -142,41 +164,43 @@ def _nested(values: pa.Array, offsets: Ints, column: Column, lengths: Sequence[C
     return _list(result, levels[0][1], column)
 
 
-def _steps(feature: Feature, column: Column) -> pa.Array:
+def _steps(step: Layout, column: Column) -> pa.Array:
     """A feature list: the steps are located as if each were a record of one feature, and gathered into lists."""
     offsets = room(column.rows + 1, np.int64)
     steps = lists.count_framed(column.at, column.size, offsets)
     at, size = room(steps, np.int64), room(steps, np.int64)
     lists.find_framed(column.at, column.size, at, size)
-    step = Feature(feature.name, feature.dtype, feature.shape[1:])
-    raw = feature.storage()[0].raw
-    mode = mode_of(feature.kind, raw, None if step.ragged_rank else step.inner_size)
-    cells = locate.new_cells(np.array([mode]), np.zeros(1, np.int64), steps)
+    known = Columns.of(step.modes, [False])
+    cells = known.cells(steps)
     locate.locate_steps(at, size, column.limit, cells.columns, cells.status)
-    inner = column_of(cells, 0, column.limit, cells.status)
-    values = _array(step, raw, [inner])
-    wrong = np.flatnonzero(inner.bad)
-    if len(wrong):
+    inner = column_of(cells, known, 0, column.limit)
+    if cells.status.any():
+        inner.bad = cells.status
+    values = assemble(step, [inner])
+    if inner.bad is not None:
+        wrong = np.flatnonzero(inner.bad)
         rows, first = np.unique(np.searchsorted(offsets, wrong, side="right") - 1, return_index=True)
         for reason in np.unique(inner.bad[wrong[first]]):
             column.blame(rows[inner.bad[wrong[first]] == reason], int(reason))
     return _list(values, offsets, column)
 
 
-def _values(feature: Feature, raw: bool, column: Column, length: int | None) -> tuple[pa.Array, Splits]:
-    """The flat values and their splits; with a length, that many per row, nulls as zeros (and marked, if length is 1)."""
-    if raw:
-        return _raw(feature, column, length)
-    if column.mode == locate.ONE_BYTES:  # by the mode: a step's own Feature may call itself raw where its list is not
+def _values(layout: Layout, column: Column, length: int | None) -> tuple[pa.Array, Splits]:
+    """The flat values and their splits; with a length, that many per row, zeros for a null (which is marked if the feature is a scalar)."""
+    if layout.raw:
+        return _raw(layout, column, length)
+    if column.mode == locate.ONE_BYTES:
         values, ends = _packed_spans(column)
-        return _texts(feature, values, ends, 1, column, column.bitmap()), 1
+        return _texts(layout, values, ends, 1, column), 1
     if column.mode == locate.BYTESES:
-        return _byte_lists(feature, column, length)
+        return _byte_lists(layout, column, length)
     numbers, splits = _numbers(column, length)
-    array = _typed(feature, numbers, splits, column)
-    if length == 1 and column.nulls:
-        array = pa.Array.from_buffers(array.type, len(array), [column.bitmap(), *array.buffers()[1:]])
-    return array, splits
+    return _typed(layout, numbers, splits, column), splits
+
+
+def _marks(layout: Layout, column: Column) -> pa.Buffer | None:
+    """The bitmap of a scalar's values; those of lists and tensors have none, their rows have."""
+    return column.bitmap() if layout.fixed is None and not layout.ragged_rank else None
 
 
 def _numbers(column: Column, length: int | None) -> tuple[npt.NDArray[Any], Splits]:
@@ -197,8 +221,11 @@ def _numbers(column: Column, length: int | None) -> tuple[npt.NDArray[Any], Spli
 def _int_lists(column: Column) -> tuple[Ints, Ints]:
     """The varints of all rows and their offsets."""
     offsets = room(column.rows + 1, np.int64)
-    values = room(lists.count_varints(column.at, column.size, column.bad, offsets), np.int64)
-    lists.read_varints(column.at, column.size, column.limit, column.bad, offsets, values)
+    bad = np.zeros(column.rows, np.uint8)
+    values = room(lists.count_varints(column.at, column.size, bad, offsets), np.int64)
+    lists.read_varints(column.at, column.size, column.limit, bad, offsets, values)
+    for reason in np.unique(bad[bad != 0]) if bad.any() else ():
+        column.blame(bad == reason, int(reason))
     return values, offsets
 
 
@@ -235,9 +262,9 @@ def _spread_spans(column: Column, stride: int, reason: int) -> Bytes:
     return values
 
 
-def _raw(feature: Feature, column: Column, length: int | None) -> tuple[pa.Array, Splits]:
+def _raw(layout: Layout, column: Column, length: int | None) -> tuple[pa.Array, Splits]:
     """The numbers of tensors that are stored as their own bytes."""
-    item = ITEM_BYTES[feature.dtype]
+    item = ITEM_BYTES[layout.feature.dtype]
     splits: Splits
     if length is None:
         column.blame(column.size % item != 0, locate.WRONG_SIZE)
@@ -245,12 +272,11 @@ def _raw(feature: Feature, column: Column, length: int | None) -> tuple[pa.Array
         values, splits = values[: len(values) // item * item], ends // item
     else:
         values, splits = _spread_spans(column, item * length, locate.WRONG_SIZE), length
-    typed = values.view(np.dtype(feature.dtype))
-    bitmap = column.bitmap() if length == 1 else None
-    return pa.Array.from_buffers(value_type(feature), len(typed), [bitmap, pa.py_buffer(typed)]), splits
+    typed = values.view(np.dtype(layout.feature.dtype))
+    return pa.Array.from_buffers(layout.value, len(typed), [_marks(layout, column), pa.py_buffer(typed)]), splits
 
 
-def _byte_lists(feature: Feature, column: Column, length: int | None) -> tuple[pa.Array, Splits]:
+def _byte_lists(layout: Layout, column: Column, length: int | None) -> tuple[pa.Array, Splits]:
     """The byte strings of all rows."""
     offsets = room(column.rows + 1, np.int64)
     count = lists.count_framed(column.at, column.size, offsets)
@@ -259,33 +285,33 @@ def _byte_lists(feature: Feature, column: Column, length: int | None) -> tuple[p
     splits: Splits = offsets
     if length is not None:
         at, size, splits = _spread(column, at, offsets, length), _spread(column, size, offsets, length), length
-    values, ends = _packed_spans(Column(column.limit, locate.ONE_BYTES, at, size, _EMPTY, all_valid(len(at)), np.zeros(len(at), np.uint8)))
-    return _texts(feature, values, ends, splits, column, None), splits
+    values, ends = _packed_spans(Column(len(at), column.limit, locate.ONE_BYTES, at, size, _EMPTY))
+    return _texts(layout, values, ends, splits, column), splits
 
 
-def _texts(feature: Feature, values: Bytes, ends: Ints, splits: Splits, column: Column, bitmap: pa.Buffer | None) -> pa.Array:
+def _texts(layout: Layout, values: Bytes, ends: Ints, splits: Splits, column: Column) -> pa.Array:
     """large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
     count = len(ends) - 1
-    if feature.dtype == "string":
+    if layout.feature.dtype == "string":
         flags = np.zeros(count, np.uint8)
         if lists.check_utf8(values, ends, flags):
             column.blame_values(np.flatnonzero(flags), splits, locate.NOT_UTF8)
-    return pa.Array.from_buffers(value_type(feature), count, [bitmap, pa.py_buffer(ends), pa.py_buffer(values)])
+    return pa.Array.from_buffers(layout.value, count, [_marks(layout, column), pa.py_buffer(ends), pa.py_buffer(values)])
 
 
-def _typed(feature: Feature, numbers: npt.NDArray[Any], splits: Splits, column: Column) -> pa.Array:
+def _typed(layout: Layout, numbers: npt.NDArray[Any], splits: Splits, column: Column) -> pa.Array:
     """The numbers in the feature's own type; values outside it mark their rows."""
-    typed, wrong = numbers, _EMPTY
-    if feature.dtype == "bool":
+    typed, wrong, dtype = numbers, _EMPTY, layout.feature.dtype
+    if dtype == "bool":
         wrong = np.flatnonzero(numbers.view(np.uint64) > 1)
         typed = np.packbits(numbers != 0, bitorder="little")
-    elif feature.dtype == "float16":
+    elif dtype == "float16":
         with np.errstate(over="ignore"):
             typed = numbers.astype(np.float16)
-    elif numbers.dtype == np.int64 and not feature.timestamp and feature.dtype not in ("int64", "uint64"):
-        typed = room(len(numbers), feature.dtype)
+    elif dtype in _NARROW:
+        typed = room(len(numbers), dtype)
         np.copyto(typed, numbers, casting="unsafe")
         wrong = np.flatnonzero(typed != numbers)
     if len(wrong):
         column.blame_values(wrong, splits, locate.OUT_OF_RANGE)
-    return pa.Array.from_buffers(value_type(feature), len(numbers), [None, pa.py_buffer(typed)])
+    return pa.Array.from_buffers(layout.value, len(numbers), [_marks(layout, column), pa.py_buffer(typed)])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.records import locate
-from recordmill.records.assemble import Column, all_valid, assemble, column_of, mode_of
+from recordmill.records.assemble import Column, Layout, assemble, column_of
 from recordmill.records.faults import BadRecord, reason_of
 from recordmill.records.lists import SLACK
 from recordmill.records.memory import address_of
@@ -34,14 +34,15 @@ _OTHER_TEXT = 1 << 14  # bytes of such names
 
 @dataclass(frozen=True)
 class _Plan:
-    """A schema made ready: the Arrow schema, the names of the storages, per feature its storages' numbers, and columns as locate wants them."""
+    """A schema made ready: as Arrow has it, the storages' names, per feature its layout and its storages' numbers, and their owners and modes."""
 
     schema: Schema
     arrow: pa.Schema
     names: Names
+    layouts: tuple[Layout, ...]
     storages: tuple[tuple[int, ...], ...]
     owners: tuple[Feature, ...]
-    columns: Ints
+    columns: locate.Columns
     parts: int
 
 
@@ -107,27 +108,21 @@ def _short(name: str) -> str:
 @functools.lru_cache(64)
 def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
     chosen = schema if columns is None else schema.select(columns)
-    rows: list[tuple[int, int]] = []
+    layouts = tuple(Layout.of(feature) for feature in chosen)
     names: list[tuple[bytes, int]] = []
     owners: list[Feature] = []
-    storages = []
-    for feature in chosen if chosen.message != PAYLOAD else ():
-        if feature.per_step and feature.ragged_rank > 2:
-            raise ValueError(f"feature {feature.name!r}: {feature.describe()} has more variable dimensions than a feature list can hold: 2")
-        numbers = []
-        for storage in feature.storage():
-            mode = locate.STEPS if feature.per_step else mode_of(storage.kind, storage.raw, storage.length)
-            rows.append((mode, int(feature.required)))
-            numbers.append(len(names))
-            names.append((storage.name.encode(), 2 if feature.per_step else 1))
-            owners.append(feature)
-        storages.append(tuple(numbers))
+    storages: list[tuple[int, ...]] = []
+    for layout in layouts:
+        parts = layout.feature.storage()
+        storages.append(tuple(range(len(names), len(names) + len(parts))))
+        names += [(part.name.encode(), 2 if layout.step else 1) for part in parts]
+        owners += [layout.feature] * len(parts)
     table = new_names(len(names) + _OTHER_NAMES, sum(len(name) + 16 for name, _ in names) + _OTHER_TEXT)
     for name, part in names:
         text = np.frombuffer(name + bytes(1), np.uint8)
         add_name(table.address(), address_of(text), len(name), part, address_of(text) + len(name))
-    matrix = np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 2).T)
-    return _Plan(chosen, to_arrow(chosen), table, tuple(storages), tuple(owners), matrix, 2 if chosen.message == SEQUENCE_EXAMPLE else 1)
+    columns_of = locate.Columns.of([mode for layout in layouts for mode in layout.modes], [owner.required for owner in owners])
+    return _Plan(chosen, to_arrow(chosen), table, layouts, tuple(storages), tuple(owners), columns_of, 2 if chosen.message == SEQUENCE_EXAMPLE else 1)
 
 
 def checked(data: Bytes, starts: Ints, lengths: Ints) -> tuple[Bytes, Ints, Ints]:
@@ -149,7 +144,7 @@ def _attempt(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, whole: bool)
     data, starts, lengths = checked(data, starts, lengths)
     if plan.schema.message == PAYLOAD:
         return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty((0, 2), np.int64)
-    cells = locate.new_cells(plan.columns[0], plan.columns[1], len(starts))
+    cells = plan.columns.cells(len(starts))
     names = plan.names.copy()
     if locate.locate(data, starts, lengths, plan.parts, whole, names.address(), cells.columns, cells.status, cells.culprit):
         kept = _read_unusual(data, starts, lengths, plan, names, cells)  # noqa: F841 - what cells refer to lives as long as this name
@@ -157,12 +152,11 @@ def _attempt(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, whole: bool)
             return None, cells.status, cells.culprit
     limit = address_of(data) + len(data)
     arrays = []
-    for feature, numbers in zip(plan.schema, plan.storages, strict=True):
-        bad = np.zeros(len(starts), np.uint8)
-        parts = [column_of(cells, i, limit, bad) for i in numbers]
-        arrays.append(assemble(feature, parts))
-        fresh = (bad != 0) & (cells.status == 0)
-        if fresh.any():
+    for layout, numbers in zip(plan.layouts, plan.storages, strict=True):
+        parts = [column_of(cells, plan.columns, i, limit) for i in numbers]
+        arrays.append(assemble(layout, parts))
+        if (bad := parts[0].bad) is not None:
+            fresh = (bad != 0) & (cells.status == 0)
             cells.status[fresh], cells.culprit[fresh, 0], cells.culprit[fresh, 1] = bad[fresh], numbers[0], starts[fresh]
     if cells.status.any():
         return None, cells.status, cells.culprit
@@ -190,8 +184,8 @@ def _read_unusual(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, names: 
 def _payloads(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan) -> pa.RecordBatch:
     """Records that are not parsed, as one binary column each (there is one, `record`)."""
     base = address_of(data)
-    column = Column(base + len(data), locate.ONE_BYTES, starts + base, lengths, np.empty(0, np.int64), all_valid(len(starts)), np.zeros(len(starts), np.uint8))
-    arrays = [assemble(feature, [column]) for feature in plan.schema]
+    column = Column(len(starts), base + len(data), locate.ONE_BYTES, starts + base, lengths, np.empty(0, np.int64))
+    arrays = [assemble(layout, [column]) for layout in plan.layouts]
     return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
 
 

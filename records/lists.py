@@ -181,20 +181,3 @@ def check_utf8(values: Bytes, offsets: Ints, flags: Flags) -> int:
             flags[i] = 1
             count += 1
     return count
-
-
-@kernel
-def count_bits(bitmap: Flags, count: int) -> int:
-    """How many of the first count bits are 1, least significant first; at least count bits are there."""
-    total = 0
-    at, end = address(bitmap), address(bitmap) + (count >> 3)
-    while at < end:
-        bits = load64(at) if at + 8 <= end else load8(at)
-        while bits != 0 and bits != -1:
-            bits &= bits - 1
-            total += 1
-        total += 64 if bits == -1 else 0
-        at += 8 if at + 8 <= end else 1
-    for i in range(count & ~7, count):
-        total += (bitmap[i >> 3] >> (i & 7)) & 1
-    return total

@@ -6,6 +6,7 @@ Inside the kernels everything is an address: handing arrays from one small kerne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +27,12 @@ UNREAD = 255
 
 _LEN1, _LEN2, _LEN3 = 0x0A, 0x12, 0x1A  # tags of fields 1, 2, 3 with wire type LEN
 _FLOAT_HEAD = 0x0A | 4 << 8  # LEN field 1 of four bytes, as two bytes in one word
-COLUMN_INTS = 8  # a column's description is 64 bytes, one cache line: the fields below and two spare ones
-_MODE, _CELLS, _SIZES, _BITMAP, _REQUIRED, _LAST_ROW = range(6)  # addresses of its first cell, of its first size, of its bitmap
+COLUMN_INTS = 8  # a column's description is 64 bytes, one cache line: the fields below and a spare one
+# Addresses of its first cell, of its first size, of its bitmap; 1 if required; the last row that had it; how many cells were made nulls.
+_MODE, _CELLS, _SIZES, _BITMAP, _REQUIRED, _LAST_ROW, NULLS = range(7)
+
+
+_CELL_BYTES = np.array([8, 4, 8])  # by family
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Cells:
     at, size: int64 [spans, rows]: address and bytes of the others' values; 0, 0 where there are none.
     valid: uint8 [columns, ceil(rows / 8)]: bitmaps as Arrow has them.
     status: uint8 [rows]: UNREAD, 0 or the reason why not. culprit: int64 [rows, 2]: the column (-1 unknown) and position it refers to.
-    columns: int64 [columns, COLUMN_INTS], each described for the kernels; places: int64 [columns], each one's line among its family.
+    columns: int64 [columns, COLUMN_INTS], each described for the kernels.
     """
 
     ints: Ints
@@ -49,25 +54,42 @@ class Cells:
     status: npt.NDArray[np.uint8]
     culprit: Ints
     columns: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is known of the columns before there are rows: int64 [columns] each.
+
+    modes: ONE_INT ... STEPS. families: 0 for one int, 1 for one float, 2 for spans. places: each one's line among its family.
+    """
+
+    modes: npt.NDArray[np.int64]
+    families: npt.NDArray[np.int64]
     places: npt.NDArray[np.int64]
+    required: npt.NDArray[np.int64]
+    counts: tuple[int, int, int]
 
+    @classmethod
+    def of(cls, modes: Sequence[int], required: Sequence[bool]) -> Columns:
+        """From modes and whether each record must have the column."""
+        families = np.minimum(np.array(modes, np.int64), ONE_BYTES)
+        places = np.zeros(len(modes), np.int64)
+        for family in range(3):
+            places[families == family] = np.arange(np.count_nonzero(families == family))
+        counts = tuple(int(np.count_nonzero(families == family)) for family in range(3))
+        return cls(np.array(modes, np.int64), families, places, np.array(required, np.int64), counts)  # type: ignore[arg-type]
 
-def new_cells(modes: npt.NDArray[np.int64], required: npt.NDArray[np.int64], rows: int) -> Cells:
-    """Room for the cells of that many rows; only what must have a value before the first pass is filled."""
-    families = np.minimum(modes, ONE_BYTES)
-    counts = [int(np.count_nonzero(families == family)) for family in (ONE_INT, ONE_FLOAT, ONE_BYTES)]
-    ints, floats = room((counts[0], rows), np.int64), room((counts[1], rows), np.uint32)
-    at, size = room((counts[2], rows), np.int64), room((counts[2], rows), np.int64)
-    valid = filled((len(modes), (rows + 7) // 8), 255, np.uint8)
-    columns, places = np.zeros((len(modes), COLUMN_INTS), np.int64), np.zeros(len(modes), np.int64)
-    for family, cells in ((ONE_INT, ints), (ONE_FLOAT, floats), (ONE_BYTES, at)):
-        mine = families == family
-        places[mine] = np.arange(len(cells))
-        columns[mine, _CELLS] = address_of(cells) + places[mine] * cells.itemsize * rows
-    columns[:, _MODE], columns[:, _REQUIRED], columns[:, _LAST_ROW] = modes, required, -1
-    columns[:, _SIZES] = address_of(size) + places * 8 * rows
-    columns[:, _BITMAP] = address_of(valid) + np.arange(len(modes)) * valid.shape[1]
-    return Cells(ints, floats, at, size, valid, filled(rows, UNREAD, np.uint8), filled((rows, 2), -1, np.int64), columns, places)
+    def cells(self, rows: int) -> Cells:
+        """Room for the cells of that many rows; only what must have a value before the first pass is filled."""
+        ints, floats = room((self.counts[0], rows), np.int64), room((self.counts[1], rows), np.uint32)
+        at, size = room((self.counts[2], rows), np.int64), room((self.counts[2], rows), np.int64)
+        valid = filled((len(self.modes), (rows + 7) // 8), 255, np.uint8)
+        columns = np.zeros((len(self.modes), COLUMN_INTS), np.int64)
+        columns[:, _MODE], columns[:, _REQUIRED], columns[:, _LAST_ROW] = self.modes, self.required, -1
+        columns[:, _CELLS] = np.array([address_of(ints), address_of(floats), address_of(at)])[self.families] + self.places * rows * _CELL_BYTES[self.families]
+        columns[:, _SIZES] = self.places * (8 * rows) + address_of(size)
+        columns[:, _BITMAP] = np.arange(len(columns)) * valid.shape[1] + address_of(valid)
+        return Cells(ints, floats, at, size, valid, filled(rows, UNREAD, np.uint8), filled((rows, 2), -1, np.int64), columns)
 
 
 @inlined
@@ -202,6 +224,7 @@ def read_cell(at: int, end: int, limit: int, row: int, column: int) -> int:
 def clear_cell(row: int, column: int) -> None:
     """Make the cell a null."""
     mode = load64(column + 8 * _MODE)
+    store64(column + 8 * NULLS, load64(column + 8 * NULLS) + 1)
     bits = load64(column + 8 * _BITMAP) + (row >> 3)
     store8(bits, load8(bits) & ~(1 << (row & 7)))
     if mode == ONE_INT:

@@ -6,18 +6,21 @@ there. What is taken here is counted by `pyarrow.total_allocated_bytes()`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+_POOL_BYTES = 64 << 10  # 64 KiB: below it the C library hands freed memory out again by itself, and quicker
+
 
 def room(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """An uninitialised, writable, C-contiguous array, which goes back to the pool when nothing refers to it any more."""
     kind = np.dtype(dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    if size == 0:
+    size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
+    if size < _POOL_BYTES:
         return np.empty(shape, kind)
     return np.frombuffer(pa.allocate_buffer(size), kind).reshape(shape)
 
