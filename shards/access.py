@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from recordmill.records.frames import Frames, Int64s, scan, try_scan
+from recordmill.records.frames import Frames, Int64s, scan
+from recordmill.records.hop import hop
 from recordmill.schemas.errors import DataError
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, Index
 from recordmill.shards.pieces import PIECE_BYTES, Block, Piece, load_index, load_members, read_bytes, stream
-from recordmill.storage.files import Bytes, map_file
+from recordmill.storage.files import Bytes, map_file, stat
 
 
 class FileAccess:
@@ -128,17 +129,8 @@ class FileAccess:
 
 
 def _hopped(file: ShardFile) -> Index:
-    data = map_file(file.path)
-    parts, at, first, window = [], 0, 0, PIECE_BYTES
-    while at < len(data):
-        frames, consumed, error = try_scan(
-            data[at : at + window], source=file.path, first_record=first, first_offset=at, final=at + window >= len(data), check=False
-        )  # fmt: skip
-        if error is not None:
-            raise error
-        part = np.zeros(len(frames), INDEX_DTYPE)
-        part["offset"], part["length"] = frames.starts + at, frames.lengths
-        parts.append(part)
-        window = PIECE_BYTES if consumed else 2 * window
-        at, first = at + consumed, first + len(frames)
-    return np.concatenate(parts) if parts else np.zeros(0, INDEX_DTYPE)
+    offsets = np.concatenate([np.empty(0, np.int64), *hop(file.path)])
+    index = np.zeros(len(offsets), INDEX_DTYPE)
+    index["offset"] = offsets
+    index["length"] = np.diff(offsets, append=stat(file.path).size_bytes) - FRAME_BYTES
+    return index

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from recordmill.records.crc32c import of_word, unmasked
-from recordmill.records.frames import MAX_RECORD_BYTES, Frames, Int64s, scan, try_scan
+from recordmill.records.frames import MAX_RECORD_BYTES, Frames, Int64s, scan
+from recordmill.records.hop import hop as hop_headers
 from recordmill.records.memory import address, load32, load64
 from recordmill.records.shard_file import read_frames
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.kernels import kernel
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index
-from recordmill.storage.files import Bytes, map_file, read_range
+from recordmill.storage.files import Bytes, map_file, read_range, stat
 
 PIECE_BYTES = 8 << 20  # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 _GZIP = 31  # zlib's window bits for one gzip member
@@ -130,21 +131,59 @@ def hop(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenien
     Raises:
         DataError: a header is damaged or the file truncated, unless lenient; pieces before it have been given.
     """
-    data = map_file(file.path)
-    start, first, window = 0, 0, piece_bytes
-    while start < len(data):
-        final = start + window >= len(data)
-        frames, consumed, error = try_scan(data[start : start + window], source=file.path, first_record=first, first_offset=start, final=final, check=False)
-        if consumed:
-            yield Piece(ordinal, first, len(frames), start, start + consumed)
-        start, first = start + consumed, first + len(frames)
-        if error is not None:
+    at, first = 0, 0
+    while True:
+        cutter = _Cutter(ordinal, at, first, piece_bytes)
+        try:
+            for starts in hop_headers(file.path, start=at, first_record=first):
+                yield from cutter.add(starts)
+        except DataError as error:
+            at = _end_of(file.path, cutter)
+            yield from cutter.finish(at)
             if not lenient:
-                raise error
-            behind = next_frame(data, start + 1)
-            yield Piece(ordinal, first, None, start, behind, error.reason)
-            start, first = behind, first + 1
-        window = piece_bytes if consumed or error else 2 * window
+                raise
+            behind = next_frame(map_file(file.path), at + 1)
+            yield Piece(ordinal, cutter.first, None, at, behind, error.reason)
+            at, first = behind, cutter.first + 1
+        else:
+            yield from cutter.finish(stat(file.path).size_bytes)
+            return
+
+
+class _Cutter:
+    """Record starts as they come, to pieces of at most piece_bytes or one record; first: the number of the first record not in a piece yet."""
+
+    def __init__(self, ordinal: int, start: int, first: int, piece_bytes: int) -> None:
+        self.ordinal, self.start, self.first, self.piece_bytes = ordinal, start, first, piece_bytes
+        self.starts = np.empty(0, np.int64)  # of the records from `start` on
+
+    def add(self, starts: Int64s) -> Iterator[Piece]:
+        self.starts = np.concatenate([self.starts, starts])
+        yield from self._cut(int(self.starts[-1]))
+
+    def finish(self, end: int) -> Iterator[Piece]:
+        """The rest, whose last record ends at `end`."""
+        yield from self._cut(end)
+        if len(self.starts):
+            yield self._piece(len(self.starts), end)
+
+    def _cut(self, end: int) -> Iterator[Piece]:
+        while end - self.start > self.piece_bytes and len(self.starts) > 1:
+            records = max(int(np.searchsorted(self.starts, self.start + self.piece_bytes, "right")) - 1, 1)
+            yield self._piece(records, int(self.starts[records]))
+
+    def _piece(self, records: int, stop: int) -> Piece:
+        piece = Piece(self.ordinal, self.first, records, self.start, stop)
+        self.start, self.first, self.starts = stop, self.first + records, self.starts[records:]
+        return piece
+
+
+def _end_of(path: str, cutter: _Cutter) -> int:
+    """Where the last record that was found ends."""
+    if not len(cutter.starts):
+        return cutter.start
+    last = int(cutter.starts[-1])
+    return last + int(read_range(path, last, last + 8).view(np.int64)[0]) + FRAME_BYTES
 
 
 @kernel

@@ -20,6 +20,7 @@ assert not loaded, loaded
 @pytest.mark.parametrize(
     "code",
     [
+        "from recordmill.reader import Dataset, Ragged, Strings, open, open_columns",
         "import recordmill.reader.dataset, recordmill.reader.tf, recordmill.reader.tf_parse, recordmill.reader.summary, recordmill.reader.shuffling",
         "import recordmill; ds = recordmill.open({out!r}); ds.to_table(); ds.to_numpy(); list(ds.batches(8, shuffle=True)); ds[3]",
         "import recordmill; recordmill.read({out!r}, {to!r}, to='npy'); recordmill.verify({out!r})",
