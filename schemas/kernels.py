@@ -13,18 +13,43 @@ import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_ATTEMPTS = 5  # at compiling one function, see _retrying
+
 
 def kernel(function: Function) -> Function:
     """Compile in nopython mode, without the GIL, wrapping integers and IEEE floats as NumPy has them."""
-    try:
-        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # numba: "no locator available": no folder for the cache can be written
-        return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    return _compiled(function, {})
 
 
 def inlined(function: Function) -> Function:
     """A kernel whose body is compiled into every kernel that calls it: for the innermost steps, where a call costs as much as the work."""
+    return _compiled(function, {"forceinline": True})
+
+
+def _compiled(function: Function, options: dict[str, bool]) -> Function:
     try:
-        return numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # as in kernel
-        return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)  # type: ignore[no-any-return]
+        dispatcher = numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
+    except RuntimeError:  # numba: "no locator available": no folder for the cache can be written
+        dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(function)
+    # Numba's dispatcher looks this method up on itself when a call finds no compiled code.
+    dispatcher._compile_for_args = _retrying(dispatcher._compile_for_args)
+    return dispatcher  # type: ignore[no-any-return]
+
+
+def _retrying(compile_for: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile again where CPython stumbled over itself.
+
+    Numba parses the function's source with `ast.parse`, whose recursion check CPython 3.11 keeps in one place for all threads: a thread that
+    parses at the same moment makes it raise `SystemError: AST constructor recursion depth mismatch`. Nothing is wrong with the function then.
+    """
+
+    def compile_again(*args: Any, **kws: Any) -> Any:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return compile_for(*args, **kws)
+            except SystemError as error:
+                if "recursion depth mismatch" not in str(error):
+                    raise
+        return compile_for(*args, **kws)
+
+    return compile_again
