@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 import pytest
 
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import _retrying, kernel
 
 ACCIDENT = "AST constructor recursion depth mismatch (before=42, after=39)"
 
 
-def call(monkeypatch: pytest.MonkeyPatch, message: str, times: int) -> tuple[object, int]:
-    """(what a fresh kernel gives or raises, how often the parser failed) while the parser fails its first `times` calls."""
+def test_a_parser_that_fails_by_accident_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = kernel(lambda x: x + 1)
-    failures = 0
+    failures: list[str] = []
     parse = ast.parse
 
     def fails(*args: Any, **kws: Any) -> Any:
-        nonlocal failures
-        if failures < times:
-            failures += 1
-            raise SystemError(message)
+        if len(failures) < 2:
+            failures.append(ACCIDENT)
+            raise SystemError(ACCIDENT)
         return parse(*args, **kws)
 
     with monkeypatch.context() as patched:
         patched.setattr(compiled._cache, "load_overload", lambda *_: None)  # type: ignore[attr-defined]  # cached code needs no parser
         patched.setattr(ast, "parse", fails)
-        try:
-            return compiled(1), failures
-        except SystemError as error:
-            return str(error), failures
+        result = compiled(1)
+    assert (result, failures) == (2, [ACCIDENT] * 2)
 
 
-def test_a_parser_that_fails_by_accident_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert call(monkeypatch, ACCIDENT, 2) == (2, 2)
+@pytest.mark.parametrize(("message", "attempts"), [(ACCIDENT, 5), ("something else", 1)])
+def test_an_error_that_stays_is_raised(message: str, attempts: int) -> None:
+    made = []
 
+    def compile_for(*args: Any) -> None:
+        made.append(args)
+        raise SystemError(message)
 
-def test_a_parser_that_goes_on_failing_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert call(monkeypatch, ACCIDENT, 1000) == (ACCIDENT, 5)
-
-
-def test_another_error_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert call(monkeypatch, "something else", 1) == ("something else", 1)
+    with pytest.raises(SystemError, match=re.escape(message)):
+        _retrying(compile_for)(int)
+    assert made == [(int,)] * attempts
