@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from recordmill.records import lists, locate
 from recordmill.records.locate import Cells, Columns
-from recordmill.records.room import room
 from recordmill.records.wire import Bytes, Ints
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
+from recordmill.schemas.room import room
 
 _ONE = {INT64: locate.ONE_INT, FLOAT: locate.ONE_FLOAT, BYTES: locate.ONE_BYTES}
 _MANY = {INT64: locate.INTS, FLOAT: locate.FLOATS, BYTES: locate.BYTESES}

@@ -22,11 +22,11 @@ from recordmill.records.lists import SLACK
 from recordmill.records.memory import address_of
 from recordmill.records.names import Names, add_name, new_names
 from recordmill.records.plain import check_rows, plain_rows
-from recordmill.records.room import room
 from recordmill.records.wire import Bytes, Ints
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.schemas.room import room
 
 _OTHER_NAMES = 256  # names of unwanted features that are remembered, so that each is checked once; more are checked every time
 _OTHER_TEXT = 1 << 14  # bytes of such names

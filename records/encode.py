@@ -23,6 +23,7 @@ from recordmill.records.frames import Frames, frame
 from recordmill.records.memory import CHUNK_BYTES, address_of
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import BYTES, FLOAT, INT64, PAYLOAD, SEQUENCE_EXAMPLE, Schema
+from recordmill.schemas.room import room
 
 PROTOBUF_LIMIT_BYTES = 1 << 31  # protobuf refuses a message of 2 GiB and more, when it writes and when it reads
 
@@ -74,12 +75,12 @@ def encode_flat(flats: Sequence[Flat], rows: int) -> Frames:
     kept: list[npt.NDArray[np.generic]] = []  # what the plan points to
     for line, flat in zip(plan, flats, strict=True):
         _plan_column(line, flat, kept)
-    sizes, starts, lengths = (np.empty(rows, np.int64) for _ in range(3))
+    sizes, starts, lengths = (room(rows, np.int64) for _ in range(3))
     total = k.encode_sizes(plan, sizes, starts, lengths)
     if rows and (longest := int(lengths.max())) >= PROTOBUF_LIMIT_BYTES:
         raise DataError(f"the record has {longest} bytes and protobuf's limit is 2 GiB", place=f"row {int(lengths.argmax())}")
-    out = np.empty(total + CHUNK_BYTES, np.uint8)
-    crcs = np.empty(rows, np.uint32)
+    out = room(total + CHUNK_BYTES, np.uint8)
+    crcs = room(rows, np.uint32)
     k.encode_bytes(plan, sizes, starts, lengths, out, crcs)
     return Frames(out[:total], starts, lengths, crcs)
 
@@ -109,7 +110,7 @@ def _plan_column(line: npt.NDArray[np.int64], flat: Flat, kept: list[npt.NDArray
         head = _head(key, flat.storage.kind, width)
         line[k.WIDTH], line[k.HEAD], line[k.SIZES] = width, point(_padded([head])), len(head) + width
     elif line[k.OP] != k.BYTES_ONE:
-        line[k.KEPT] = point(np.empty(flat.rows, np.int64))
+        line[k.KEPT] = point(room(flat.rows, np.int64))
 
 
 def _operation(flat: Flat) -> int:

@@ -15,6 +15,7 @@ from recordmill.records.crc32c import extend, masked, of_word, unmasked
 from recordmill.records.memory import address, address_of, copy, load32, load64, prefetch, store32, store64
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.kernels import inlined, kernel
+from recordmill.schemas.room import room
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES  # what a frame has beside its payload
@@ -85,7 +86,7 @@ def frame(data: Bytes, offsets: Int64s) -> Frames:
     if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(data) or bool((offsets[1:] < offsets[:-1]).any()):
         raise ValueError(f"payload offsets must ascend from 0 or more to at most {len(data)}")
     rows = len(offsets) - 1
-    out = np.empty(int(offsets[-1] - offsets[0]) + rows * FRAME_BYTES, np.uint8)
+    out = room(int(offsets[-1] - offsets[0]) + rows * FRAME_BYTES, np.uint8)
     frames = Frames(out, np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint32))
     data = np.ascontiguousarray(data)
     _frame(address_of(data), address_of(offsets), out, frames.starts, frames.lengths, frames.crcs)

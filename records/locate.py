@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from recordmill.records.memory import address, address_of, load8, load32, load64, store8, store32, store64
 from recordmill.records.names import find_slot, predicted
-from recordmill.records.room import filled, room
 from recordmill.records.wire import Bytes, Ints, short_extent, short_varint
 from recordmill.schemas.kernels import inlined, kernel
+from recordmill.schemas.room import filled, room
 
 # What a column of the Example holds in every record: one value, or a list that the second pass reads.
 ONE_INT, ONE_FLOAT, ONE_BYTES, INTS, FLOATS, BYTESES, STEPS = range(7)

@@ -18,8 +18,19 @@ _BYTES_DTYPES = ("string", "bytes")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, (UTC))?\]")
 DTYPES = (*_INT_DTYPES, *_FLOAT_DTYPES, "float64", *_BYTES_DTYPES)
 ITEM_BYTES = {
-    **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2},
-    **{"int32": 4, "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8},
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "float32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
 }
 
 EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = "Example", "SequenceExample", "bytes"  # what a record's bytes are

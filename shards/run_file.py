@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.records.frames import gather
+from recordmill.schemas.room import room
 from recordmill.shards.siphash import U64
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.files import Bytes, read_exactly, read_range, write_all
@@ -80,7 +81,7 @@ class RunWriter:
 
     def __init__(self, folder: str, buckets: Buckets, arena_bytes: int) -> None:
         self._folder, self._buckets, self._edges = folder, buckets, buckets.edges()
-        self._arena = np.empty(arena_bytes, np.uint8)
+        self._arena = room(arena_bytes, np.uint8)
         self._used = 0
         self._entries: list[Entries] = []
         self._splits: list[npt.NDArray[np.uint16]] = []
@@ -170,7 +171,7 @@ def permuted(data: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.i
         last = max(int(np.searchsorted(ends, ends[first] + PIECE_BYTES, side="right")) - 1, first + 1)
         needed = int(ends[last] - ends[first])
         if needed > len(buffer):
-            buffer = np.empty(max(needed, PIECE_BYTES), np.uint8)
+            buffer = room(max(needed, PIECE_BYTES), np.uint8)
         gather(data, starts, sizes, order[first:last], buffer)
         yield buffer[:needed]
         first = last

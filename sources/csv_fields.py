@@ -66,7 +66,7 @@ class Tokenizer:
             [dialect.delimiter, dialect.quote, dialect.doubled_quote, dialect.escape, dialect.comment, dialect.trim, dialect.max_row_bytes, columns, ragged],
             np.int64,
         )
-        self._starts, self._infos = np.empty((columns, most_rows), np.int32), np.empty((columns, most_rows), np.int32)
+        self._starts, self._infos = room((columns, most_rows), np.int32), room((columns, most_rows), np.int32)
         self._rows = np.empty((3, most_rows), np.int64)
         self._bad = np.empty((BAD_ROWS, 4), np.int64)
 

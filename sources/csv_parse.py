@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.room import room
 from recordmill.sources import csv_kernels as kernels
 from recordmill.sources.byte_masks import Bytes
 from recordmill.sources.casting import narrow_floats
@@ -125,14 +126,14 @@ def _array(kind: pa.DataType, fields: _Fields, nulls: int, *buffers: npt.NDArray
 
 
 def _wholes(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
-    out = np.empty(fields.rows, np.int64)
+    out = room(fields.rows, np.int64)
     low, high = _INT_LIMITS[feature.dtype]
     nulls, faults = kernels.whole(fields.data, fields.starts, fields.infos, fields.tokens, low, high, out, fields.valid, fields.fault)
     return _array(arrow_type(feature), fields, nulls, out.astype(feature.dtype, copy=False)), faults
 
 
 def _reals(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
-    out = np.empty(fields.rows, np.float64)
+    out = room(fields.rows, np.float64)
     bits, beyond = _FLOAT_LIMITS[feature.dtype]
     nulls, faults = kernels.real(fields.data, fields.starts, fields.infos, fields.tokens, bits, beyond, out, fields.valid, fields.fault)
     if faults:
@@ -153,19 +154,19 @@ def _narrow(numbers: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[np.gene
 def _moments(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
     assert feature.timestamp is not None
     unit, zone = feature.timestamp
-    out = np.empty(fields.rows, np.int64)
+    out = room(fields.rows, np.int64)
     nulls, faults = kernels.moment(fields.data, fields.starts, fields.infos, fields.tokens, _NANOS[unit], zone is not None, out, fields.valid, fields.fault)
     return _array(arrow_type(feature), fields, nulls, out), faults
 
 
 def _booleans(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
-    out = np.empty(fields.rows, np.uint8)
+    out = room(fields.rows, np.uint8)
     nulls, faults = kernels.boolean(fields.data, fields.starts, fields.infos, fields.tokens, out, fields.valid, fields.fault)
     return _array(arrow_type(feature), fields, nulls, np.packbits(out, bitorder="little")), faults
 
 
 def _strings(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
-    offsets, out = np.empty(fields.rows + 1, np.int64), np.empty(kernels.text_bytes(fields.infos), np.uint8)
+    offsets, out = room(fields.rows + 1, np.int64), room(kernels.text_bytes(fields.infos), np.uint8)
     nulls, ascii_only = kernels.text(fields.data, fields.starts, fields.infos, fields.tokens, offsets, out, fields.valid)
     faults = 0
     if feature.dtype != "bytes" and not ascii_only:
