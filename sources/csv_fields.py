@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recordmill.schemas.room import room
 from recordmill.sources.byte_masks import Bytes
 from recordmill.sources.csv_dialect import Dialect
 from recordmill.sources.csv_tokenize import (
