@@ -25,12 +25,15 @@ _DICTIONARY_LIMIT = 1 << 20  # bytes of distinct values per column and group; Pa
 
 
 class ParquetWriter:
-    """Append batches of the schema's Arrow types to a new file; `close` makes it valid. Groups depend on the batches alone."""
+    """Append batches of the schema's Arrow types to a new file, or to an open Arrow stream; `close` makes it valid.
 
-    def __init__(self, path: str | Path, schema: Schema, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+    Groups depend on the batches alone.
+    """
+
+    def __init__(self, path: str | Path | pa.NativeFile, schema: Schema, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
         self.schema, self.rows = schema, 0
         self._arrow, self._group_bytes = parquet_schema(schema), row_group_bytes
-        self._file = create_file(path)
+        self._file = path if isinstance(path, pa.NativeFile) else create_file(path)
         self._writer = pq.ParquetWriter(
             self._file,
             self._arrow,

@@ -22,11 +22,9 @@ from recordmill.records.parquet_writer import ParquetWriter
 from recordmill.schemas.errors import RecordmillError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.progress import Progress
-from recordmill.schemas.threads import thread_map
-from recordmill.shards.batches import Load, decode_load, loads
+from recordmill.shards.read_parts import read_parts
 from recordmill.shards.read_plan import ARROW, NPY, NPZ, PARQUET, Job, ReadPlan
 from recordmill.shards.rejects import Rejected, RejectWriter
-from recordmill.shards.salvage import Salvaged, salvage
 from recordmill.storage.files import sync_file
 
 
@@ -81,7 +79,7 @@ def run_job(plan: ReadPlan, job: Job, data: Path, rejects: Path, *, to: str, thr
 
     def good() -> Iterator[pa.RecordBatch]:
         nonlocal read
-        for part in _limited(_parts(plan, job, threads), job.limit):
+        for part in read_parts(plan, job, threads):
             read += part.records
             reject_writer.write(part.rejects)
             progress.advance(records=part.records, rejects=len(part.rejects))
@@ -125,30 +123,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
-    lenient = plan.options.lenient
-
-    def work(load: Load) -> Salvaged:
-        return salvage(load, plan.schema) if lenient else Salvaged(tuple(decode_load(load, plan.schema)), ())
-
-    return thread_map(work, loads(plan.files, job.pieces, lenient=lenient), threads)
-
-
-def _limited(parts: Iterator[Salvaged], limit: int | None) -> Iterator[Salvaged]:
-    """The parts up to limit records; only a stream can hold more than its plan asks for."""
-    left = limit
-    for part in parts:
-        if left is not None and part.records > left:
-            batches = []
-            room = left
-            for batch in part.batches:
-                batches.append(batch.slice(0, room))
-                room -= min(room, batch.num_rows)
-            part = Salvaged(tuple(batch for batch in batches if batch.num_rows), part.rejects[:room])
-        yield part
-        if left is not None:
-            left -= part.records
-            if left <= 0:
-                return

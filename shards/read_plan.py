@@ -152,3 +152,8 @@ def default_threads(threads: int, memory_bytes: int) -> int:
     if fit < 1:
         raise UsageError(f"--memory {memory_bytes >> 20} MiB is too little: a read needs {(_BASE_BYTES + _THREAD_BYTES) >> 20} MiB beside the interpreter")
     return int(min(asked, fit))
+
+
+def held_bytes(threads: int) -> int:
+    """What a read with so many threads holds at most, beside the interpreter."""
+    return _BASE_BYTES + threads * _THREAD_BYTES

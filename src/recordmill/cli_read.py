@@ -12,6 +12,7 @@ examples:
   recordmill read shards --out arrays --to npy --split train    arrays/train/image.npy, ...: np.load(..., mmap_mode="r") opens them
   recordmill read 'logs/*.tfrecord.gz' --out table --features id,score
   recordmill read damaged.tfrecord --out table --max-rejects 10
+  recordmill read big/ --to npy --dry-run                       rows, columns, disk and memory, before anything is written
 
 INPUT is the folder of a build, or any TFRecord files: their features are then inferred over all records, or taken from --schema.
 
@@ -39,7 +40,8 @@ def add_parser(commands: Any) -> None:
     )
     parser.set_defaults(run=run, takes_beam_flags=True)
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt")
-    parser.add_argument("--out", required=True, metavar="DIR", help="the folder for the result")
+    parser.add_argument("--out", metavar="DIR", help="the folder for the result (needed unless --dry-run)")
+    parser.add_argument("--dry-run", action="store_true", help="say rows, columns, disk and memory; write nothing")
     parser.add_argument("--to", choices=("parquet", "npy", "npz", "arrow"), default="parquet", help="the format (default parquet)")
     parser.add_argument("--features", metavar="A,B,...", help="only these, in this order; the others are skipped, not parsed")
     parser.add_argument("--split", metavar="NAME", help="only this split")
@@ -56,33 +58,36 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read and say what was written; 0 if it was committed."""
-    from recordmill.pipelines.read import read
+    """Read and say what was written, or would be; 0 if it was committed."""
     from recordmill.schemas.errors import UsageError
 
     if args.beam_args and args.runner is None:
         raise UsageError(f"unrecognized arguments: {' '.join(args.beam_args)} (Beam's flags need --runner)")
-    result = read(
-        args.inputs,
-        args.out,
-        quiet=args.quiet,
-        to=args.to,
-        features=args.features,
-        split=args.split,
-        limit=args.limit,
-        max_rejects=args.max_rejects,
-        schema=args.schema,
-        threads=args.threads,
-        memory=args.memory,
-        file_size=args.file_size,
-        overwrite=args.overwrite,
-        runner=args.runner,
-        beam_args=args.beam_args,
-    )
+    if args.dry_run:
+        return _dry_run(args)
+    if args.out is None:
+        raise UsageError("--out DIR is needed: the folder for the result (or --dry-run, which writes nothing)")
+    from recordmill.pipelines.read import read
+
+    result = read(args.inputs, args.out, quiet=args.quiet, **_options(args))
     if args.json:
         print(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
     elif not args.quiet:
         _summarise(result)
+    return 0
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """What `make_settings` takes, as it stands in the arguments."""
+    own = {"inputs", "out", "run", "takes_beam_flags", "quiet", "json", "dry_run"}
+    return {name: value for name, value in vars(args).items() if name not in own}
+
+
+def _dry_run(args: argparse.Namespace) -> int:
+    from recordmill.pipelines.dry_run import describe, dry_run
+
+    found = dry_run(args.inputs, **_options(args))
+    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if args.json else describe(found))
     return 0
 
 

@@ -1,0 +1,45 @@
+"""`read --dry-run`: the inputs and options of a read to a `ReadEstimate`, without anything being written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recordmill.pipelines.read_options import make_settings
+from recordmill.pipelines.sizes import show_size
+from recordmill.schemas.errors import UsageError
+from recordmill.shards.catalog import Inputs
+from recordmill.shards.read_estimate import ReadEstimate, estimate
+from recordmill.shards.read_plan import NPZ, held_bytes, plan_read
+
+
+def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
+    """What `read` with these options would write.
+
+    Raises:
+        UsageError: an option or an input can't be served. DataError: a record that was looked at is damaged.
+    """
+    settings = make_settings(**options)
+    plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
+    found = estimate(plan, held_bytes(settings.threads))
+    check_fits(found, settings.memory_bytes)
+    return found
+
+
+def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
+    """Raises UsageError for an .npz that would need more memory than the read may take: np.load holds each of its arrays."""
+    if found.to == NPZ and found.disk_bytes > memory_bytes:
+        raise UsageError(f"--to npz: the arrays take about {show_size(found.disk_bytes)}, more than --memory {show_size(memory_bytes)}; use --to npy")
+
+
+def describe(found: ReadEstimate) -> str:
+    """The estimate as lines for people."""
+    splits = ", ".join(f"{name} {count:,}" for name, count in found.records.items()) or "no records"
+    lines = [f"{found.rows:,} records ({splits}) would be written to {found.outputs} output{'s' if found.outputs != 1 else ''} of {found.to}"]
+    width = max((len(column.feature.name) for column in found.columns), default=0)
+    for column in found.columns:
+        shape = ", ".join("?" if size is None else f"{size:,}" for size in column.shape)
+        missing = "" if column.feature.required else ", may be missing"
+        lines.append(f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}: {'' if column.exact else 'about '}{show_size(column.bytes)}")
+    lines.append(f"disk: about {show_size(found.disk_bytes)} (from {found.sampled:,} records looked at); memory: at most {show_size(found.memory_bytes)}")
+    lines += [f"note: {note}" for note in found.notes]
+    return "\n".join(lines)
