@@ -185,19 +185,21 @@ def _to_other(values: pa.Array, target: pa.DataType) -> Cast:
 
 def _float_to_int(values: pa.Array, target: pa.DataType) -> Cast:
     numbers = _numbers(values).astype(np.float64, copy=False)
-    limits = np.iinfo(target.to_pandas_dtype())
+    dtype = np.dtype(str(target))  # not to_pandas_dtype(), which imports pandas in older pyarrow
+    limits = np.iinfo(dtype)
     # As floats the limits of 64-bit types round up to the first value that does not fit, so the upper bound is exclusive.
     bad = ~((numbers >= float(limits.min)) & (numbers < float(limits.max) + 1.0) & (np.trunc(numbers) == numbers))
-    whole = np.where(bad, 0, numbers).astype(target.to_pandas_dtype())
+    whole = np.where(bad, 0, numbers).astype(dtype)
     return Cast(_array(whole, values), bad if bad.any() else None)
 
 
 def _int_to_int(values: pa.Array, target: pa.DataType) -> Cast:
     numbers = _numbers(values)
-    limits, have = np.iinfo(target.to_pandas_dtype()), np.iinfo(numbers.dtype)
+    dtype = np.dtype(str(target))
+    limits, have = np.iinfo(dtype), np.iinfo(numbers.dtype)
     low, high = numbers.dtype.type(max(limits.min, have.min)), numbers.dtype.type(min(limits.max, have.max))
     bad = (numbers < low) | (numbers > high)
-    return Cast(_array(numbers.astype(target.to_pandas_dtype()), values), bad if bad.any() else None)
+    return Cast(_array(numbers.astype(dtype), values), bad if bad.any() else None)
 
 
 def _arrow_cast(values: pa.Array, target: pa.DataType) -> Cast:
