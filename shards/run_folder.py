@@ -12,11 +12,11 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from recordmill.schemas.errors import UsageError
-from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, generations, load
+from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, Manifest, generations, load
 
 LOCK_NAME, INTENT_NAME = "lock", "intent"
 COPIES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json")  # rewritten after each commit; more may follow by `*.labels.txt`
@@ -26,8 +26,8 @@ _OURS = (MANIFESTS, "rejects", *COPIES)
 class RunFolder:
     """A build's own folder under OUT, held until `close`; every path in it is invisible to readers."""
 
-    def __init__(self, out: Path, identifier: str, descriptor: int, created_out: bool) -> None:
-        self.out, self.id, self._descriptor, self._created_out = out, identifier, descriptor, created_out
+    def __init__(self, out: Path, identifier: str, descriptor: int, made: Sequence[Path] = ()) -> None:
+        self.out, self.id, self._descriptor, self._made = out, identifier, descriptor, made
 
     @classmethod
     def create(cls, out: str | os.PathLike[str], identifier: str | None = None) -> RunFolder:
@@ -36,37 +36,47 @@ class RunFolder:
         identifier: a name for the run, where repeated attempts must not make several; by default a new one.
 
         Raises:
-            UsageError: OUT can't be made, or is not a folder.
+            UsageError: OUT can't be made, is not a folder, or can't be written to.
         """
         path = Path(out)
-        created = not path.exists()
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise UsageError(f"--out {path} is a file; name a folder") from None
-        clean_dead(path)
         identifier = identifier or uuid.uuid4().hex[:12]
-        making = path / f".{RUN_PREFIX}{identifier}.tmp"
+        folder = cls(path, identifier, -1, _make_out(path))
+        try:
+            clean_dead(path)
+            folder._lock()
+        except OSError as error:
+            folder.close()
+            raise UsageError(f"--out {path}: can't be written to: {error.strerror}") from None
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    def _lock(self) -> None:
+        """Make the folder under another name, lock it, and only then give it its own, so that nobody finds it unlocked."""
+        making = self._making
         making.mkdir()
-        descriptor = os.open(making / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.write(descriptor, json.dumps({**_machine(), "pid": os.getpid()}).encode())
-        folder = path / f"{RUN_PREFIX}{identifier}"
-        making.rename(folder)
+        self._descriptor = os.open(making / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        os.write(self._descriptor, json.dumps({**_machine(), "pid": os.getpid()}).encode())
         for name in ("data", "runs", "rejects", "spool"):
-            (folder / name).mkdir()
-        (folder / "data" / "index").mkdir()
-        return cls(path, identifier, descriptor, created)
+            (making / name).mkdir()
+        (making / "data" / "index").mkdir()
+        making.rename(self.path)
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> RunFolder:
         """The folder of a run that another process or another part of this one holds; closing it is theirs."""
         folder = Path(path)
-        return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX), -1, False)
+        return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX), -1)
 
     @property
     def path(self) -> Path:
         return self.out / f"{RUN_PREFIX}{self.id}"
+
+    @property
+    def _making(self) -> Path:
+        return self.out / f".{RUN_PREFIX}{self.id}.tmp"
 
     @property
     def data(self) -> Path:
@@ -86,17 +96,31 @@ class RunFolder:
         return self.path / "spool"
 
     def intend(self, folder: str) -> None:
-        """Note the name that data is about to get, so that whoever finds this run dead can tell what is its litter."""
-        (self.path / INTENT_NAME).write_text(folder)
+        """Note the name that data is about to get, and which folder it is, so that whoever finds this run dead can tell its litter from others' data."""
+        (self.path / INTENT_NAME).write_text(json.dumps({"folder": folder, "inode": self.data.stat().st_ino}))
 
     def close(self) -> None:
-        """Remove the folder, and OUT if this run made it and it stayed empty."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        with contextlib.suppress(OSError):
+        """Remove the folder, and OUT and the folders above it as far as this run made them and they stayed empty."""
+        _remove_run(self.path)
+        _remove_run(self._making)
+        if self._descriptor >= 0:
             os.close(self._descriptor)
-        if self._created_out:
-            with contextlib.suppress(OSError):
-                self.out.rmdir()
+            self._descriptor = -1
+        with contextlib.suppress(OSError):
+            for folder in self._made:
+                folder.rmdir()
+
+
+def _make_out(path: Path) -> list[Path]:
+    """Make OUT; gives the folders that were not there, the innermost first."""
+    try:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"--out {path} {'is a file' if path.is_file() else 'is no folder, and none can be made there'}; name a folder") from None
+    except OSError as error:
+        raise UsageError(f"--out {path}: can't be made: {error.strerror}") from None
+    return missing
 
 
 def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
@@ -117,33 +141,62 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
 def clean_dead(out: Path) -> list[str]:
     """Remove the run folders whose process is provably dead, and what they had already moved; gives their names."""
     dead = [folder for folder in sorted(out.glob(f"{RUN_PREFIX}*")) + sorted(out.glob(f".{RUN_PREFIX}*.tmp")) if _is_dead(folder)]
-    kept = _committed_folders(out) | {intent for folder in out.glob(f"{RUN_PREFIX}*") if folder not in dead for intent in _intent(folder)}
+    kept = {part.folder for manifest in loaded(out).values() for part in manifest.parts} if dead else set()
     for folder in dead:
-        for intent in _intent(folder):
-            if intent not in kept:
-                shutil.rmtree(out / intent, ignore_errors=True)
-                for rejects in (out / "rejects").glob(f"{intent.removeprefix(DATA_PREFIX)}.*"):
-                    rejects.unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        litter = _placed_by(folder)
+        if litter is not None and litter not in kept:
+            remove_data(out, litter)
+        _remove_run(folder)
     return [folder.name for folder in dead]
 
 
-def _committed_folders(out: Path) -> set[str]:
-    return {part.folder for number in generations(out) for part in load(out, number).parts}
+def loaded(out: Path) -> dict[int, Manifest]:
+    """All generations that OUT holds, by number; one that another build removes meanwhile is left out.
+
+    Raises:
+        DataError: a manifest is broken.
+    """
+    manifests = {}
+    for number in generations(out):
+        with contextlib.suppress(FileNotFoundError):
+            manifests[number] = load(out, number)
+    return manifests
 
 
-def _intent(folder: Path) -> Iterator[str]:
+def remove_data(out: Path, name: str) -> None:
+    """Remove a data folder, and the reject files that belong to it by their names."""
+    shutil.rmtree(out / name, ignore_errors=True)
+    for path in (out / "rejects").glob(f"{name.removeprefix(DATA_PREFIX)}.*"):
+        path.unlink(missing_ok=True)
+
+
+def _remove_run(folder: Path) -> None:
+    """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead."""
     with contextlib.suppress(OSError):
-        name = (folder / INTENT_NAME).read_text()
-        if name.startswith(DATA_PREFIX) and "/" not in name:
-            yield name
+        for name in sorted(os.listdir(folder), key=lambda name: name != INTENT_NAME):
+            if name != LOCK_NAME:
+                shutil.rmtree(folder / name, ignore_errors=True)
+                (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _placed_by(folder: Path) -> str | None:
+    """The data folder that a dead run had moved to its final name. A live run may have taken that name since: the inode tells them apart."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        intent = json.loads((folder / INTENT_NAME).read_text())
+        name = str(intent["folder"])
+        if name.startswith(DATA_PREFIX) and "/" not in name and (folder.parent / name).stat().st_ino == intent["inode"]:
+            return name
+    return None
 
 
 def _is_dead(folder: Path) -> bool:
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False  # no lock to judge by: not provably dead
+    except OSError:  # no lock to judge by: not provably dead, unless it is the empty folder that a removal leaves last
+        with contextlib.suppress(OSError):
+            return not folder.name.startswith(".") and not os.listdir(folder)
+        return False
     try:
         owner = json.loads(os.read(descriptor, 4096) or b"{}")
         here = _machine()

@@ -6,6 +6,8 @@ Reads go straight into NumPy arrays (`pread`, no seek, safe from many threads). 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import mmap
 import os
 import re
@@ -23,6 +25,7 @@ from recordmill.schemas.errors import DataError, UsageError
 Bytes = npt.NDArray[np.uint8]
 
 _URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # how file systems without hard links refuse one
 _READ_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
 
 
@@ -163,7 +166,8 @@ def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
 def put_if_absent(path: str | Path, data: bytes) -> bool:
     """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
 
-    `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always.
+    `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always. File systems without hard links
+    (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of one host.
     """
     path = Path(path)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -173,14 +177,40 @@ def put_if_absent(path: str | Path, data: bytes) -> bool:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
+        if not _link_if_absent(temporary, path):
             return False
     finally:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
     sync_folder(path.parent)
     return True
+
+
+def _link_if_absent(temporary: str, path: Path) -> bool:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return os.stat(temporary).st_nlink > 1  # NFS may repeat a request whose answer was lost: the link is there, and it is ours
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _rename_if_absent(temporary, path)
+    return True
+
+
+def _rename_if_absent(temporary: str, path: Path) -> bool:
+    lock = path.parent / f".{path.name}.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if path.exists():
+            return False
+        os.rename(temporary, path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(lock)  # whoever waits for it, or makes a new one, finds the file there
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def sync_file(path: str | Path) -> None:

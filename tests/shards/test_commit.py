@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from recordmill.schemas.errors import DataError, UsageError
-from recordmill.shards.commit import CommitConflict, commit
+from recordmill.shards.commit import CommitConflict, _tidy, commit
 from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
 from recordmill.shards.run_folder import LOCK_NAME, RunFolder, check_out, clean_dead
 
@@ -119,11 +125,155 @@ def test_a_killed_run_is_cleaned_by_the_next_and_a_live_one_is_not(tmp_path: Pat
     live.close()
 
 
+_STEPS = ("rename", "replace", "link", "mkdir", "unlink", "rmdir", "fsync")
+
+
+def _publish_and_die(out: Path, content: bytes, base: int, step: int) -> None:
+    """In this process: commit, but be killed before the step-th change of the file system from the commit on."""
+    folder = RunFolder.create(out)
+    (folder.rejects / "000000-x.jsonl").write_bytes(content)
+    left = itertools.count(-step)
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def change(*args: Any, **named: Any) -> Any:
+            if next(left) == 0:
+                os.kill(os.getpid(), 9)
+            return call(*args, **named)
+
+        return change
+
+    for name in _STEPS:
+        setattr(os, name, dying(getattr(os, name)))
+    publish(folder, content, base)
+    folder.close()
+    os._exit(0)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_killed_at_any_step_of_the_commit_leaves_the_old_or_the_new_data_set_and_the_next_build_cleans(tmp_path: Path) -> None:
+    contents = [b"one", b"two", b"three", b"four"]
+    seen = set()
+    for step in itertools.count():
+        out = tmp_path / str(step)
+        for base, content in enumerate(contents[:2]):
+            build(out, content, base)
+        if (child := os.fork()) == 0:
+            _publish_and_die(out, contents[2], 2, step)
+        _, status = os.waitpid(child, 0)
+        number = generations(out)[-1]
+        assert shard(out, load(out)) == contents[number - 1]
+        seen.add(number)
+        build(out, contents[3], number)
+        manifests = [load(out, one) for one in generations(out)]
+        assert generations(out) == [number, number + 1]
+        assert [shard(out, manifest) for manifest in manifests] == [contents[number - 1], contents[3]]
+        folders = {manifest.parts[0].folder for manifest in manifests}
+        assert {path.name for path in out.iterdir() if path.is_dir()} - {"_manifests", "rejects"} == folders
+        assert {path.name.split(".")[0] for path in out.glob("rejects/*")} <= {folder.removeprefix("data-") for folder in folders}
+        if status == 0:
+            break
+    assert seen == {2, 3}
+    assert step > 20
+
+
+def test_a_dead_run_does_not_take_what_another_placed_under_the_name_it_intended(tmp_path: Path) -> None:
+    script = _KILLED.replace('os.rename(folder.data, folder.out / "data-dead")', "")
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path), "renamed"], check=False).returncode == -9
+    (tmp_path / "data-dead").mkdir()
+    (tmp_path / "data-dead" / "another run's shard").write_bytes(b"x")
+    assert len(clean_dead(tmp_path)) == 1
+    assert (tmp_path / "data-dead" / "another run's shard").exists()
+
+
+def test_a_disk_that_fails_before_the_manifest_stands_leaves_the_old_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = build(tmp_path, b"old", 0)
+    names = sorted(os.listdir(tmp_path))
+    for call in ("rename", "replace", "link"):
+        with monkeypatch.context() as patched:
+            folder = RunFolder.create(tmp_path)
+            (folder.rejects / "000000-x.jsonl").write_bytes(b"{}")
+            patched.setattr(os, call, _full_disk)
+            with pytest.raises(OSError, match="No space left"):
+                publish(folder, b"new", 1)
+        folder.close()
+        assert load(tmp_path) == old
+        assert sorted(set(os.listdir(tmp_path)) - {"rejects"}) == names, call
+        assert not list(tmp_path.glob("rejects/*")), call
+
+
+def _full_disk(*args: object, **named: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_fails_after_the_manifest_stands_is_told_and_undoes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(tmp_path, b"old", 0)
+    (tmp_path / "features.json").unlink()
+    (tmp_path / "features.json").mkdir()  # so that its copy can't be written
+    manifest = build(tmp_path, b"new", 1)
+    assert load(tmp_path) == manifest
+    assert shard(tmp_path, manifest) == b"new"
+    assert "the data set is complete" in caplog.text
+
+
+def test_an_error_of_the_disk_when_the_manifest_stands_already_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from recordmill.storage import files
+
+    def fail_for_manifests(path: Path) -> None:
+        if path.name == "_manifests":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files, "sync_folder", fail_for_manifests)
+    manifest = build(tmp_path, b"new", 0)
+    assert load(tmp_path) == manifest
+    assert shard(tmp_path, manifest) == b"new"
+
+
+def test_a_slow_run_leaves_the_copies_of_a_later_generation_alone(tmp_path: Path) -> None:
+    first = build(tmp_path, b"one", 0)
+    second = build(tmp_path, b"two", 1)
+    _tidy(tmp_path, first, {}, 1)
+    assert (tmp_path / "manifest.json").read_text() == second.to_json()
+
+
+def test_a_run_folder_that_was_half_removed_can_still_be_proved_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder.create(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda path, **named: (_ for _ in ()).throw(KeyboardInterrupt()) if Path(path).name == "spool" else None)
+        with pytest.raises(KeyboardInterrupt):
+            folder.close()
+    assert (folder.path / LOCK_NAME).exists()
+    os.close(folder._descriptor)
+    assert clean_dead(tmp_path) == [folder.path.name]
+
+
+def test_folders_made_for_out_go_again_unless_others_use_them(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "a" / "b" / "out").close()
+    assert os.listdir(tmp_path) == []
+    folder = RunFolder.create(tmp_path / "a" / "b" / "out")
+    (tmp_path / "a" / "mine").write_text("x")
+    folder.close()
+    assert os.listdir(tmp_path / "a") == ["mine"]
+
+
+def test_an_out_that_cannot_be_made_or_locked_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    with pytest.raises(UsageError, match="is no folder"):
+        RunFolder.create(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="File name too long"):
+        RunFolder.create(tmp_path / ("x" * 300))
+    monkeypatch.setattr(fcntl, "flock", _full_disk)
+    with pytest.raises(UsageError, match=r"out: can't be written to: No space left"):
+        RunFolder.create(tmp_path / "out")
+    assert os.listdir(tmp_path) == ["nowhere"]
+
+
 def test_a_run_of_another_host_is_left_alone_and_one_before_a_reboot_is_not(tmp_path: Path) -> None:
     live = RunFolder.create(tmp_path)
     owner = json.loads((live.path / LOCK_NAME).read_text())
     for name, about in {"_run-elsewhere": {**owner, "host": "elsewhere"}, "_run-before": {**owner, "boot": "before"}, "_run-unlocked": None}.items():
-        (tmp_path / name).mkdir()
+        (tmp_path / name / "data").mkdir(parents=True)
         if about is not None:
             (tmp_path / name / LOCK_NAME).write_text(json.dumps(about))
     assert clean_dead(tmp_path) == ["_run-before"]
