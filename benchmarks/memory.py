@@ -39,7 +39,9 @@ def read_job(source: str, out: str, to: str, memory: str) -> Callable[[], object
     import recordmill
 
     shutil.rmtree(out, ignore_errors=True)
-    recordmill.open(source).head(2)
+    recordmill.build({"warm": ["x"], "up": [1.5]}, out)
+    recordmill.read(out, out + "-warm", to=to, overwrite=True)
+    shutil.rmtree(out)
     return lambda: recordmill.read(source, out, to=to, memory=memory)
 
 

@@ -48,7 +48,7 @@ def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
     folder = Path(plan.folder)
     rejects = RejectWriter(folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl")
     expected = sum(source.units[number].size_bytes for number in plan.groups[group])
-    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, min(plan.arena_bytes, 2 * expected + (16 << 20)))
+    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, min(plan.arena_bytes, 3 * expected + (16 << 20)))
     runs: list[Run] = []
     read = 0
     digests: dict[int, str] = {}
