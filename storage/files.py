@@ -203,12 +203,12 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if path.exists():
-            return False
-        os.rename(temporary, path)
+        absent = not path.exists()
+        if absent:
+            os.rename(temporary, path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(lock)  # whoever waits for it, or makes a new one, finds the file there
-        return True
+        return absent
     finally:
         os.close(descriptor)
 
