@@ -12,6 +12,11 @@ examples:
   recordmill inspect shards
   recordmill inspect 'old/*.tfrecord' --sample 10000
   recordmill inspect shards --json | jq .features
+  recordmill inspect 'old/*.tfrecord' --emit reader > read_old.py     a tf.data reader of these files: python read_old.py
+  recordmill inspect 'old/*.tfrecord' --emit schema > schema.pbtxt
+
+--emit prints text to go on with instead of the report: schema, a schema.pbtxt of TensorFlow Metadata; parse-spec, the features for tf.io.parse_example as
+Python source; reader, a whole Python program that needs TensorFlow only, gives batches of tensors and checks every file's number of records.
 
 Every record is read, so ranges and presence are exact; --sample N looks at the first N only and says so.
 """
@@ -34,6 +39,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="default: all cores")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument("--emit", choices=("schema", "parse-spec", "reader"), help="print this, to go on with, instead of the report")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.sample is not None and args.sample < 1:
         raise UsageError(f"--sample {args.sample}: 1 or more")
+    if args.emit is not None:
+        return _emit(args)
     progress = Progress()
     progress.begin("convert")
     with Display(progress, args.quiet):
@@ -56,6 +64,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in lines(summary):
             print(line)
+    return 0
+
+
+def _emit(args: argparse.Namespace) -> int:
+    """Print a schema, a specification or a reader."""
+    from recordmill.reader.dataset import open
+    from recordmill.reader.emit import emit
+    from recordmill.schemas.errors import UsageError
+
+    if args.json:
+        raise UsageError("--emit prints text: leave out --json")
+    print(emit(args.emit, open(args.inputs, args.split, threads=args.threads), args.inputs), end="")
     return 0
 
 

@@ -1,0 +1,209 @@
+"""The emitted sources run as they are, in a process of their own, and give the tensors that our Dataset gives."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_data_set import MIXED, mixed_rows, write_data_set
+
+from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.emit import as_typed, emit
+from recordmill.records.encode import encode
+from recordmill.schemas import tfmd
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import UsageError
+from recordmill.schemas.feature import Feature, Schema
+
+# Runs each emitted program under its own name and pickles what its dataset() gives, so that TensorFlow starts once for all of them.
+_RUN = """
+import pickle, runpy, sys
+import tensorflow as tf
+
+def plain(tensor):
+    return tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy().tolist()
+
+found = []
+for path in sys.argv[2:]:
+    program = runpy.run_path(path)
+    rows = {}
+    for batch in program["dataset"](batch_size=7):
+        for name, tensor in batch.items():
+            rows.setdefault(name, []).extend(plain(tensor))
+    found.append(rows)
+pickle.dump(found, open(sys.argv[1], "wb"))
+"""
+
+
+def run_python(*arguments: object, cwd: Path | None = None) -> str:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def run_programs(tmp_path: Path, sources: Sequence[str]) -> list[dict[str, list[Any]]]:
+    paths = []
+    for number, source in enumerate(sources):
+        compile(source, "emitted", "exec")
+        paths.append(tmp_path / f"reader_{number}.py")
+        paths[-1].write_text(source, encoding="utf-8")
+    (tmp_path / "run.py").write_text(_RUN)
+    run_python(tmp_path / "run.py", tmp_path / "found.pickle", *paths)
+    return pickle.loads((tmp_path / "found.pickle").read_bytes())  # type: ignore[no-any-return]
+
+
+def blank(feature: Feature) -> Any:
+    """What stands for a missing value: an empty list, zeros, or no characters."""
+    if feature.ragged_rank:
+        return []
+    return np.zeros(feature.shape, object if feature.dtype in ("string", "bytes") else np.int64).tolist()
+
+
+def check_equal(found: dict[str, list[Any]], ds: Dataset) -> int:
+    """The tensors of a program against our own columns; how many values were compared."""
+    table = ds.to_table()
+    compared = 0
+    for feature in ds.schema:
+        column = table[feature.name]
+        if feature.timestamp:
+            column = column.cast(pa.int64())
+        elif feature.dtype == "string" and not feature.shape:
+            column = column.cast(pa.large_binary())
+        values = found[feature.name]
+        assert len(values) == len(column)
+        if not feature.required and not feature.ragged_rank:
+            assert found[feature.name + "/valid"] == [item.is_valid for item in column], feature
+        for value, wanted in zip(values, column.to_pylist(), strict=True):
+            if wanted is None:
+                assert value == blank(feature) or set(np.ravel(value).tolist()) <= {0, b""}, feature
+                continue
+            compared += 1
+            got = np.array(_flat(value), object)
+            expected = np.array([item.encode() if isinstance(item, str) else item for item in _flat(wanted)], object)
+            assert got.tolist() == expected.tolist() or np.array_equal(got.astype(float), expected.astype(float), equal_nan=True), feature
+    return compared
+
+
+def _flat(value: Any) -> list[Any]:
+    return [item for part in value for item in _flat(part)] if isinstance(value, list) else [value]
+
+
+def more_rows() -> tuple[Schema, pa.Table]:
+    """The kinds of features that MIXED lacks."""
+    schema = Schema(
+        (
+            Feature('odd "name"\n\'ü', "int64", (), True),
+            Feature("raw", "float64", (None,)),
+            Feature("rows", "float64", (None, 2)),
+            Feature("deep", "float64", (None, None)),
+            Feature("tensor", "uint64", (2,)),
+            Feature("half", "float16", (3,)),
+        )
+    )
+    columns = [
+        [1, 2, 3],
+        [[0.1], None, []],
+        [[[1.5, 2.5]], [], [[3.0, 4.0], [5.0, 6.0]]],
+        [[[0.25], []], [[1.0, 2.0]], []],
+        [[2**64 - 1, 0], None, [1, 2]],
+        [None, np.float16([1, 2, 3]), np.float16([4, 5, 6])],
+    ]
+    arrow = to_arrow(schema)
+    return schema, pa.table([pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)], schema=arrow)
+
+
+def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    ours = write_data_set(tmp_path / "ours", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})
+    schema, rows = more_rows()
+    odd = write_data_set(tmp_path / "odd", {"train": rows}, schema, shards=1, compression="gzip")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    data = encode(mixed_rows(20).combine_chunks().to_batches()[0], MIXED).data.tobytes()
+    (foreign / "a.tfrecord").write_bytes(data)
+    (foreign / "b.tfrecord").write_bytes(gzip.compress(data))
+    sets = [open(ours), open(odd), open(foreign), open(ours, "test", ["words", "maybe"])]
+    for ds, found in zip(sets, run_programs(tmp_path, [emit("reader", ds) for ds in sets]), strict=True):
+        assert check_equal(found, ds) > 3
+
+
+def test_readers_of_other_systems_files(shared_data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    names = [
+        "pytorch+data/test/_fakedata/tfrecord/example.tfrecord",
+        "pytorch+data/test/_fakedata/tfrecord/sequence_example.tfrecord",
+        "tensorflow+tfx/tfx/components/testdata/csv_example_gen/Split-train/data_tfrecord-00003-of-00012.gz",
+        "calico+basenji/testdata/cage/tfrecord/cage10-train-00000-of-00100.tfrecord",
+        "google-deepmind+deepmind-research/iodine/test_data/tetrominoes_mini.tfrecords",
+        "google+yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset/toy.nocompress-tfe-tfrecord-00000-of-00002",
+        "linkedin+detext/test/detext/resources/train/ranking/tfrecord/test.tfrecord",
+        "aws+sagemaker-tensorflow-extensions/src/pipemode_op/test/testRecordReader/resources/100.tfrecords",
+        "NVIDIA+DeepLearningExamples/TensorFlow/Detection/SSD/models/research/object_detection/test_data/pets_examples.record",
+    ]
+    sets = [open(shared_data / "tfrecord" / name) for name in names]
+    for ds, found in zip(sets, run_programs(tmp_path, [emit("reader", ds) for ds in sets]), strict=True):
+        assert check_equal(found, ds) > 3
+
+
+def test_the_program_runs_where_it_was_made_and_misses_no_record(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    (tmp_path / "in").mkdir()
+    frames = encode(mixed_rows(9).combine_chunks().to_batches()[0], MIXED)
+    file = tmp_path / "in" / "train-00000-of-00001.tfrecord"
+    file.write_bytes(frames.data.tobytes())
+    made = run_python("-m", "recordmill", "inspect", "in/*.tfrecord", "--emit", "reader", cwd=tmp_path)
+    assert '("in/train-00000-of-00001.tfrecord", "", 9),' in made
+    (tmp_path / "reader.py").write_text(made, encoding="utf-8")
+    assert "id int64 (9,)\n" in run_python("reader.py", cwd=tmp_path)
+    file.write_bytes(frames.data.tobytes()[: int(frames.starts[8])])
+    with pytest.raises(AssertionError, match="expected to contain 9 elements but contained only 8"):
+        run_python("reader.py", cwd=tmp_path)
+
+
+def test_a_specification_parses_what_it_was_made_of(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(12)})
+    made: dict[str, Any] = {}
+    exec(emit("parse-spec", open(out)), made)
+    records = tf.data.TFRecordDataset([file.path for file in open(out).catalog.files])
+    parsed = tf.io.parse_example(list(records.as_numpy_iterator()), made["FEATURES"])
+    assert parsed["id"].numpy().tolist() == list(range(12))
+    assert parsed["boxes"].shape.as_list() == [12, None, 4]
+    assert set(MIXED.names) == set(parsed)
+
+
+def test_the_schema_is_the_schema(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(12)})
+    assert tfmd.from_pbtxt(emit("schema", open(out))) == MIXED
+
+
+def test_what_cannot_be_emitted_is_said(tmp_path: Path) -> None:
+    plain = Schema((Feature("record", "bytes", (), True),), message="bytes")
+    (tmp_path / "a.tfrecord").write_bytes(encode(pa.record_batch([pa.array([b"\xff\x00"], pa.large_binary())], schema=to_arrow(plain)), plain).data.tobytes())
+    ds = open(tmp_path / "a.tfrecord")
+    with pytest.raises(UsageError, match="no Examples"):
+        emit("parse-spec", ds)
+    assert "FEATURES" not in emit("reader", ds)
+    with pytest.raises(UsageError, match="--emit poem: one of schema, parse-spec, reader"):
+        emit("poem", ds)
+
+
+def test_paths_stay_as_they_were_typed(tmp_path: Path) -> None:
+    real = os.path.realpath(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    assert as_typed(f"{real}/in/a", [f"{tmp_path}/link"]) == f"{tmp_path}/link/a"
+    assert as_typed(f"{real}/in/a", [f"{tmp_path}/link/*"]) == f"{tmp_path}/link/a"
+    assert as_typed(f"{real}/in/a", ["@list.txt"]) == f"{real}/in/a"
+    assert json.loads(json.dumps(as_typed(f"{os.getcwd()}/x/a", ["*/a"]))) == "x/a"
