@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from recordmill.reader.record import Plan, make_plan, parse_record
 from recordmill.records.columns import to_numpy
+from recordmill.records.infer import Inference
 from recordmill.records.ragged import Array, Ragged, Strings
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import UsageError
@@ -26,7 +27,8 @@ from recordmill.shards.access import FileAccess
 from recordmill.shards.batches import Load, decode_block, record_batches
 from recordmill.shards.catalog import Catalog, Inputs, find
 from recordmill.shards.pieces import PIECE_BYTES, Block, Piece
-from recordmill.shards.schema_of import infer_schema
+from recordmill.shards.sample import Sample
+from recordmill.shards.schema_of import infer_files
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -34,7 +36,15 @@ if TYPE_CHECKING:
 Columns = dict[str, Array | Ragged | Strings]
 
 
-def open(inputs: Inputs, split: str | None = None, columns: Sequence[str] | None = None, *, schema: Schema | None = None, threads: int = 0) -> Dataset:
+def open(
+    inputs: Inputs,
+    split: str | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    schema: Schema | None = None,
+    threads: int = 0,
+    sample: str | int | None = None,
+) -> Dataset:
     """Open a data set of recordmill's, or any TFRecord files.
 
     Args:
@@ -43,20 +53,24 @@ def open(inputs: Inputs, split: str | None = None, columns: Sequence[str] | None
         columns: only these features, in this order; the others are skipped, not parsed.
         schema: of foreign files, if it is known; otherwise it is inferred over all their records when it is first needed.
         threads: how many read and decode; 0: one per core.
+        sample: infer over so many records only, the first ones of each file, or over so many whole files (`"20files"`). A later record that
+            the schema does not fit is an error when it is read.
 
     Raises:
         UsageError: nothing there, no such split or column.
         DataError: a shard is missing or not as long as the manifest says.
     """
     catalog = find(inputs, split)
-    return Dataset(catalog, catalog.schema if schema is None else schema, columns, threads)
+    return Dataset(catalog, catalog.schema if schema is None else schema, columns, threads, None if sample is None else Sample.parse(sample))
 
 
 class Dataset:
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads."""
 
-    def __init__(self, catalog: Catalog, schema: Schema | None = None, columns: Sequence[str] | None = None, threads: int = 0) -> None:
-        self.catalog = catalog
+    def __init__(
+        self, catalog: Catalog, schema: Schema | None = None, columns: Sequence[str] | None = None, threads: int = 0, sample: Sample | None = None
+    ) -> None:
+        self.catalog, self.sample = catalog, sample
         self.threads = threads or os.cpu_count() or 1
         self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
         self._files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
@@ -64,9 +78,17 @@ class Dataset:
             _ = self.schema  # an unknown column is reported now
 
     @cached_property
+    def inference(self) -> Inference | None:
+        """What was counted in the records, or in a sample of them, to know their schema; None where it was known."""
+        return infer_files(self.catalog.files, threads=self.threads, sample=self.sample) if self._given_schema is None else None
+
+    @cached_property
     def full_schema(self) -> Schema:
         """The features that the records have."""
-        return infer_schema(self.catalog.files, threads=self.threads) if self._given_schema is None else self._given_schema
+        if self._given_schema is not None:
+            return self._given_schema
+        assert self.inference is not None
+        return self.inference.schema()
 
     @cached_property
     def schema(self) -> Schema:

@@ -5,7 +5,7 @@ The statistics of a batch are a monoid, so they are computed on threads and adde
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,12 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.reader.dataset import Dataset
+from recordmill.reader.findings import PRESENCE, Finding, conflicting, findings, usable, where
 from recordmill.reader.show import show_value
 from recordmill.records.columns import is_bytes
+from recordmill.records.infer import Place
 from recordmill.schemas.feature import EXAMPLE, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
 from recordmill.schemas.threads import thread_map
 from recordmill.shards.batches import Load, decode_load
+from recordmill.shards.sample import sample_loads
 
 _EXAMPLES = 3  # distinct values shown per feature
 _LOOKED_AT = 20  # rows of a batch in which they are sought
@@ -33,6 +36,7 @@ class FeatureStats:
 
     lengths: (least, most) items of the first variable dimension. sizes: (least, most) bytes of a text or binary value. values: (least,
     most) of the numbers. Each is None where there is no such thing. examples: the first few distinct values, as people read them.
+    missing_at: the first record without the feature, if there is one.
     """
 
     rows: int = 0
@@ -41,15 +45,17 @@ class FeatureStats:
     sizes: Range | None = None
     values: Range | None = None
     examples: tuple[str, ...] = ()
+    missing_at: Place | None = None
 
     def __add__(self, other: FeatureStats) -> FeatureStats:
         examples = tuple(dict.fromkeys(self.examples + other.examples))[:_EXAMPLES]
         ranges = (_widest(self.lengths, other.lengths), _widest(self.sizes, other.sizes), _widest(self.values, other.values))
-        return FeatureStats(self.rows + other.rows, self.present + other.present, *ranges, examples)
+        missing_at = other.missing_at if self.missing_at is None else self.missing_at
+        return FeatureStats(self.rows + other.rows, self.present + other.present, *ranges, examples, missing_at)
 
     @classmethod
-    def of(cls, column: pa.Array, feature: Feature) -> FeatureStats:
-        """The statistics of one batch's column."""
+    def of(cls, column: pa.Array, feature: Feature, first: Place = ("", 0)) -> FeatureStats:
+        """The statistics of one batch's column; first: the place of its first row."""
         lengths = _range(pc.list_value_length(column)) if feature.ragged_rank else None
         values = column
         while pa.types.is_nested(values.type):
@@ -58,7 +64,8 @@ class FeatureStats:
         numbers = None if is_bytes(feature) else _range(values)
         head = column.slice(0, _LOOKED_AT)
         examples = tuple(dict.fromkeys(show_value(head.slice(row, 1), feature) for row in range(len(head)) if head[row].is_valid))[:_EXAMPLES]
-        return cls(len(column), len(column) - column.null_count, lengths, sizes, numbers, examples)
+        missing_at = (first[0], first[1] + pc.index(column.is_null(), True).as_py()) if column.null_count else None
+        return cls(len(column), len(column) - column.null_count, lengths, sizes, numbers, examples, missing_at)
 
 
 def _range(values: pa.Array) -> Range | None:
@@ -81,7 +88,12 @@ def _widest(one: Range | None, other: Range | None) -> Range | None:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything `recordmill inspect` shows. looked_at: records that the statistics are of; refusals: features that TFDS can't read, and why."""
+    """Everything `recordmill inspect` shows.
+
+    looked_at: records that the statistics are of. refusals: features that TFDS can't read, and why. sampled: what was looked at, in words, if
+    not everything was. findings: what differs from record to record. conflicts: feature to its kinds, of those that no schema fits; they
+    are not in `schema`.
+    """
 
     name: str
     schema: Schema
@@ -91,6 +103,9 @@ class Summary:
     features: dict[str, FeatureStats] = field(default_factory=dict)
     refusals: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    sampled: str | None = None
+    findings: tuple[Finding, ...] = ()
+    conflicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -109,24 +124,29 @@ class Summary:
         return {
             "name": self.name, "records": self.records, "splits": self.splits, "compression": list(self.compression), "message": self.schema.message,
             "label": self.schema.label, "looked_at": self.looked_at, "features": features,
-            "tfds_refusals": None if self.refusals is None else list(self.refusals), "notes": list(self.notes),
+            "tfds_refusals": None if self.refusals is None else list(self.refusals), "notes": list(self.notes), "sampled": self.sampled,
+            "findings": [finding.to_json() for finding in self.findings],
+            "conflicts": {name: dict(kinds) for name, kinds in self.conflicts.items()},
         }  # fmt: skip
 
 
-def summarise(dataset: Dataset, *, sample: int | None = None, progress: Callable[[int], None] | None = None) -> Summary:
-    """Look at every record, or at the first `sample` ones.
+def summarise(dataset: Dataset, *, progress: Callable[[int], None] | None = None) -> Summary:
+    """Look at every record, or, if the data set was opened with a sample, at these.
+
+    Features whose kinds differ are left out of the schema and reported, so that one can see the others.
 
     Raises:
         DataError: a record is damaged; it names file, record and offset.
     """
-    catalog, schema = dataset.catalog, dataset.schema
+    catalog, sample, schema, conflicts = dataset.catalog, dataset.sample, *_schema(dataset)
     splits: dict[str, dict[str, int]] = {split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits}
     for file, records in zip(catalog.files, dataset.file_records, strict=True):
         about = splits[file.split]
         about["records"], about["shards"], about["bytes"] = about["records"] + records, about["shards"] + 1, about["bytes"] + file.stat.size_bytes
     features = {feature.name: FeatureStats() for feature in schema}
     looked_at = 0
-    for rows, part in thread_map(partial(_stats, schema=schema), dataset.loads(0, sample), dataset.threads):
+    work = dataset.loads() if sample is None else sample_loads(catalog.files, sample)
+    for rows, part in thread_map(partial(_stats, schema=schema), work, dataset.threads):
         looked_at += rows
         features = {name: stats + part[name] for name, stats in features.items()}
         if progress is not None:
@@ -134,13 +154,33 @@ def summarise(dataset: Dataset, *, sample: int | None = None, progress: Callable
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = tuple(tfds_refusals(schema, *compression[:1])) if catalog.manifest is not None and schema.message == EXAMPLE else None
     name = catalog.manifest.name if catalog.manifest else f"{len(catalog.files)} TFRecord file{'s' if len(catalog.files) != 1 else ''}"
-    return Summary(name, schema, splits, compression, looked_at, features, refusals, catalog.notes)
+    sampled = None if sample is None else sample.describe(len(catalog.files))
+    found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
+    return Summary(name, schema, splits, compression, looked_at, features, refusals, catalog.notes, sampled, found, conflicts)
+
+
+def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
+    """The features that can be read, and the kinds of those that can't."""
+    inference = dataset.inference
+    bad = frozenset() if inference is None else conflicting(inference)
+    if inference is None or not bad:
+        return dataset.schema, {}
+    seen = {name: counts.kinds for (name, _), counts in sorted(inference.features.items()) if name in bad}
+    return usable(inference).schema(), seen
+
+
+def _missing(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
+    for name, stats in features.items():
+        if stats.missing_at is not None:
+            text = f"missing in {stats.rows - stats.present:,} of {stats.rows:,} records, first {where(stats.missing_at)}"
+            yield Finding(name, PRESENCE, text, (stats.missing_at,))
 
 
 def _stats(load: Load, *, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
     total = {feature.name: FeatureStats() for feature in schema}
-    rows = 0
+    rows, start = 0, load.piece.first_record if load.block is None else load.block.first_record
     for batch in decode_load(load, schema):
+        place = load.file.name, start + rows
         rows += batch.num_rows
-        total = {f.name: total[f.name] + FeatureStats.of(column, f) for f, column in zip(schema, batch.columns, strict=True)}
+        total = {f.name: total[f.name] + FeatureStats.of(column, f, place) for f, column in zip(schema, batch.columns, strict=True)}
     return rows, total

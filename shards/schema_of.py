@@ -13,10 +13,13 @@ from recordmill.shards.batches import Load, loads
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.pieces import cut, read
 from recordmill.shards.salvage import frames_of
+from recordmill.shards.sample import Sample, sample_loads
 
 
-def infer_files(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False, progress: Callable[[int], None] | None = None) -> Inference:
-    """What all records of the files are, as a monoid's sum; CRCs are checked on the way.
+def infer_files(
+    files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False, sample: Sample | None = None, progress: Callable[[int], None] | None = None
+) -> Inference:
+    """What all records of the files are, or those of a sample, as a monoid's sum; CRCs are checked on the way.
 
     lenient: leave out what is damaged. progress: called with the number of records of each piece.
 
@@ -24,17 +27,18 @@ def infer_files(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool =
         DataError: a file is damaged, unless lenient.
     """
     pieces = (piece for ordinal, file in enumerate(files) for piece in cut(file, ordinal, lenient=lenient))
+    work = loads(files, pieces, lenient=lenient) if sample is None else sample_loads(files, sample, lenient=lenient)
     total = Inference()
-    for part, records in thread_map(partial(_infer_load, lenient=lenient), loads(files, pieces, lenient=lenient), threads):
+    for part, records in thread_map(partial(_infer_load, lenient=lenient), work, threads):
         total = total + part
         if progress is not None:
             progress(records)
     return total
 
 
-def infer_schema(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False) -> Schema:
-    """The features of the files' records; lenient: of those that can be read."""
-    return infer_files(files, threads=threads, lenient=lenient).schema()
+def infer_schema(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False, sample: Sample | None = None) -> Schema:
+    """The features of the files' records, or of a sample's; lenient: of those that can be read."""
+    return infer_files(files, threads=threads, lenient=lenient, sample=sample).schema()
 
 
 def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:

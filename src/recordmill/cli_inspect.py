@@ -7,10 +7,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+_SHOWN = 20  # findings; the others are in the JSON
+
 _EPILOG = """\
 examples:
   recordmill inspect shards
-  recordmill inspect 'old/*.tfrecord' --sample 10000
+  recordmill inspect 'old/*.tfrecord' --sample 10000     or --sample 20files
   recordmill inspect shards --json | jq .features
   recordmill inspect 'old/*.tfrecord' --emit reader > read_old.py     a tf.data reader of these files: python read_old.py
   recordmill inspect 'old/*.tfrecord' --emit schema > schema.pbtxt
@@ -18,7 +20,10 @@ examples:
 --emit prints text to go on with instead of the report: schema, a schema.pbtxt of TensorFlow Metadata; parse-spec, the features for tf.io.parse_example as
 Python source; reader, a whole Python program that needs TensorFlow only, gives batches of tensors and checks every file's number of records.
 
-Every record is read, so ranges and presence are exact; --sample N looks at the first N only and says so.
+Features are inferred where no schema is known. What differs from record to record (kinds, numbers of values, presence) is listed with file and
+record; features that no schema fits are shown as conflicts, and `read` stops at them.
+
+Every record is read, so ranges and presence are exact; --sample looks at fewer, and the report says at which.
 """
 
 
@@ -35,7 +40,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a data set's folder, or TFRecord files, folders of them, or quoted globs")
     parser.add_argument("--split", metavar="NAME", help="only this split")
-    parser.add_argument("--sample", type=int, metavar="N", help="look at the first N records only")
+    parser.add_argument("--sample", metavar="N|Nfiles", help="look at N records only, the first ones of each file, or at N whole files")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="default: all cores")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
@@ -47,18 +52,15 @@ def run(args: argparse.Namespace) -> int:
     from recordmill.pipelines.display import Display
     from recordmill.reader.dataset import open
     from recordmill.reader.summary import summarise
-    from recordmill.schemas.errors import UsageError
     from recordmill.schemas.progress import Progress
 
-    if args.sample is not None and args.sample < 1:
-        raise UsageError(f"--sample {args.sample}: 1 or more")
     if args.emit is not None:
         return _emit(args)
     progress = Progress()
     progress.begin("convert")
     with Display(progress, args.quiet):
-        dataset = open(args.inputs, args.split, threads=args.threads)
-        summary = summarise(dataset, sample=args.sample, progress=lambda records: progress.advance(records=records))
+        dataset = open(args.inputs, args.split, threads=args.threads, sample=args.sample)
+        summary = summarise(dataset, progress=lambda records: progress.advance(records=records))
     if args.json:
         print(json.dumps(summary.to_json(), indent=1, ensure_ascii=False, default=_readable))
     else:
@@ -75,7 +77,7 @@ def _emit(args: argparse.Namespace) -> int:
 
     if args.json:
         raise UsageError("--emit prints text: leave out --json")
-    print(emit(args.emit, open(args.inputs, args.split, threads=args.threads), args.inputs), end="")
+    print(emit(args.emit, open(args.inputs, args.split, threads=args.threads, sample=args.sample), args.inputs), end="")
     return 0
 
 
@@ -95,10 +97,12 @@ def lines(summary: Any) -> Iterator[str]:
     for name, about in summary.splits.items():
         yield f"  {name}: {about['records']:,} records, {_files(about['shards'])}, {show_size(about['bytes'])}"
     yield ""
-    yield from _table([("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"), *(_row(summary, feature) for feature in summary.schema)])
+    yield from _table(
+        [("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"), *(_row(summary, feature) for feature in summary.schema), *_conflicts(summary)]
+    )
     yield ""
-    if summary.looked_at < summary.records:
-        yield f"ranges and presence are of the first {summary.looked_at:,} records only (--sample)"
+    if summary.sampled is not None:
+        yield f"all of this is of {summary.looked_at:,} records only (--sample): {summary.sampled}"
     if summary.schema.label is not None:
         classes = summary.schema[summary.schema.label].classes
         yield f"label: {summary.schema.label}" + (
@@ -107,8 +111,23 @@ def lines(summary: Any) -> Iterator[str]:
     if summary.refusals is not None:
         yield "TensorFlow Datasets reads every feature" if not summary.refusals else "TensorFlow Datasets does not read:"
         yield from (f"  {refusal}" for refusal in summary.refusals)
+    yield from _findings("no schema fits all records:", [finding for finding in summary.findings if finding.conflict])
+    yield from _findings("differs from record to record:", [finding for finding in summary.findings if not finding.conflict])
     for note in summary.notes:
         yield f"note: {note}"
+
+
+def _findings(title: str, found: Sequence[Any]) -> Iterator[str]:
+    if found:
+        yield title
+        yield from (f"  {finding}" for finding in found[:_SHOWN])
+    if len(found) > _SHOWN:
+        yield f"  ... and {len(found) - _SHOWN:,} more (--json lists all)"
+
+
+def _conflicts(summary: Any) -> Iterator[tuple[str, ...]]:
+    for name, kinds in summary.conflicts.items():
+        yield name, "conflict", ", ".join(kinds), "see below", "", ""
 
 
 def _files(count: int) -> str:

@@ -78,8 +78,8 @@ def test_inspect_says_what_is_there(out: Path, capsys: pytest.CaptureFixture[str
     assert features["maybe"]["present"] == sum(value is not None for value in mixed_rows(40)["maybe"].to_pylist())
     assert features["tokens"]["lengths"] == [0, 3]
     assert features["label"]["classes"] == ["cat", "dog", "fish"]
-    _, text, _ = run(capsys, "inspect", out, "--quiet", "--sample", 10)
-    assert "of the first 10 records only" in text
+    _, text, _ = run(capsys, "inspect", out, "--quiet", "--sample", 10)  # one shard has 1 record, fewer than its part of the sample
+    assert "all of this is of 9 records only (--sample): the first records of each of 4 files" in text
 
 
 def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
