@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The first call of a kernel compiles it, which takes seconds on a fresh machine: no example has a deadline.
+settings.register_profile("recordmill", deadline=None)
+settings.load_profile("recordmill")
 
 
 @pytest.fixture(scope="session")
