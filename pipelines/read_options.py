@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from recordmill.pipelines.convert_options import Specs, parse_steps
 from recordmill.pipelines.sizes import parse_size
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
@@ -44,9 +45,16 @@ def make_settings(
     overwrite: bool = False,
     runner: str | None = None,
     beam_args: Sequence[str] = (),
+    decode_raw: Specs = None,
+    decode_tensor: Specs = None,
+    reshape: Specs = None,
+    pad: Specs = None,
+    pad_or_cut: Specs = None,
     **unknown: Any,
 ) -> ReadSettings:
     """Settings from what the command line or a Python caller gives.
+
+    decode_raw, decode_tensor, reshape, pad, pad_or_cut: one or several conversions, written as on the command line.
 
     Raises:
         UsageError: an option's value can't be served. TypeError: there is no such option.
@@ -56,7 +64,8 @@ def make_settings(
     budget = RejectBudget.parse(max_rejects)
     memory_bytes = parse_size(memory, "--memory")
     chosen = _names(features)
-    plan = ReadOptions(to, chosen, split, limit, parse_size(file_size, "--file-size"), lenient=budget != RejectBudget())
+    steps = parse_steps(decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut)
+    plan = ReadOptions(to, chosen, split, limit, parse_size(file_size, "--file-size"), lenient=budget != RejectBudget(), steps=steps)
     if threads < 0:
         raise UsageError(f"--threads {threads}: 0 (one per core) or more")
     return ReadSettings(plan, budget, _schema(schema), default_threads(threads, memory_bytes), memory_bytes, overwrite, runner, tuple(beam_args))

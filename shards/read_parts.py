@@ -1,28 +1,104 @@
-"""The pieces of one `Job` to its records in order: read, checked and decoded on threads, the bad ones as rejects, at most as many as the limit says."""
+"""The pieces of one `Job` to its records in order: read, checked, decoded and converted on threads, the bad ones as rejects, as many as the limit says.
+
+Without conversions a piece is decoded as a whole. Conversions may make much of little, so a piece's frames are then cut into slices
+whose output has about a stated size.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from recordmill.records.columns import is_bytes
+from recordmill.records.convert import convert
+from recordmill.records.decode import decode_lenient
+from recordmill.records.frames import HEADER_BYTES
+from recordmill.schemas.errors import DataError, Reject
+from recordmill.schemas.feature import ITEM_BYTES, Schema
 from recordmill.schemas.threads import thread_map
 from recordmill.shards.batches import Load, decode_load, loads
+from recordmill.shards.pieces import read
 from recordmill.shards.read_plan import Job, ReadPlan
-from recordmill.shards.salvage import Salvaged, salvage
+from recordmill.shards.salvage import PARSE, Found, Salvaged, frames_of, salvage
+
+CONVERT = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
+_SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
 
 
-def read_part(plan: ReadPlan, load: Load) -> Salvaged:
-    """The records of one load as the output has them.
+@dataclass(frozen=True)
+class Slice:
+    """Frames of one file, whose offsets in it are found.starts + first_offset."""
 
-    Raises:
-        DataError: a record is damaged and the plan is not lenient.
-    """
-    return salvage(load, plan.schema) if plan.options.lenient else Salvaged(tuple(decode_load(load, plan.schema)), ())
+    found: Found
+    first_offset: int
+    name: str
+    path: str
 
 
 def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
-    """All that the job holds, in order; see `read_part`."""
-    parts = thread_map(lambda load: read_part(plan, load), loads(plan.files, job.pieces, lenient=plan.options.lenient), threads)
-    return _limited(parts, job.limit)
+    """All that the job holds, in order.
+
+    Raises:
+        DataError: a record is damaged or can't be converted, and the plan is not lenient.
+    """
+    return _limited(parts_of(plan, loads(plan.files, job.pieces, lenient=plan.options.lenient), threads), job.limit)
+
+
+def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
+    """The records of these loads, in order."""
+    if not plan.steps:
+        return thread_map(lambda load: _decoded(plan, load), work, threads)
+    rows = max(_SLICE_BYTES // row_bytes(plan.schema), 1)
+    found = thread_map(lambda load: _frames(load, plan.options.lenient), work, threads)
+    return thread_map(lambda part: _converted(plan, part), (part for whole in found for part in _cut(whole, rows)), threads)
+
+
+def row_bytes(schema: Schema) -> int:
+    """The bytes of one row's columns of fixed size."""
+    sizes = [feature.inner_size * ITEM_BYTES.get(feature.dtype, 8) for feature in schema if not feature.ragged_rank and not is_bytes(feature)]
+    return max(sum(sizes), 1)
+
+
+def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
+    return salvage(load, plan.schema) if plan.options.lenient else Salvaged(tuple(decode_load(load, plan.schema)), ())
+
+
+def _frames(load: Load, lenient: bool) -> Slice:
+    """The frames of a load, checked."""
+    if lenient:
+        return Slice(frames_of(load), load.piece.start if load.block is None else load.block.first_offset, load.file.name, load.file.path)
+    block = next(read(load.file, load.piece)) if load.block is None else load.block  # a piece with an end is one block
+    frames = block.frames
+    return Slice(
+        Found(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record), block.first_offset, load.file.name, load.file.path
+    )
+
+
+def _cut(whole: Slice, rows: int) -> Iterator[Slice]:
+    """Slices of so many records; the rejects go with the first one."""
+    found = whole.found
+    rejects = found.rejects
+    for start in range(0, max(len(found.starts), 1), rows):
+        part = slice(start, start + rows)
+        yield replace(whole, found=Found(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects))
+        rejects = ()
+
+
+def _converted(plan: ReadPlan, part: Slice) -> Salvaged:
+    found = part.found
+    batch, good, undecoded = decode_lenient(found.data, found.starts + HEADER_BYTES, found.lengths, plan.decoded)
+    converted = convert(plan.steps, batch, plan.decoded)
+    bad = [(record.row, PARSE, record) for record in undecoded] + [(int(good[record.row]), CONVERT, record) for record in converted.bad]
+    rejects = list(found.rejects)
+    for row, reason, record in sorted(bad, key=lambda item: item[0]):
+        place = f"record {found.numbers[row]}, byte {int(found.starts[row]) + part.first_offset}"
+        message = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
+        if not plan.options.lenient:
+            raise DataError(message[:290], source=part.path, place=place)
+        rejects.append(Reject(part.name, place, reason, message[:290]))
+    return Salvaged((converted.batch,) if converted.batch.num_rows else (), tuple(rejects))
 
 
 def _limited(parts: Iterator[Salvaged], limit: int | None) -> Iterator[Salvaged]:

@@ -10,11 +10,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from recordmill.records.convert import Step, output_schema
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
 from recordmill.shards.pieces import PIECE_BYTES, Piece, cut
+from recordmill.shards.resolve import Unresolved, resolve
 from recordmill.shards.schema_of import infer_schema
 
 PARQUET, NPY, NPZ, ARROW = "parquet", "npy", "npz", "arrow"
@@ -31,6 +33,7 @@ class ReadOptions:
 
     to: one of FORMATS. features: only these, in this order; None: all. split: only this one. limit: the first so many records of
     each split. file_bytes: uncompressed bytes of shards per Parquet or Arrow file. lenient: damaged records are rejects, not errors.
+    steps: conversions of features, in this order; one that depends on the records stands as an `Unresolved`.
     """
 
     to: str = PARQUET
@@ -39,6 +42,7 @@ class ReadOptions:
     limit: int | None = None
     file_bytes: int = FILE_BYTES
     lenient: bool = False
+    steps: tuple[Step | Unresolved, ...] = ()
 
     def __post_init__(self) -> None:
         if self.to not in FORMATS:
@@ -67,13 +71,18 @@ class Job:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """records: how many the jobs hold together, None where a stream does not tell before it is read. notes: for people."""
+    """schema: of the output. records: how many the jobs hold together, None where a stream does not tell before it is read. notes: for people.
+
+    decoded: what is decoded from the records; steps: what makes `schema` of it.
+    """
 
     files: tuple[ShardFile, ...]
     schema: Schema
     jobs: tuple[Job, ...]
     options: ReadOptions
     records: int | None
+    decoded: Schema
+    steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -92,7 +101,8 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
         known = known.select(options.features)
     by_split = {split: list(_pieces(catalog, split, options)) for split in catalog.splits}
     jobs = tuple(job for split, pieces in by_split.items() for job in _jobs(split, pieces, catalog.files, options))
-    return ReadPlan(catalog.files, known, jobs, options, _records(by_split, options), catalog.notes)
+    steps = resolve(options.steps, catalog.files, [piece for pieces in by_split.values() for piece in pieces], known, lenient=options.lenient)
+    return ReadPlan(catalog.files, output_schema(steps, known), jobs, options, _records(by_split, options), known, steps, catalog.notes)
 
 
 def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:

@@ -23,6 +23,15 @@ formats:
   npz      the same in one file per split, if it fits --memory
   arrow    Arrow IPC files, which memory-map
 
+conversions:
+  --decode-raw depth=float32[256,256]     little-endian, row-major (as tf.io.decode_raw); depth=>float32[256,256] is big-endian;
+                                          points=float32[-1,3] takes any number of points
+  --decode-tensor embedding               dtype and shape are those of the first record, which all others must have;
+                                          embedding=float32[-1,4] says them, with a first dimension that varies
+  --reshape boxes=[-1,4]                  a list to boxes of 4
+  --pad tokens=128:0                      lists to int64 [128], filled up with 0
+A record whose bytes or lengths do not fit is a bad one, named by file, record and byte (see --max-rejects).
+
 Nothing shows in DIR until all of it is written and every record is accounted for. The files don't depend on threads, memory or runner.
 With --runner the same runs as an Apache Beam pipeline; any flag that recordmill does not know is then handed to Beam.
 """
@@ -46,6 +55,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--features", metavar="A,B,...", help="only these, in this order; the others are skipped, not parsed")
     parser.add_argument("--split", metavar="NAME", help="only this split")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N records of each split")
+    _add_conversions(parser)
     parser.add_argument("--schema", metavar="FILE", help="a schema.pbtxt (TensorFlow Metadata) that says what the records hold")
     parser.add_argument("--max-rejects", default="0", metavar="N|P%%", help="how many records may be unusable (default 0); they are listed in DIR/rejects")
     parser.add_argument("--overwrite", action="store_true", help="replace the result that DIR holds")
@@ -55,6 +65,15 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--runner", metavar="RUNNER", help="run as a Beam pipeline on this runner (default: threads of this process, without Beam)")
     parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
     parser.add_argument("--json", action="store_true", help="print a machine-readable summary on stdout")
+
+
+def _add_conversions(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("conversions (each may be given for several features; done in this order)")
+    group.add_argument("--decode-tensor", action="append", metavar="FEATURE[=DTYPE[SHAPE]]", help="bytes written by tf.io.serialize_tensor to a tensor")
+    group.add_argument("--decode-raw", action="append", metavar="FEATURE=DTYPE[SHAPE]", help="bytes that are an array's memory to that array")
+    group.add_argument("--reshape", action="append", metavar="FEATURE=[SHAPE]", help="the same values in another shape; -1: what follows, or varies")
+    group.add_argument("--pad", action="append", metavar="FEATURE=LENGTH:VALUE", help="a list to a fixed length; a longer one is a bad record")
+    group.add_argument("--pad-or-cut", action="append", metavar="FEATURE=LENGTH:VALUE", help="the same, but a longer one loses its end")
 
 
 def run(args: argparse.Namespace) -> int:

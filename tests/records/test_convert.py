@@ -1,0 +1,173 @@
+"""Conversions of columns against NumPy on the same rows: values, what is missing, and which records are bad and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recordmill.records.columns import to_numpy
+from recordmill.records.convert import Converted, DecodeRaw, Pad, Reshape, Step, convert, output_schema
+from recordmill.records.ragged import Ragged
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import UsageError
+from recordmill.schemas.feature import ITEM_BYTES, Feature, Schema
+
+IDS = Feature("id", "int64", (), True)
+
+
+def converted(feature: Feature, values: list[Any], *steps: Step) -> tuple[Converted, pa.Array]:
+    """The values behind the steps, checked to be a valid batch; beside them stands a column that must keep in step."""
+    schema = Schema((IDS, feature))
+    arrow = to_arrow(schema)
+    batch = pa.RecordBatch.from_arrays([pa.array(range(len(values)), pa.int64()), pa.array(values, arrow.field(feature.name).type)], schema=arrow)
+    result = convert(steps, batch, schema)
+    result.batch.validate(full=True)
+    assert result.batch.schema == to_arrow(output_schema(steps, schema))
+    assert result.batch.column(0).to_pylist() == result.rows.tolist()
+    assert sorted([*result.rows.tolist(), *(record.row for record in result.bad)]) == list(range(len(values)))
+    return result, result.batch.column(1)
+
+
+@pytest.mark.parametrize("dtype", sorted(ITEM_BYTES))
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_raw_bytes_of_every_dtype(dtype: str, order: str) -> None:
+    rng = np.random.default_rng(1)
+    stored = {"bool": "u1", "bfloat16": "u2"}.get(dtype, dtype)
+    arrays = [(rng.integers(0, 2, (2, 3)) if dtype == "bool" else rng.integers(0, 100, (2, 3))).astype(np.dtype(stored).newbyteorder(order)) for _ in range(5)]
+    if dtype == "bfloat16":
+        arrays = [(array.astype(np.float32).view(np.uint32) >> 16).astype(f"{order}u2") for array in arrays]
+    step = DecodeRaw("x", dtype, (2, 3), order == ">")
+    result, column = converted(Feature("x", "bytes", (), True), [array.tobytes() for array in arrays], step)
+    got = to_numpy(column, step.output(Feature("x", "bytes", (), True)))
+    expected = np.stack(arrays)
+    if dtype == "bfloat16":
+        expected = (expected.astype(np.uint32) << 16).view(np.float32)
+    assert got.dtype == np.dtype({"bfloat16": "float32"}.get(dtype, dtype))
+    assert np.array_equal(got, expected)
+    assert not result.bad
+
+
+def test_raw_bytes_that_are_missing_or_of_wrong_size() -> None:
+    good = [np.arange(i, i + 4, dtype="<f4").tobytes() for i in range(4)]
+    values = [good[0], None, good[1][:-1], good[2], b"", good[3] + b"\0", None]
+    result, column = converted(Feature("x", "bytes"), values, DecodeRaw("x", "float32", (2, 2)))
+    assert column.to_pylist() == [[0, 1, 2, 3], None, [2, 3, 4, 5], None]
+    assert [(record.row, record.reason) for record in result.bad] == [
+        (row, f"{size} bytes, which are no float32 [2, 2] of 16 bytes") for row, size in [(2, 15), (4, 0), (5, 17)]
+    ]
+
+
+def test_raw_bytes_of_any_number_of_items() -> None:
+    arrays = [np.arange(3 * rows, dtype="<i2").reshape(rows, 3) for rows in (2, 0, 1)]
+    result, column = converted(
+        Feature("x", "bytes"), [arrays[0].tobytes(), None, arrays[1].tobytes(), b"abc", arrays[2].tobytes()], DecodeRaw("x", "int16", (None, 3))
+    )
+    assert column.to_pylist() == [arrays[0].tolist(), None, [], arrays[2].tolist()]
+    assert [record.reason for record in result.bad] == ["3 bytes, which are no int16 [?, 3] of 6 bytes an item"]
+
+
+def test_a_scalar_and_text_as_raw_bytes() -> None:
+    """Inference takes bytes that happen to be UTF-8 for text."""
+    _, column = converted(Feature("x", "string"), ["\0\0\0\0\0\0\0\0", None, "\1\0\0\0\0\0\0\0"], DecodeRaw("x", "int64", ()))
+    assert column.to_pylist() == [0, None, 1]
+
+
+def test_lists_reshaped() -> None:
+    result, column = converted(Feature("x", "float32", (None,)), [list(range(8)), None, [], [1, 2, 3], [5, 6, 7, 8]], Reshape("x", (None, 4)))
+    assert column.to_pylist() == [[[0, 1, 2, 3], [4, 5, 6, 7]], None, [], [[5, 6, 7, 8]]]
+    assert [(record.row, record.reason) for record in result.bad] == [(3, "3 values, which do not go into [-1, 4]")]
+    result, column = converted(Feature("x", "string", (None,)), [list("abcd"), None, list("abc")], Reshape("x", (2, 2)))
+    assert column.to_pylist() == [list("abcd"), None]
+    assert result.bad[0].reason == "3 values, which do not go into [2, 2]"
+
+
+def test_tensors_reshaped() -> None:
+    feature = Feature("x", "int64", (2, 6))
+    step = Reshape("x", (3, None))
+    _, column = converted(feature, [list(range(12)), None], step)
+    assert step.output(feature).shape == (3, 4)
+    assert column.to_pylist() == [list(range(12)), None]
+    _, column = converted(Feature("x", "int64", (1,), True), [[4]], Reshape("x", ()))
+    assert column.to_pylist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "fill"),
+    [
+        ("int64", "-1", -1),
+        ("float32", "0.5", 0.5),
+        ("float16", "2", 2.0),
+        ("uint8", 7, 7),
+        ("bool", "1", True),
+        ("string", "<pad>", "<pad>"),
+        ("bytes", "", b""),
+    ],
+)
+def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
+    item = {"bool": True, "string": "a", "bytes": b"a"}.get(dtype, 1)
+    if dtype == "float16":
+        item = np.float16(1)
+    result, column = converted(Feature("x", dtype, (None,)), [[item], None, [], [item] * 3, [item] * 4], Pad("x", 3, value))
+    assert column.to_pylist() == [[item, fill, fill], None, [fill] * 3, [item] * 3]
+    assert result.bad[0].reason == "4 items, more than the 3 to pad to (--pad-or-cut drops the others)"
+    _, column = converted(Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cut=True))
+    assert column.to_pylist() == [[item] * 3]
+
+
+@given(st.lists(st.none() | st.lists(st.integers(-100, 100), max_size=6), max_size=20))
+def test_padding_equals_to_padded(rows: list[list[int] | None]) -> None:
+    """Also of vectors, and cut: the oracle is `Ragged.to_padded` on the same column."""
+    feature = Feature("x", "int32", (None, 2))
+    pairs = [None if row is None else [[item, -item] for item in row] for row in rows]
+    result, column = converted(feature, pairs, Pad("x", 4, "9", cut=True))
+    assert not result.bad
+    plain = to_numpy(pa.array(pairs, to_arrow(Schema((feature,))).field(0).type), feature)
+    assert isinstance(plain, Ragged)
+    expected = plain.to_padded(4, 9)
+    got = to_numpy(column, Feature("x", "int32", (4, 2)))
+    assert got.shape == (len(rows), 4, 2)
+    assert column.is_valid().to_pylist() == [row is not None for row in rows]
+    for i, row in enumerate(rows):
+        if row is not None:
+            assert np.array_equal(got[i], expected[i])
+
+
+def test_steps_follow_each_other_and_bad_records_add_up() -> None:
+    lists = [[1, 2, 3, 4], [1, 2, 3], [1, 2] * 5, None, [], [7, 8]]
+    result, column = converted(Feature("x", "int64", (None,)), lists, Reshape("x", (None, 2)), Pad("x", 2, "0"))
+    assert column.to_pylist() == [[1, 2, 3, 4], None, [0, 0, 0, 0], [7, 8, 0, 0]]
+    assert [record.row for record in result.bad] == [1, 2]
+
+
+def test_slices_are_converted_as_whole_columns_are() -> None:
+    feature = Feature("x", "int64", (None,))
+    whole = pa.array([[1], None, [1, 2], [3, 4, 5], []] * 3, pa.large_list(pa.int64()))
+    for step in (Pad("x", 3, "0"), Reshape("x", (None,))):
+        expected, _ = step.convert(whole, feature)
+        got, _ = step.convert(whole.slice(2, 9), feature)
+        assert got.to_pylist() == expected.to_pylist()[2:11]
+
+
+@pytest.mark.parametrize(
+    ("feature", "step", "message"),
+    [
+        (Feature("y", "int64"), Reshape("x", (1,)), "no feature 'x' to convert"),
+        (Feature("x", "int64"), DecodeRaw("x", "float32", (2,)), "only a single bytes value"),
+        (Feature("x", "bytes", (None,)), DecodeRaw("x", "float32", (2,)), "only a single bytes value"),
+        (Feature("x", "int64", (None, None)), Reshape("x", (4,)), "lists of lists"),
+        (Feature("x", "int64", (None,)), Reshape("x", (4, None)), "only the first dimension can be -1"),
+        (Feature("x", "int64", (6,)), Reshape("x", (None, 4)), "does not go into"),
+        (Feature("x", "int64", (6,)), Pad("x", 4, "0"), "only a list of variable length"),
+        (Feature("x", "int8", (None,)), Pad("x", 4, "300"), "'300' is no int8"),
+        (Feature("x", "int64", (None,)), Pad("x", 4, "0.5"), "'0.5' is no int64"),
+        (Feature("x", "bool", (None,)), Pad("x", 4, "2"), "'2' is no bool"),
+    ],
+)
+def test_what_can_not_be_converted_is_refused_before_any_record(feature: Feature, step: Step, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        output_schema([step], Schema((feature,)))

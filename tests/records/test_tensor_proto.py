@@ -1,0 +1,116 @@
+"""TensorProtos that TensorFlow wrote, in its own ways of writing them, equal what it parses; damaged ones are refused, never read amiss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from recordmill.records.columns import to_numpy
+from recordmill.records.convert import DecodeTensor
+from recordmill.records.tensor_proto import DTYPES, first_header
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import Feature
+
+BYTES = Feature("x", "bytes")
+
+
+def decoded(payloads: list[bytes | None], dtype: str, shape: tuple[int | None, ...]) -> tuple[pa.Array, dict[int, str]]:
+    column, faults = DecodeTensor("x", dtype, shape).convert(pa.array(payloads, pa.large_binary()), BYTES)
+    column.validate(full=True)
+    return column, dict(faults)
+
+
+def varint(number: int) -> bytes:
+    number &= 2**64 - 1
+    result = b""
+    while number > 127:
+        result += bytes([number & 127 | 128])
+        number >>= 7
+    return result + bytes([number])
+
+
+def proto(dtype: int, shape: tuple[int, ...], content: bytes | None, extra: bytes = b"") -> bytes:
+    dims = b"".join(b"\x12" + varint(len(dim)) + dim for dim in (b"\x08" + varint(size) for size in shape))
+    body = b"\x08" + varint(dtype) + b"\x12" + varint(len(dims)) + dims
+    return body + (b"" if content is None else b"\x22" + varint(len(content)) + content) + extra
+
+
+@pytest.mark.parametrize("number", sorted(DTYPES))
+def test_tensors_from_tensorflow(number: int) -> None:
+    tf = pytest.importorskip("tensorflow")
+    dtype = DTYPES[number]
+    rng = np.random.default_rng(2)
+    arrays = [
+        rng.integers(0 if dtype.startswith(("u", "b")) else -9, 2 if dtype == "bool" else 9, (3, 4)).astype(tf.dtypes.as_dtype(number).as_numpy_dtype)
+        for _ in range(4)
+    ]
+    payloads = [tf.io.serialize_tensor(array).numpy() for array in arrays]
+    payloads += [tf.make_tensor_proto(array).SerializeToString() for array in arrays]
+    payloads += [tf.compat.v1.make_tensor_proto(arrays[0].ravel()[0], shape=(3, 4)).SerializeToString()]  # one value, repeated
+    assert first_header(payloads[0]) == (dtype, (3, 4))
+    column, faults = decoded(payloads, dtype, (3, 4))
+    assert not faults
+    got = to_numpy(column, Feature("x", dtype, (3, 4), True))
+    for row, payload in zip(got, payloads, strict=True):
+        assert np.array_equal(row, tf.io.parse_tensor(payload, tf.dtypes.as_dtype(number)).numpy().astype(row.dtype))
+
+
+def test_scalars_empty_tensors_and_varying_lengths() -> None:
+    tf = pytest.importorskip("tensorflow")
+    payloads = [tf.io.serialize_tensor(np.float32(2.5)).numpy(), tf.make_tensor_proto(1.5).SerializeToString(), None]
+    assert decoded(payloads, "float32", ())[0].to_pylist() == [2.5, 1.5, None]
+    arrays = [np.arange(2 * rows, dtype=np.int32).reshape(rows, 2) for rows in (3, 0, 1)]
+    column, faults = decoded([tf.io.serialize_tensor(array).numpy() for array in arrays], "int32", (None, 2))
+    assert column.to_pylist() == [array.tolist() for array in arrays]
+    assert not faults
+
+
+def test_negative_numbers_in_typed_lists() -> None:
+    for dtype, number, field in (("int8", 6, 7), ("int32", 3, 7), ("int64", 9, 10)):
+        payload = proto(number, (3,), None, varint(field << 3) + varint(-5) + varint(field << 3 | 2) + varint(len(varint(-6))) + varint(-6))
+        assert decoded([payload], dtype, (3,))[0].to_pylist() == [[-5, -6, -6]]
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "no TensorProto"), (b"\xff" * 20, "no TensorProto"), (b"JFIF", "no TensorProto"),
+        (proto(1, (2,), bytes(8))[:-1], "no TensorProto"),
+        (proto(1, (2,), bytes(7)), "a tensor float32 [2] with 7 bytes of content"),
+        (proto(1, (3,), bytes(12)), "a tensor float32 [3] where float32 [2] is expected"),
+        (proto(3, (2,), bytes(8)), "a tensor int32 [2] where float32 [2] is expected"),
+        (proto(7, (2,), None), "a tensor of DataType 7 [2] where float32 [2] is expected"),
+        (proto(1, (2, 1), bytes(8)), "a tensor float32 [2, 1] where float32 [2] is expected"),
+        (proto(1, (2,), None), "0 values where the shape needs 2"),
+        (proto(1, (2,), None, b"\x2a\x0c" + bytes(12)), "3 values where the shape needs 2"),
+        (proto(1, (2**62,), bytes(8)), f"a tensor float32 [{2**62}] where float32 [2] is expected"),
+        (proto(1, (-1,), bytes(8)), "no TensorProto"),
+        (proto(1, (1,) * 9, bytes(4)), "no TensorProto"),
+    ],
+)  # fmt: skip
+def test_bad_tensors_are_named(payload: bytes, reason: str) -> None:
+    good = proto(1, (2,), np.array([1, 2], "<f4").tobytes())
+    column, faults = decoded([good, payload, None, good], "float32", (2,))
+    assert faults == {1: reason}
+    assert column.to_pylist() == [[1, 2], None, [1, 2]]
+
+
+def test_every_cut_and_flip_is_refused_or_keeps_its_shape() -> None:
+    """Nothing crashes, and what is accepted has the dtype and the size that was asked for."""
+    payload = proto(1, (2, 2), np.arange(4, dtype="<f4").tobytes())
+    damaged: list[Any] = [payload[:cut] for cut in range(len(payload))]
+    damaged += [payload[:at] + bytes([payload[at] ^ 1 << bit]) + payload[at + 1 :] for at in range(len(payload)) for bit in range(8)]
+    column, faults = decoded(damaged, "float32", (2, 2))
+    assert len(column) + len(faults) == len(damaged)
+    assert set(range(len(payload))) <= set(faults)
+    assert pa.types.is_fixed_size_list(column.type)
+
+
+def test_only_numbers_have_a_header() -> None:
+    with pytest.raises(DataError, match="tensor of strings"):
+        first_header(proto(7, (2,), None))
+    with pytest.raises(DataError, match="no TensorProto"):
+        first_header(b"x")
