@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.reader.contents import Contents, suggestions
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.findings import PRESENCE, Finding, conflicting, findings, usable, where
 from recordmill.reader.show import show_value
@@ -36,7 +37,7 @@ class FeatureStats:
 
     lengths: (least, most) items of the first variable dimension. sizes: (least, most) bytes of a text or binary value. values: (least,
     most) of the numbers. Each is None where there is no such thing. examples: the first few distinct values, as people read them.
-    missing_at: the first record without the feature, if there is one.
+    missing_at: the first record without the feature, if there is one. contents: what binary values look like.
     """
 
     rows: int = 0
@@ -46,12 +47,14 @@ class FeatureStats:
     values: Range | None = None
     examples: tuple[str, ...] = ()
     missing_at: Place | None = None
+    contents: Contents | None = None
 
     def __add__(self, other: FeatureStats) -> FeatureStats:
         examples = tuple(dict.fromkeys(self.examples + other.examples))[:_EXAMPLES]
         ranges = (_widest(self.lengths, other.lengths), _widest(self.sizes, other.sizes), _widest(self.values, other.values))
         missing_at = other.missing_at if self.missing_at is None else self.missing_at
-        return FeatureStats(self.rows + other.rows, self.present + other.present, *ranges, examples, missing_at)
+        contents = other.contents if self.contents is None else self.contents if other.contents is None else self.contents + other.contents
+        return FeatureStats(self.rows + other.rows, self.present + other.present, *ranges, examples, missing_at, contents)
 
     @classmethod
     def of(cls, column: pa.Array, feature: Feature, first: Place = ("", 0)) -> FeatureStats:
@@ -65,7 +68,8 @@ class FeatureStats:
         head = column.slice(0, _LOOKED_AT)
         examples = tuple(dict.fromkeys(show_value(head.slice(row, 1), feature) for row in range(len(head)) if head[row].is_valid))[:_EXAMPLES]
         missing_at = (first[0], first[1] + pc.index(column.is_null(), True).as_py()) if column.null_count else None
-        return cls(len(column), len(column) - column.null_count, lengths, sizes, numbers, examples, missing_at)
+        contents = Contents.of(values) if feature.dtype == "bytes" and sizes is not None and sizes[1] > 1 else None  # single bytes look like nothing
+        return cls(len(column), len(column) - column.null_count, lengths, sizes, numbers, examples, missing_at, contents)
 
 
 def _range(values: pa.Array) -> Range | None:
@@ -107,16 +111,28 @@ class Summary:
     findings: tuple[Finding, ...] = ()
     conflicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
+    def guesses(self) -> dict[str, list[str]]:
+        """Of binary features whose values are all equally long: the arrays that they may be the memory of, as `float32[64,64,3]`. Only guesses."""
+        whole = {name: stats.values for name, stats in self.features.items() if self.schema[name].kind == "int64" and not self.schema[name].shape}
+        sizes = {name: span[0] for name, span in whole.items() if span is not None and span[0] == span[1] and isinstance(span[0], int)}
+        found = {}
+        for name, stats in self.features.items():
+            if stats.contents is not None and stats.sizes is not None and stats.sizes[0] == stats.sizes[1] and not self.schema[name].shape:
+                found[name] = suggestions(stats.contents, stats.sizes[0], sizes)
+        return {name: texts for name, texts in found.items() if texts}
+
     @property
     def records(self) -> int:
         return sum(split["records"] for split in self.splits.values())
 
     def to_json(self) -> dict[str, Any]:
+        guesses = self.guesses()
         features = [
             {
                 "name": feature.name, "dtype": feature.dtype, "shape": list(feature.shape), "kind": feature.kind, "required": feature.required,
                 "classes": None if feature.classes is None else list(feature.classes), "present": stats.present, "lengths": stats.lengths,
                 "sizes": stats.sizes, "values": stats.values, "examples": list(stats.examples),
+                "contents": None if stats.contents is None else stats.contents.to_json(), "may_be": guesses.get(feature.name, []),
             }
             for feature in self.schema
             for stats in [self.features[feature.name]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from shlex import quote
 from typing import Any
 
 _SHOWN = 20  # findings; the others are in the JSON
@@ -22,6 +23,9 @@ Python source; reader, a whole Python program that needs TensorFlow only, gives 
 
 Features are inferred where no schema is known. What differs from record to record (kinds, numbers of values, presence) is listed with file and
 record; features that no schema fits are shown as conflicts, and `read` stops at them.
+
+Binary values are looked at (some of each batch): encoded images and their sizes, serialized tensors and Examples, known file formats. An array's bytes
+can't be told from any others: values of one length give a guess, which is never acted upon.
 
 Every record is read, so ranges and presence are exact; --sample looks at fewer, and the report says at which.
 """
@@ -113,6 +117,7 @@ def lines(summary: Any) -> Iterator[str]:
         yield from (f"  {refusal}" for refusal in summary.refusals)
     yield from _findings("no schema fits all records:", [finding for finding in summary.findings if finding.conflict])
     yield from _findings("differs from record to record:", [finding for finding in summary.findings if not finding.conflict])
+    yield from _contents(summary)
     for note in summary.notes:
         yield f"note: {note}"
 
@@ -123,6 +128,18 @@ def _findings(title: str, found: Sequence[Any]) -> Iterator[str]:
         yield from (f"  {finding}" for finding in found[:_SHOWN])
     if len(found) > _SHOWN:
         yield f"  ... and {len(found) - _SHOWN:,} more (--json lists all)"
+
+
+def _contents(summary: Any) -> Iterator[str]:
+    """How `read` can be told what binary values are."""
+    for name, texts in summary.guesses().items():
+        size = summary.features[name].sizes[0]
+        yield f"{name}: always {size:,} bytes, which may be an array; if it is: --decode-raw {quote(f'{name}={texts[0]}')}"
+        if len(texts) > 1:
+            yield f"  or {', '.join(texts[1:])}"
+    for name, stats in summary.features.items():
+        if stats.contents is not None and any(kind.startswith("TensorProto") for kind in stats.contents.kinds):
+            yield f"{name}: written by tf.io.serialize_tensor; read it with --decode-tensor {quote(name)}"
 
 
 def _conflicts(summary: Any) -> Iterator[tuple[str, ...]]:
@@ -141,6 +158,7 @@ def _row(summary: Any, feature: Any) -> tuple[str, ...]:
         _range("length", stats.lengths),
         _range("bytes", stats.sizes) if stats.lengths is None or stats.sizes is not None else "",
         _range("", stats.values),
+        "" if stats.contents is None else stats.contents.describe(),
     ]
     raw = ", raw" if feature.raw else ""
     return (feature.name, feature.describe(), feature.kind + raw, present if stats.rows else "-", "; ".join(filter(None, ranges)), " | ".join(stats.examples))
