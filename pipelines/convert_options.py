@@ -6,13 +6,15 @@ import re
 from collections.abc import Sequence
 
 from recordmill.records.convert import DecodeRaw, DecodeTensor, Pad, Reshape, Step
+from recordmill.records.decode_images import MODES
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import ITEM_BYTES
-from recordmill.shards.resolve import Unresolved
+from recordmill.shards.resolve import AnyImages, AnyTensor, Unresolved
 
 _TYPED = re.compile(r"(?s)(.+)=([<>]?)(\w+)(?:\[([-\d,\s]*)\])?")
 _SHAPED = re.compile(r"(?s)(.+)=\[([-\d,\s]*)\]")
 _PADDED = re.compile(r"(?s)(.+?)=(\d+):(.*)")
+_MAX_RESIZED = 1 << 24  # 16 million pixels
 Specs = Sequence[str] | str | None
 
 
@@ -34,6 +36,41 @@ def parse_steps(
     return (*decoded, *shaped, *padded)
 
 
+def parse_images(
+    features: Sequence[str] | str | bool | None, resize: str | tuple[int, int] | None, channels: int | None, *, ragged: bool
+) -> tuple[AnyImages, ...]:
+    """The steps of `--decode-images [FEATURE,...] --resize HxW --channels N`; features True: those that hold images.
+
+    ragged: whether images of several sizes can be written.
+
+    Raises:
+        UsageError: a size or a number of channels that can't be served.
+    """
+    if not features:
+        if resize is not None or channels is not None:
+            raise UsageError(f"{'--resize' if resize is not None else '--channels'} needs --decode-images")
+        return ()
+    channels = 3 if channels is None else channels
+    if channels not in MODES:
+        raise UsageError(f"--channels {channels}: 1 (gray), 3 (RGB) or 4 (RGBA)")
+    size = _size(resize)
+    if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED):
+        raise UsageError(f"--resize {resize}: 1 to {_MAX_RESIZED} pixels")
+    if features is True:
+        return (AnyImages(None, size, channels, ragged),)
+    names = features.split(",") if isinstance(features, str) else features
+    return tuple(AnyImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names))
+
+
+def _size(resize: str | tuple[int, int] | None) -> tuple[int, int] | None:
+    if resize is None or not isinstance(resize, str):
+        return resize
+    match = re.fullmatch(r"(\d+)[xX×](\d+)", resize.strip())
+    if match is None:
+        raise UsageError(f"--resize {resize}: HEIGHTxWIDTH in pixels, as in 224x224")
+    return int(match[1]), int(match[2])
+
+
 def _listed(specs: Specs) -> Sequence[str]:
     return [specs] if isinstance(specs, str) else specs or ()
 
@@ -51,7 +88,7 @@ _KNOWN = f"a dtype is one of {', '.join(ITEM_BYTES)}"
 def _tensor(text: str) -> DecodeTensor | Unresolved:
     match = _TYPED.fullmatch(text)
     if match is None:
-        return Unresolved(text)
+        return AnyTensor(text)
     if match[2] or match[3] not in ITEM_BYTES:
         raise UsageError(f"--decode-tensor {text}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; {_KNOWN}")
     return DecodeTensor(match[1], match[3], _shape(match[4] or "", f"--decode-tensor {text}"))

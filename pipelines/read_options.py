@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recordmill.pipelines.convert_options import Specs, parse_steps
+from recordmill.pipelines.convert_options import Specs, parse_images, parse_steps
 from recordmill.pipelines.sizes import parse_size
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.read_plan import ReadOptions, default_threads
+from recordmill.shards.read_plan import NPY, NPZ, ReadOptions, default_threads
 from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import read_range
 
@@ -50,11 +50,15 @@ def make_settings(
     reshape: Specs = None,
     pad: Specs = None,
     pad_or_cut: Specs = None,
+    decode_images: Sequence[str] | str | bool | None = None,
+    resize: str | tuple[int, int] | None = None,
+    channels: int | None = None,
     **unknown: Any,
 ) -> ReadSettings:
     """Settings from what the command line or a Python caller gives.
 
     decode_raw, decode_tensor, reshape, pad, pad_or_cut: one or several conversions, written as on the command line.
+    decode_images: True, or the features that hold images; resize: "HxW" or (height, width).
 
     Raises:
         UsageError: an option's value can't be served. TypeError: there is no such option.
@@ -64,7 +68,8 @@ def make_settings(
     budget = RejectBudget.parse(max_rejects)
     memory_bytes = parse_size(memory, "--memory")
     chosen = _names(features)
-    steps = parse_steps(decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut)
+    images = parse_images(decode_images, resize, channels, ragged=to not in (NPY, NPZ))
+    steps = images + parse_steps(decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut)
     plan = ReadOptions(to, chosen, split, limit, parse_size(file_size, "--file-size"), lenient=budget != RejectBudget(), steps=steps)
     if threads < 0:
         raise UsageError(f"--threads {threads}: 0 (one per core) or more")

@@ -14,6 +14,7 @@ import numpy as np
 from recordmill.records.columns import is_bytes
 from recordmill.records.convert import convert
 from recordmill.records.decode import decode_lenient
+from recordmill.records.decode_images import DecodeImages
 from recordmill.records.frames import HEADER_BYTES
 from recordmill.schemas.errors import DataError, Reject
 from recordmill.schemas.feature import ITEM_BYTES, Schema
@@ -25,6 +26,7 @@ from recordmill.shards.salvage import PARSE, Found, Salvaged, frames_of, salvage
 
 CONVERT = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
 _SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
+_IMAGES_BYTES = 1 << 20  # 1 MiB encoded is some 20 MiB of pixels, where no common size says it better
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,9 @@ def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Sal
     if not plan.steps:
         return thread_map(lambda load: _decoded(plan, load), work, threads)
     rows = max(_SLICE_BYTES // row_bytes(plan.schema), 1)
+    limit = _IMAGES_BYTES if any(isinstance(step, DecodeImages) and step.height is None for step in plan.steps) else 0
     found = thread_map(lambda load: _frames(load, plan.options.lenient), work, threads)
-    return thread_map(lambda part: _converted(plan, part), (part for whole in found for part in _cut(whole, rows)), threads)
+    return thread_map(lambda part: _converted(plan, part), (part for whole in found for part in _cut(whole, rows, limit)), threads)
 
 
 def row_bytes(schema: Schema) -> int:
@@ -76,14 +79,19 @@ def _frames(load: Load, lenient: bool) -> Slice:
     )
 
 
-def _cut(whole: Slice, rows: int) -> Iterator[Slice]:
-    """Slices of so many records; the rejects go with the first one."""
+def _cut(whole: Slice, rows: int, limit: int) -> Iterator[Slice]:
+    """Slices of at most so many records and, unless limit is 0, bytes (or one record); the rejects go with the first one."""
     found = whole.found
     rejects = found.rejects
-    for start in range(0, max(len(found.starts), 1), rows):
-        part = slice(start, start + rows)
+    ends = np.cumsum(found.lengths)
+    start = 0
+    while start < max(len(found.starts), 1):
+        stop = start + rows
+        if limit and start < len(ends):
+            stop = min(stop, max(int(np.searchsorted(ends, (ends[start - 1] if start else 0) + limit, "right")), start + 1))
+        part = slice(start, stop)
         yield replace(whole, found=Found(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects))
-        rejects = ()
+        start, rejects = stop, ()
 
 
 def _converted(plan: ReadPlan, part: Slice) -> Salvaged:

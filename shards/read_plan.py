@@ -16,7 +16,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
 from recordmill.shards.pieces import PIECE_BYTES, Piece, cut
-from recordmill.shards.resolve import Unresolved, resolve
+from recordmill.shards.resolve import Records, Unresolved, resolve
 from recordmill.shards.schema_of import infer_schema
 
 PARQUET, NPY, NPZ, ARROW = "parquet", "npy", "npz", "arrow"
@@ -101,7 +101,8 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
         known = known.select(options.features)
     by_split = {split: list(_pieces(catalog, split, options)) for split in catalog.splits}
     jobs = tuple(job for split, pieces in by_split.items() for job in _jobs(split, pieces, catalog.files, options))
-    steps = resolve(options.steps, catalog.files, [piece for pieces in by_split.values() for piece in pieces], known, lenient=options.lenient)
+    records = Records(catalog.files, [piece for pieces in by_split.values() for piece in pieces], known, options.lenient, threads)
+    steps = resolve(options.steps, records)
     return ReadPlan(catalog.files, output_schema(steps, known), jobs, options, _records(by_split, options), known, steps, catalog.notes)
 
 

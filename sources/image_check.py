@@ -114,7 +114,7 @@ def check_decode(data: npt.NDArray[np.uint8], header: ImageHeader) -> None:
         BadImage: reason `decode`, with what Pillow says.
     """
     try:
-        with _open(data.data, header.format) as image:
+        with open_image(data.data, header.format) as image:
             for frame in range(getattr(image, "n_frames", 1)):
                 image.seek(frame)
                 image.load()
@@ -122,7 +122,7 @@ def check_decode(data: npt.NDArray[np.uint8], header: ImageHeader) -> None:
         raise BadImage(DECODE, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
 
 
-def _open(view: memoryview, name: str) -> Image.Image:
+def open_image(view: memoryview, name: str) -> Image.Image:
     """The plugin's own image object: `Image.open` would try other formats, and apply a limit of its own that is global to the process."""
     # Imported here, since only this check needs Pillow; the plugins register themselves.
     from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401

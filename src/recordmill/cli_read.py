@@ -24,6 +24,9 @@ formats:
   arrow    Arrow IPC files, which memory-map
 
 conversions:
+  --decode-images --resize 224x224        JPEG, PNG, GIF, BMP, WebP and TIFF, the first frame, without applying an EXIF rotation; the INPUTs stand before it.
+                                          Without --resize images of one size are [height, width, channels]; of several sizes lists of rows of pixels
+                                          in Parquet and Arrow, and an error in NumPy. 16 bits are cut to the upper 8. At most 67 million pixels each
   --decode-raw depth=float32[256,256]     little-endian, row-major (as tf.io.decode_raw); depth=>float32[256,256] is big-endian;
                                           points=float32[-1,3] takes any number of points
   --decode-tensor embedding               dtype and shape are those of the first record, which all others must have;
@@ -69,6 +72,15 @@ def add_parser(commands: Any) -> None:
 
 def _add_conversions(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("conversions (each may be given for several features; done in this order)")
+    group.add_argument(
+        "--decode-images",
+        nargs="?",
+        const=True,
+        metavar="FEATURES",
+        help="encoded images to uint8 [height, width, channels]; default: all features that hold them",
+    )
+    group.add_argument("--resize", metavar="HxW", help="bring the images to one size (bilinear, antialiased)")
+    group.add_argument("--channels", type=int, metavar="N", help="1 gray, 3 RGB (default) or 4 RGBA")
     group.add_argument("--decode-tensor", action="append", metavar="FEATURE[=DTYPE[SHAPE]]", help="bytes written by tf.io.serialize_tensor to a tensor")
     group.add_argument("--decode-raw", action="append", metavar="FEATURE=DTYPE[SHAPE]", help="bytes that are an array's memory to that array")
     group.add_argument("--reshape", action="append", metavar="FEATURE=[SHAPE]", help="the same values in another shape; -1: what follows, or varies")

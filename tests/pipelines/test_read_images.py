@@ -1,0 +1,160 @@
+"""Encoded images to arrays in a whole read, against Pillow one by one: sizes, modes, missing ones, and what can't be decoded."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_data_set import write_data_set
+from PIL import Image
+
+from recordmill.__main__ import main
+from recordmill.pipelines.dry_run import dry_run
+from recordmill.pipelines.read import read
+from recordmill.records import decode_images
+from recordmill.records.decode_images import DecodeImages
+from recordmill.records.npy_writer import open_columns
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards import pieces
+
+SCHEMA = Schema((Feature("image", "bytes"), Feature("label", "int64", (), True), Feature("other", "bytes", (), True)))
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces.cut, "__defaults__", (10_000,))
+
+
+def encoded(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RGB") -> bytes:
+    """Noise of (width, height)."""
+    noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    into = io.BytesIO()
+    Image.fromarray(noise).convert(mode).save(into, name)
+    return into.getvalue()
+
+
+def write(tmp_path: Path, images: list[bytes | None]) -> Path:
+    arrow = to_arrow(SCHEMA)
+    columns = [pa.array(images, arrow.field(0).type), pa.array(range(len(images)), pa.int64()), pa.array([b"\0no image"] * len(images), pa.large_binary())]
+    return write_data_set(tmp_path / "out", {"train": pa.table(columns, schema=arrow)}, SCHEMA, shards=2)
+
+
+def plain(image: bytes, mode: str = "RGB", size: tuple[int, int] | None = None) -> np.ndarray[Any, Any]:
+    opened = Image.open(io.BytesIO(image)).convert(mode)
+    pixels = np.asarray(opened if size is None else opened.resize(size, Image.Resampling.BILINEAR))
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
+    """Tutorial: images and labels to [n, height, width, 3] and [n]."""
+    images = [encoded((9, 7), seed, name) for seed, name in enumerate(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"] * 5)]
+    out = write(tmp_path, [*images, None])
+    assert dry_run(out, to="npy", decode_images=True).columns[0].shape == (31, 7, 9, 3)
+    result = read(out, tmp_path / "to", to="npy", decode_images=True)
+    columns = open_columns(result.paths[0])
+    pixels = np.load(result.paths[0] / "image.npy", mmap_mode="r")
+    assert (pixels.shape, pixels.dtype) == ((31, 7, 9, 3), np.uint8)
+    assert np.array_equal(pixels[:30], [plain(image) for image in images])
+    assert columns["image"].mask[30].all()
+    assert columns["label"].tolist() == list(range(31))
+    assert columns["other"].to_list() == [b"\0no image"] * 31
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
+def test_resizing_and_channels(tmp_path: Path, channels: int, mode: str) -> None:
+    images = [encoded((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5]) for seed in range(15)]
+    out = write(tmp_path, list(images))
+    trees = []
+    for number, options in enumerate([{"threads": 1}, {"threads": 4}, {"runner": "FnApiRunner"}]):
+        result = read(out, tmp_path / str(number), to="npy", decode_images="image", resize="8x6", channels=channels, **options)
+        trees.append({path.name: path.read_bytes() for path in sorted(result.paths[0].iterdir())})
+    assert trees[0] == trees[1] == trees[2]
+    pixels = np.load(result.paths[0] / "image.npy")
+    assert np.array_equal(pixels, [plain(image, mode, (6, 8)) for image in images])
+
+
+def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_one_array(tmp_path: Path) -> None:
+    images = [encoded((3 + seed, 9 - seed % 4), seed) for seed in range(12)]
+    out = write(tmp_path, [*images[:6], None, *images[6:]])
+    for to in ("parquet", "arrow"):
+        result = read(out, tmp_path / to, to=to, decode_images=True)
+        assert result.schema["image"].describe() == "uint8 [?, ?, 3]"
+        table = pq.read_table(result.paths[0]) if to == "parquet" else pa.ipc.open_file(result.paths[0]).read_all()
+        rows = table["image"].to_pylist()
+        assert rows.pop(6) is None
+        for row, image in zip(rows, images, strict=True):
+            assert np.array_equal(np.array(row, np.uint8), plain(image))
+    with pytest.raises(UsageError, match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*--resize HxW makes them equal"):
+        read(out, tmp_path / "npy", to="npy", decode_images=True)
+    assert not (tmp_path / "npy").exists()
+
+
+def test_images_that_can_not_be_decoded_are_rejects(tmp_path: Path) -> None:
+    images = [encoded((9, 7), seed, "JPEG") for seed in range(20)]
+    images[3] = images[3][:-20]
+    images[11] = b"GIF89a no image"
+    images[12] = b"\0\1text"
+    png = bytearray(encoded((9, 7), 12))
+    png[60] ^= 8
+    images[15] = bytes(png)
+    out = write(tmp_path, list(images))
+    with pytest.raises(DataError, match=r"record 3, byte \d+: feature 'image': "):
+        read(out, tmp_path / "to", decode_images=True)
+    result = read(out, tmp_path / "to", decode_images=True, max_rejects=4, to="npy")
+    assert (result.read, result.written, result.reject_reasons) == (20, 16, {"convert": 4})
+    rejects = [json.loads(line) for path in result.rejects for line in path.read_text().splitlines()]
+    assert [reject["place"].split(",")[0] for reject in rejects] == ["record 3", "record 1", "record 2", "record 5"]
+    assert np.load(result.paths[0] / "image.npy").shape == (16, 7, 9, 3)
+
+
+def test_16_bits_keep_their_upper_half() -> None:
+    values = np.arange(0, 60_000, 1000, np.uint16).reshape(6, 10)
+    into = io.BytesIO()
+    Image.fromarray(values).save(into, "PNG")
+    column, faults = DecodeImages("x", 6, 10, 1).convert(pa.array([into.getvalue()], pa.large_binary()), Feature("x", "bytes"))
+    assert not faults
+    assert np.array_equal(column[0].as_py(), (values >> 8).ravel())
+
+
+def test_floating_point_and_another_size_are_named() -> None:
+    into = io.BytesIO()
+    Image.fromarray(np.zeros((6, 10), np.float32)).save(into, "TIFF")
+    column, faults = DecodeImages("x", 6, 10, 1).convert(pa.array([into.getvalue(), encoded((3, 4), 1)], pa.large_binary()), Feature("x", "bytes"))
+    assert [row for row, _ in faults] == [0, 1]
+    assert faults[1][1] == "an image of 4 x 3 pixels where 6 x 10 is expected"
+    assert len(column) == 0
+
+
+def test_pixels_beyond_bounds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = pa.array([encoded((30, 30), seed) for seed in range(4)], pa.large_binary())
+    monkeypatch.setattr(decode_images, "_BATCH_BYTES", 5_000)
+    with pytest.raises(DataError, match="--resize HxW makes them fit"):
+        DecodeImages("x", None, None).convert(column, Feature("x", "bytes"))
+    monkeypatch.setattr(decode_images, "MAX_PIXELS", 800)
+    _, faults = DecodeImages("x", None, None).convert(column, Feature("x", "bytes"))
+    assert len(faults) == 4
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = write(tmp_path, [encoded((9, 7), seed) for seed in range(4)])
+    assert main(["read", str(out), "--out", str(tmp_path / "to"), "--to", "npy", "--decode-images", "--resize", "2x4", "--channels", "1"]) == 0
+    assert np.load(tmp_path / "to" / "train" / "image.npy").shape == (4, 2, 4, 1)
+    for arguments, message in [
+        (["--resize", "2x2"], "--resize needs --decode-images"),
+        (["--decode-images", "--resize", "2"], "HEIGHTxWIDTH"),
+        (["--decode-images", "--resize", "0x4"], "1 to"),
+        (["--decode-images", "--channels", "2"], "--channels 2"),
+        (["--decode-images", "nope"], "no such feature"),
+        (["--decode-images", "label"], "only a single bytes value"),
+        (["--decode-images", "--features", "other"], "no feature holds encoded images; the bytes features are other"),
+    ]:
+        assert main(["read", str(out), "--out", str(tmp_path / "x"), *arguments]) == 2
+        assert message in capsys.readouterr().err
