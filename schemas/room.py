@@ -30,3 +30,8 @@ def filled(shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike) -> np
     array = room(shape, dtype)
     array.fill(value)
     return array
+
+
+def give_back() -> None:
+    """Let the system have what the pool holds and nobody uses: at the end of a stage, whose sizes the next one won't ask for again."""
+    pa.default_memory_pool().release_unused()

@@ -50,8 +50,8 @@ class BuildPlan:
 
     @property
     def arena_bytes(self) -> int:
-        """What one run holds: a quarter of the memory shared by the threads, so that sorting, parsing and writing fit beside it."""
-        return max(self.memory_bytes // (4 * self.threads), _LEAST_ARENA_BYTES)
+        """What one run holds: an eighth of the memory shared by the threads: parsing, encoding, sorting and what allocators keep take the rest."""
+        return max(self.memory_bytes // (8 * self.threads), _LEAST_ARENA_BYTES)
 
     @functools.cached_property
     def ordering(self) -> Ordering:

@@ -16,6 +16,7 @@ from recordmill.records.encode import encode
 from recordmill.records.frames import FRAME_BYTES, Frames, frame
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.progress import Progress
+from recordmill.schemas.room import give_back
 from recordmill.shards.build_plan import BuildPlan
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run_file import Run, RunWriter
@@ -64,6 +65,7 @@ def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
             progress.advance(chunk.rows, rejected)
     if not writer.empty:
         runs.append(writer.finish())
+    give_back()
     return Ingested(group, tuple(runs), read, rejects.close(), digests, counts)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.schemas.room import room
 from recordmill.shards.run_file import ENTRY_DTYPE, Block, Entries, sort_order
 from recordmill.storage.files import Bytes
 
@@ -105,7 +104,7 @@ def _round(cursors: Sequence[_Cursor], counts: Sequence[int]) -> Merged:
     """The next counts[i] records of each cursor, in order; their frames are read into one array."""
     taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True)]
     ends = np.cumsum([0, *(int(part["size"].sum(dtype=np.int64)) for part in taken)])
-    data = room(int(ends[-1]), np.uint8)
+    data = np.empty(int(ends[-1]), np.uint8)
     for cursor, start, stop in zip(cursors, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         if stop > start:
             cursor.read(data[start:stop])

@@ -26,6 +26,7 @@ from recordmill.sources.csv_ranges import RANGE_BYTES, STREAM_BLOCK_BYTES, Part,
 from recordmill.sources.csv_schema import Totals, column_names, describe, make_schema, same_delimiter, untyped_names
 from recordmill.sources.csv_stream import decoded_blocks, read_rows
 from recordmill.sources.null_tokens import NullTokens
+from recordmill.storage.digest import CHUNK_BYTES
 from recordmill.storage.files import check_unchanged, read_range
 
 
@@ -126,7 +127,8 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
         UsageError: there are no files; a dtype or the label names no column; an option doesn't fit.
         DataError: a file is empty, is no text, has no usable header, is damaged or changed meanwhile; files don't agree; there are no rows at all.
     """
-    return _plan(tuple(files), options, common, RANGE_BYTES)
+    share = common.memory_bytes // (16 * max(common.threads, 1))  # of memory, for the bytes of one range: what becomes of them takes the rest
+    return _plan(tuple(files), options, common, min(max(share // CHUNK_BYTES, 1) * CHUNK_BYTES, RANGE_BYTES))
 
 
 def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions, range_bytes: int) -> CsvSource:
