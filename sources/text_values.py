@@ -278,4 +278,6 @@ def decimal_loss(digits: np.uint64, power: int, cut: bool) -> int:
         step = min(power, 22)
         scaled /= _TENS[step]
         power -= step
-    return NO_LOSS if abs(scaled - np.float64(digits)) < 0.5 else INEXACT_DECIMAL
+    off = abs(scaled - np.float64(digits))
+    # A tie rounds to the even digit, as printing does.
+    return NO_LOSS if off < 0.5 or (off == 0.5 and digits % np.uint64(2) == np.uint64(0)) else INEXACT_DECIMAL

@@ -195,6 +195,8 @@ def expected_loss(text: str) -> int:
 @example("9.999999e37")
 @example("33554434")
 @example("123456789e3")
+@example("100000.312")
+@example("100000.313")
 def test_digits_that_float32_loses(text: str) -> None:
     if re.search("nan|inf", text):
         assert classify(*buffer(text)) == (FLOAT32, NO_LOSS)
