@@ -34,7 +34,7 @@ from recordmill.shards.run_folder import RunFolder
 class ReadResult:
     """What a read wrote.
 
-    out: its folder. to: the format. files: split to paths (a folder for npy). records: split to rows written. read = written + rejected.
+    out: its folder. to: the format. files: split to paths (a folder for npy). records: split to rows written. read = written + rejected + filtered.
     rejects: the files that list them. schema: the features. notes: what the plan found worth saying. seconds: wall time.
     """
 
@@ -44,6 +44,7 @@ class ReadResult:
     records: Mapping[str, int]
     read: int
     rejected: int
+    filtered: int
     reject_reasons: Mapping[str, int]
     rejects: tuple[Path, ...]
     schema: Schema
@@ -73,6 +74,7 @@ class ReadResult:
             "records": dict(self.records),
             "read": self.read,
             "rejected": self.rejected,
+            "filtered": self.filtered,
             "reject_reasons": dict(self.reject_reasons),
             "files": [str(path) for path in self.paths],
             "rejects": [str(path) for path in self.rejects],
@@ -88,7 +90,8 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
     inputs: OUT of a build, or files, folders, globs, `@list.txt`. options: see `make_settings`; they are the command line's:
         to="parquet" | "npy" | "npz" | "arrow", features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner,
         decode_raw, decode_tensor, reshape, pad, pad_or_cut (`"image=float32[64,64,3]"`, or a list of such),
-        decode_images (True or names), resize, channels.
+        decode_images (True or names), resize, channels,
+        where (SQL text or a pyarrow.compute expression), sample, seed.
 
     Raises:
         UsageError: an option or an input can't be served. DataError: a record is damaged. TooManyRejects: more records than
@@ -126,9 +129,12 @@ def run_jobs(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress
 def _publish(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results: Sequence[JobResult], started: float) -> ReadResult:
     read_count = sum(result.read for result in results)
     written = sum(result.written for result in results)
+    filtered = sum(result.filtered for result in results)
     rejected = sum((result.rejected for result in results), Rejected.zero())
-    if (plan.records is not None and read_count != plan.records) or read_count != written + rejected.total:
-        raise RecordmillError(f"{read_count} records were read of {plan.records} planned, {written} written, {rejected.total} rejected; nothing was kept")
+    if (plan.records is not None and read_count != plan.records) or read_count != written + rejected.total + filtered:
+        raise RecordmillError(
+            f"{read_count} records were read of {plan.records} planned, {written} written, {rejected.total} rejected, {filtered} filtered; nothing was kept"
+        )
     rejected.check(settings.budget, read_count)
     (folder.data / "index").rmdir()
     outputs = {result.output: result for result in results}
@@ -141,13 +147,26 @@ def _publish(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results:
         "records": records,
         "read": read_count,
         "rejected": rejected.total,
+        "filtered": filtered,
         "reject_reasons": dict(sorted(rejected.counts.items())),
         "features": {feature.name: feature.describe() for feature in plan.schema},
     }
     names = commit(folder, summary, settings.overwrite)
     rejects = tuple(folder.out / name for name in names if name.startswith("rejects/"))
-    return ReadResult(folder.out, plan.options.to, files, records, read_count, rejected.total, dict(rejected.counts), rejects, plan.schema, plan.notes,
-                      time.monotonic() - started)  # fmt: skip
+    return ReadResult(
+        folder.out,
+        plan.options.to,
+        files,
+        records,
+        read_count,
+        rejected.total,
+        filtered,
+        dict(rejected.counts),
+        rejects,
+        plan.schema,
+        plan.notes,
+        time.monotonic() - started,
+    )
 
 
 def _pack(columns: Path, memory_bytes: int) -> str:

@@ -64,7 +64,8 @@ def _join(plan: ReadPlan, job: Job, folder: RunFolder, results: Sequence[JobResu
     name = output_name(job, plan.options.to)
     written = write_output(folder.data / name, _batches([folder.runs / result.output for result in mine]), NPY, plan.schema, "join")
     rejected = sum((result.rejected for result in mine), Rejected.zero())
-    return replace(mine[0], index=0, output=name, read=sum(result.read for result in mine), written=written, rejected=rejected)
+    read, filtered = sum(result.read for result in mine), sum(result.filtered for result in mine)
+    return replace(mine[0], index=0, output=name, read=read, written=written, rejected=rejected, filtered=filtered)
 
 
 def _batches(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:

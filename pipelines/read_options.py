@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.compute as pc
+
 from recordmill.pipelines.convert_options import Specs, parse_images, parse_steps
 from recordmill.pipelines.sizes import parse_size
+from recordmill.records.where import Where
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
@@ -53,6 +56,9 @@ def make_settings(
     decode_images: Sequence[str] | str | bool | None = None,
     resize: str | tuple[int, int] | None = None,
     channels: int | None = None,
+    where: str | pc.Expression | None = None,
+    sample: float | None = None,
+    seed: int = 0,
     **unknown: Any,
 ) -> ReadSettings:
     """Settings from what the command line or a Python caller gives.
@@ -70,7 +76,18 @@ def make_settings(
     chosen = _names(features)
     images = parse_images(decode_images, resize, channels, ragged=to not in (NPY, NPZ))
     steps = images + parse_steps(decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut)
-    plan = ReadOptions(to, chosen, split, limit, parse_size(file_size, "--file-size"), lenient=budget != RejectBudget(), steps=steps)
+    plan = ReadOptions(
+        to=to,
+        features=chosen,
+        split=split,
+        limit=limit,
+        file_bytes=parse_size(file_size, "--file-size"),
+        lenient=budget != RejectBudget(),
+        steps=steps,
+        where=None if where is None else Where(where),
+        sample=sample,
+        seed=seed,
+    )
     if threads < 0:
         raise UsageError(f"--threads {threads}: 0 (one per core) or more")
     return ReadSettings(plan, budget, _schema(schema), default_threads(threads, memory_bytes), memory_bytes, overwrite, runner, tuple(beam_args))

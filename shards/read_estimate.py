@@ -22,6 +22,7 @@ from recordmill.shards.batches import loads
 from recordmill.shards.pieces import Piece
 from recordmill.shards.read_parts import parts_of
 from recordmill.shards.read_plan import NPY, NPZ, PARQUET, Job, ReadPlan
+from recordmill.shards.salvage import Salvaged
 
 _PIECES = 4  # pieces that are decoded, spread over all of them: 32 MiB of shards say within a few per cent how long texts and lists are
 _PARTS = 4  # of each piece, where conversions cut it: 64 MiB converted
@@ -92,17 +93,24 @@ def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
         DataError: a record that was looked at is damaged and the plan is not lenient.
     """
     records = {split: sum(_records(plan, job) for job in plan.jobs if job.split == split) for split in dict.fromkeys(job.split for job in plan.jobs)}
-    batches = [batch for piece in _spread(plan) for batch in _decoded(plan, piece)]
+    parts = [part for piece in _spread(plan) for part in _decoded(plan, piece)]
+    batches = [batch for part in parts for batch in part.batches]
     sampled = sum(batch.num_rows for batch in batches)
+    notes = plan.notes
+    if plan.options.filters:
+        seen = sum(part.records for part in parts)
+        limit = plan.options.limit
+        records = {split: min(round(count * sampled / max(seen, 1)), count if limit is None else limit) for split, count in records.items()}
+        notes += (f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",)
     rows = sum(records.values())
     found = _bytes_in_parquet(batches, plan.schema) if plan.options.to == PARQUET else [_bytes_of(batches, plan, at) for at in range(len(plan.schema))]
     columns = tuple(_column(feature, size, sampled, rows, plan.options.to) for feature, size in zip(plan.schema, found, strict=True))
-    return ReadEstimate(plan.options.to, records, len(plan.jobs), columns, sampled, memory_bytes, plan.notes)
+    return ReadEstimate(plan.options.to, records, len(plan.jobs), columns, sampled, memory_bytes, notes)
 
 
 def _records(plan: ReadPlan, job: Job) -> int:
     total = sum(_piece_records(plan, piece) for piece in job.pieces)
-    return total if job.limit is None else min(total, job.limit)
+    return total if job.limit is None or plan.options.filters else min(total, job.limit)
 
 
 def _piece_records(plan: ReadPlan, piece: Piece) -> int:
@@ -119,11 +127,10 @@ def _spread(plan: ReadPlan) -> Sequence[Piece]:
     return [pieces[round(i * (len(pieces) - 1) / (_PIECES - 1))] for i in range(_PIECES)]
 
 
-def _decoded(plan: ReadPlan, piece: Piece) -> Iterator[pa.RecordBatch]:
+def _decoded(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
     """The records of the piece; of a stream those of its first block."""
     first = itertools.islice(loads(plan.files, [piece], lenient=plan.options.lenient), 1)
-    for part in itertools.islice(parts_of(plan, first, 1), _PARTS):
-        yield from part.batches
+    return itertools.islice(parts_of(plan, first, 1), _PARTS)
 
 
 def _column(feature: Feature, sampled_bytes: int, sampled: int, rows: int, to: str) -> ColumnEstimate:

@@ -40,7 +40,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job made: output is a name in the data folder; read = written + rejected.total."""
+    """What a job made: output is a name in the data folder; read = written + rejected.total + filtered."""
 
     split: str
     index: int
@@ -48,6 +48,7 @@ class JobResult:
     read: int
     written: int
     rejected: Rejected
+    filtered: int = 0
 
 
 def output_name(job: Job, to: str) -> str:
@@ -75,12 +76,13 @@ def run_job(plan: ReadPlan, job: Job, data: Path, rejects: Path, *, to: str, thr
     attempt = uuid.uuid4().hex
     reject_file = rejects / f"{job.name}.jsonl"
     reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp")
-    read = 0
+    read = filtered = 0
 
     def good() -> Iterator[pa.RecordBatch]:
-        nonlocal read
+        nonlocal read, filtered
         for part in read_parts(plan, job, threads):
             read += part.records
+            filtered += part.filtered
             reject_writer.write(part.rejects)
             progress.advance(records=part.records, rejects=len(part.rejects))
             yield from part.batches
@@ -93,9 +95,9 @@ def run_job(plan: ReadPlan, job: Job, data: Path, rejects: Path, *, to: str, thr
     if rejected.files:
         os.replace(rejected.files[0], reject_file)
         rejected = Rejected(rejected.counts, rejected.first, (str(reject_file),))
-    if read != written + rejected.total:
-        raise RecordmillError(f"{name}: {read} records were read, but {written} written and {rejected.total} rejected; nothing was kept")
-    return JobResult(job.split, job.index, name, read, written, rejected)
+    if read != written + rejected.total + filtered:
+        raise RecordmillError(f"{name}: {read} records were read, but {written} written, {rejected.total} rejected and {filtered} filtered; nothing was kept")
+    return JobResult(job.split, job.index, name, read, written, rejected, filtered)
 
 
 def write_output(path: Path, batches: Iterable[pa.RecordBatch], to: str, schema: Schema, attempt: str) -> int:

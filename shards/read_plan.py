@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from recordmill.records.convert import Step, output_schema
+from recordmill.records.where import Where, kept_names
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
@@ -33,6 +34,7 @@ class ReadOptions:
 
     to: one of FORMATS. features: only these, in this order; None: all. split: only this one. limit: the first so many records of
     each split. file_bytes: uncompressed bytes of shards per Parquet or Arrow file. lenient: damaged records are rejects, not errors.
+    where, sample, seed: only the records for which where holds, of a random share `sample` (0 to 1); limit then counts what is left.
     steps: conversions of features, in this order; one that depends on the records stands as an `Unresolved`.
     """
 
@@ -43,6 +45,14 @@ class ReadOptions:
     file_bytes: int = FILE_BYTES
     lenient: bool = False
     steps: tuple[Step | Unresolved, ...] = ()
+    where: Where | None = None
+    sample: float | None = None
+    seed: int = 0
+
+    @property
+    def filters(self) -> bool:
+        """Whether good records may be left out."""
+        return self.where is not None or self.sample is not None
 
     def __post_init__(self) -> None:
         if self.to not in FORMATS:
@@ -51,6 +61,10 @@ class ReadOptions:
             raise UsageError(f"--limit {self.limit}: 0 or more")
         if self.file_bytes < 1:
             raise UsageError(f"--file-size {self.file_bytes}: at least 1 byte")
+        if self.sample is not None and not 0 <= self.sample <= 1:
+            raise UsageError(f"--sample {self.sample}: a share of the records, from 0 to 1")
+        if not -(2**63) <= self.seed < 2**63:
+            raise UsageError(f"--seed {self.seed} does not fit 64 bits")
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,7 @@ class Job:
 class ReadPlan:
     """schema: of the output. records: how many the jobs hold together, None where a stream does not tell before it is read. notes: for people.
 
-    decoded: what is decoded from the records; steps: what makes `schema` of it.
+    decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes `schema` of that.
     """
 
     files: tuple[ShardFile, ...]
@@ -82,6 +96,7 @@ class ReadPlan:
     options: ReadOptions
     records: int | None
     decoded: Schema
+    selected: Schema
     steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -95,20 +110,22 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
     """
     catalog = find(inputs, options.split, lenient=options.lenient)
     known = schema or catalog.schema or infer_schema(catalog.files, threads=threads, lenient=options.lenient)
+    selected = known
     if options.features is not None:
         if unknown := [name for name in options.features if name not in known]:
             raise UsageError(f"--features: no feature {unknown[0]!r}; there are {', '.join(known.names)}")
-        known = known.select(options.features)
+        selected = known.select(options.features)
+    decoded = selected if options.where is None else known.select(kept_names(selected.names, options.where.columns(known)))
     by_split = {split: list(_pieces(catalog, split, options)) for split in catalog.splits}
     jobs = tuple(job for split, pieces in by_split.items() for job in _jobs(split, pieces, catalog.files, options))
-    records = Records(catalog.files, [piece for pieces in by_split.values() for piece in pieces], known, options.lenient, threads)
+    records = Records(catalog.files, [piece for pieces in by_split.values() for piece in pieces], selected, options.lenient, threads)
     steps = resolve(options.steps, records)
-    return ReadPlan(catalog.files, output_schema(steps, known), jobs, options, _records(by_split, options), known, steps, catalog.notes)
+    return ReadPlan(catalog.files, output_schema(steps, selected), jobs, options, _records(by_split, options), decoded, selected, steps, catalog.notes)
 
 
 def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:
-    """The pieces of a split, as far as the limit needs them."""
-    left = options.limit
+    """The pieces of a split, as far as the limit needs them; all of them where records are filtered."""
+    left = None if options.filters else options.limit
     for ordinal, file in enumerate(catalog.files):
         if file.split != split:
             continue
@@ -148,6 +165,8 @@ def split_job(job: Job, files: Sequence[ShardFile], file_bytes: int) -> Sequence
 
 
 def _records(by_split: dict[str, list[Piece]], options: ReadOptions) -> int | None:
+    if options.filters and options.limit is not None:
+        return None
     total = 0
     for pieces in by_split.values():
         if any(piece.stop is None for piece in pieces):

@@ -25,14 +25,20 @@ FRAME, CRC, PARSE, STREAM, MISSING = "frame", "crc", "record", "compression", "t
 
 @dataclass(frozen=True)
 class Salvaged:
-    """Of consecutive records: the good ones as batches, the bad ones as rejects, and how many records these were together."""
+    """Of consecutive records: the good ones as batches, the bad ones as rejects, and how many were filtered out, though nothing was wrong with them."""
 
     batches: tuple[pa.RecordBatch, ...]
     rejects: tuple[Reject, ...]
+    filtered: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(int(batch.num_rows) for batch in self.batches)
 
     @property
     def records(self) -> int:
-        return sum(int(batch.num_rows) for batch in self.batches) + len(self.rejects)
+        """How many these were together."""
+        return self.rows + len(self.rejects) + self.filtered
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ formats:
   npz      the same in one file per split, if it fits --memory
   arrow    Arrow IPC files, which memory-map
 
+--where is evaluated by DuckDB on the features as they are stored, before conversions, and may name features that --features leaves out;
+a name such as image/height stands in double quotes. From Python a pyarrow.compute expression serves as well, without DuckDB.
+
 conversions:
   --decode-images --resize 224x224        JPEG, PNG, GIF, BMP, WebP and TIFF, the first frame, without applying an EXIF rotation; the INPUTs stand before it.
                                           Without --resize images of one size are [height, width, channels]; of several sizes lists of rows of pixels
@@ -57,7 +60,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--to", choices=("parquet", "npy", "npz", "arrow"), default="parquet", help="the format (default parquet)")
     parser.add_argument("--features", metavar="A,B,...", help="only these, in this order; the others are skipped, not parsed")
     parser.add_argument("--split", metavar="NAME", help="only this split")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N records of each split")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N records of each split (of those left by --where and --sample)")
+    parser.add_argument("--where", metavar="SQL", help="only records for which this WHERE clause holds, as in 'label = 3 AND len(boxes) > 0' (needs duckdb)")
+    parser.add_argument("--sample", type=float, metavar="P", help="only a random share of the records, from 0 to 1; the same for the same --seed")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of --sample (default 0)")
     _add_conversions(parser)
     parser.add_argument("--schema", metavar="FILE", help="a schema.pbtxt (TensorFlow Metadata) that says what the records hold")
     parser.add_argument("--max-rejects", default="0", metavar="N|P%%", help="how many records may be unusable (default 0); they are listed in DIR/rejects")
@@ -131,6 +137,8 @@ def _summarise(result: Any) -> None:
         print(f"  ... and {len(result.paths) - 5} more")
     for note in result.notes:
         print(f"note: {note}")
+    if result.filtered:
+        print(f"{result.filtered:,} records filtered out")
     if result.rejected:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(result.reject_reasons.items()))
         print(f"{result.rejected:,} records rejected ({reasons}); see {result.out}/rejects")

@@ -1,0 +1,183 @@
+"""`--where` and `--sample` against plain Python on all rows: the same rows from threads and from Beam, and an account that adds up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+
+from recordmill.__main__ import main
+from recordmill.pipelines.dry_run import dry_run
+from recordmill.pipelines.read import ReadResult, read
+from recordmill.records.npy_writer import open_columns
+from recordmill.records.where import Where
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards import pieces
+
+ROWS = mixed_rows(300)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces.cut, "__defaults__", (8_000,))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": ROWS}, shards=3)
+
+
+def ids(result: ReadResult) -> list[int]:
+    return [value for path in result.paths for value in pq.read_table(path)["id"].to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expression", "holds"),
+    [
+        ("label = 2", pc.field("label") == 2, lambda row: row["label"] == 2),
+        ("maybe > 20", pc.field("maybe") > 20, lambda row: row["maybe"] is not None and row["maybe"] > 20),
+        (
+            "len(tokens) > 1 OR id < 5",
+            (pc.list_value_length(pc.field("tokens")) > 1) | (pc.field("id") < 5),
+            lambda row: len(row["tokens"] or ()) > 1 or row["id"] < 5,
+        ),
+        ("flag AND name LIKE '%7%' -- a comment", pc.field("flag") & pc.match_substring(pc.field("name"), "7"), lambda row: row["flag"] and "7" in row["name"]),
+        ("false", pc.scalar(False), lambda row: False),
+    ],
+)
+def test_predicates(out: Path, tmp_path: Path, sql: str, expression: pc.Expression, holds: Any) -> None:
+    expected = [row["id"] for row in ROWS.to_pylist() if holds(row)]
+    for number, where in enumerate([sql, expression]):
+        result = read(out, tmp_path / str(number), where=where, threads=3)
+        assert ids(result) == expected
+        assert (result.read, result.written, result.filtered, result.rejected) == (300, len(expected), 300 - len(expected), 0)
+    assert json.loads((tmp_path / "1" / "_read.json").read_text())["filtered"] == 300 - len(expected)
+
+
+@pytest.mark.parametrize("to", ["parquet", "npy"])
+def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to: str) -> None:
+    trees = []
+    for number, options in enumerate([{"threads": 1}, {"threads": 4}, {"runner": "FnApiRunner"}]):
+        where = pc.field("label") == 1 if to == "npy" else "label = 1"
+        result = read(out, tmp_path / str(number), to=to, where=where, sample=0.5, features="id,matrix", file_size=20_000, **options)
+        trees.append({path.relative_to(tmp_path / str(number)): path.read_bytes() for path in sorted((tmp_path / str(number)).rglob("*")) if path.is_file()})
+        assert result.read == 300 == result.written + result.filtered
+        assert 20 < result.written < 80
+    assert trees[0] == trees[1] == trees[2]
+
+
+def test_features_that_only_the_predicate_needs(out: Path, tmp_path: Path) -> None:
+    result = read(out, tmp_path / "to", features="name,id", where="label = 0 AND exact < 100")
+    (table,) = [pq.read_table(path) for path in result.paths]
+    assert table.column_names == ["name", "id"]
+    assert table["id"].to_pylist() == list(range(0, 100, 3))
+    assert Where("label = 0 AND exact < 100").columns(MIXED) == ("exact", "label")
+    assert Where(pc.field("label") == 0).columns(MIXED) == ("label",)
+
+
+def test_a_limit_counts_what_is_left(out: Path, tmp_path: Path) -> None:
+    result = read(out, tmp_path / "a", where="label = 1", limit=7)
+    assert ids(result) == list(range(1, 21, 3))
+    assert result.read == result.written + result.filtered < 300
+    assert read(out, tmp_path / "b", where="label = 1", limit=1000).written == 100
+    assert read(out, tmp_path / "c", where="label = 1", limit=0, to="npy").written == 0
+
+
+def test_samples(out: Path, tmp_path: Path) -> None:
+    """Nested: a smaller share of the same seed is part of a larger one; another seed is another sample; shares 0 and 1 are none and all."""
+    small, large, other, none, every = (
+        set(ids(read(out, tmp_path / f"{share}-{seed}", sample=share, seed=seed))) for share, seed in [(0.2, 1), (0.6, 1), (0.6, 2), (0, 1), (1, 1)]
+    )
+    assert 30 < len(small) < 90 < 140 < len(large) < 220
+    assert small < large
+    assert large != other
+    assert (none, every) == (set(), set(range(300)))
+
+
+def test_filters_before_conversions_and_rejects_beside_them(out: Path, tmp_path: Path) -> None:
+    """What is filtered out is not converted, so it can't be bad there; damage is found all the same."""
+    options: dict[str, Any] = {"pad": "words=1:", "to": "npy"}
+    with pytest.raises(DataError, match="more than the 1 to pad to"):
+        read(out, tmp_path / "a", **options)
+    result = read(out, tmp_path / "b", where="len(words) < 2", **options)
+    assert (result.written, result.filtered, result.rejected) == (200, 100, 0)
+    result = read(out, tmp_path / "c", where="id % 2 = 0", max_rejects=100, **options)
+    assert (result.read, result.written, result.filtered, result.rejected) == (300, 100, 150, 50)
+    assert len(open_columns(result.paths[0])["id"]) == 100
+
+
+def test_damage_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(50)}, shards=1)
+    shard = next((out / FOLDER).glob("train-*"))
+    data = bytearray(shard.read_bytes())
+    data[30] ^= 1
+    shard.write_bytes(data)
+    result = read(out, tmp_path / "to", where="id >= 40", max_rejects=1)
+    assert (result.read, result.written, result.filtered, result.reject_reasons) == (50, 10, 39, {"crc": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"where": "nope = 1"}, "--where nope = 1: .*nope"), ({"where": "id ="}, "--where id =: "), ({"where": "1 = 1; SELECT 1"}, "--where 1 = 1"),
+        ({"where": "id IN (SELECT id FROM read_csv('/etc/hosts'))"}, "--where"), ({"where": pc.field("nope") == 1}, "nope"),
+        ({"sample": 1.5}, "--sample 1.5"), ({"sample": -0.1}, "--sample -0.1"), ({"sample": 0.5, "seed": 2**63}, "--seed"),
+    ],
+)  # fmt: skip
+def test_wrong_filters_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read(out, tmp_path / "to", **options)
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_predicate_that_fails_on_a_value(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"train-.*--where CAST\(name AS INTEGER\) = 1: "):
+        read(out, tmp_path / "to", where="CAST(name AS INTEGER) = 1")
+
+
+def test_names_that_sql_does_not_tell_apart_and_half_floats() -> None:
+    schema = Schema((Feature("a", "int64"), Feature("A", "int64"), Feature("h", "float16", (2,), True)))
+    with pytest.raises(UsageError, match="SQL does not tell 'a' from 'A'"):
+        Where("a = 1").columns(schema)
+    assert Where(pc.field("A") == 1).columns(schema) == ("A",)
+    chosen = schema.select(["a", "h"])
+    arrow = to_arrow(chosen)
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None]), pa.FixedSizeListArray.from_arrays(pa.array([1.5, 2, 3, 4], pa.float16()), 2)], schema=arrow)
+    assert Where("h[1] > 2 AND a IS NULL").keep(batch).tolist() == [False, True]
+    assert Where("h[1] > 2 AND a IS NULL").columns(chosen) == ("a", "h")
+
+
+def test_without_duckdb_sql_says_what_to_install(out: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.modules["duckdb"] = None
+from recordmill.__main__ import main
+from recordmill.pipelines.read import read
+import pyarrow.compute as pc
+print(read({str(out)!r}, {str(tmp_path / "a")!r}, where=pc.field("id") < 4).written)
+sys.exit(main(["read", {str(out)!r}, "--out", {str(tmp_path / "b")!r}, "--where", "id < 4"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "4\n"
+    assert done.returncode == 1
+    assert "--where with SQL needs duckdb, which is not installed" in done.stderr
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_command_line_and_the_dry_run(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["read", str(out), "--out", str(tmp_path / "to"), "--where", "id < 100", "--sample", "0.5", "--seed", "3"]) == 0
+    assert "records filtered out" in capsys.readouterr().out
+    found = dry_run(out, where="label = 1")
+    assert found.rows == pytest.approx(100, abs=15)
+    assert "numbers of records are estimates" in found.notes[-1]
+    assert dry_run(out, where="label = 1", limit=9).rows == 9
