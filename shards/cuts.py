@@ -16,6 +16,7 @@ from recordmill.schemas.errors import UsageError
 from recordmill.shards.run_file import Histogram
 
 RECORDS, BYTES = "records", "bytes"
+MOST_SHARDS = 100_000  # per split: five digits in their names; a folder, and a reader, of more is of no use
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class ShardOptions:
             raise UsageError(f"--shard-size {self.shard_bytes}: at least one byte")
         if self.num_shards is not None and self.num_shards < 1:
             raise UsageError(f"--num-shards {self.num_shards}: at least one")
+        if self.num_shards is not None and self.num_shards > MOST_SHARDS:
+            raise UsageError(f"--num-shards {self.num_shards}: at most {MOST_SHARDS}")
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,10 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
     """The shards of all splits, in order; a split without records has none.
 
     With shard_bytes, shard i takes the records whose first byte lies in [i, i + 1) * shard_bytes. Where one record is longer than
-    a whole shard, shards can come out empty; they are dropped after writing (`shards.commit`), since only then are they known.
+    a whole shard, shards can come out empty; they are dropped after writing (`shards.finish`), since only then are they known.
 
     Raises:
-        UsageError: more shards are asked for than a split has records.
+        UsageError: more shards are asked for than a split has records, or than MOST_SHARDS.
     """
     cuts: list[Cut] = []
     for split, name in enumerate(names):
@@ -67,6 +70,9 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
             cuts += _cuts(split, histogram.records[split], edges, RECORDS)
         else:
             size = int(histogram.bytes[split].sum())
+            if size > MOST_SHARDS * options.shard_bytes:
+                least = -(-size // MOST_SHARDS)
+                raise UsageError(f"--shard-size {options.shard_bytes}: split {name!r} has {size} bytes, too many shards; give at least {least}")
             edges = [*range(0, size, options.shard_bytes), size]
             cuts += _cuts(split, histogram.bytes[split], edges, BYTES)
     return cuts

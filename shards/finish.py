@@ -22,11 +22,14 @@ from recordmill.shards.build_plan import BuildPlan
 from recordmill.shards.commit import commit
 from recordmill.shards.ingest import Ingested
 from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, Manifest, Part, ShardInfo, generations, load, shard_name
+from recordmill.shards.names import ShardName
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.shard_writer import WrittenShard
 from recordmill.shards.sums import add_sums
+from recordmill.sources.contract import InputFile
 from recordmill.storage.digest import digest_file
+from recordmill.storage.files import atomic_write, check_unchanged, write_all
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
 
@@ -63,7 +66,8 @@ def finish(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Writt
     def describe(folder: str, reject_files: list[str]) -> tuple[Manifest, Mapping[str, str]]:
         part = Part(folder, plan.source.kind if plan.source else "pipeline", parts, inputs, read, rejected.total)
         rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": reject_files}
-        notes = {"notes": _notes(plan, ingested)}
+        empty = [f"split {split!r} got no record" for split in plan.splits if split not in parts]
+        notes = {"notes": [*_notes(plan, ingested), *empty]}
         manifest = Manifest(plan.name, plan.compression, plan.about, to_pbtxt(plan.schema), (part,), rejects, fingerprint, notes, _run(plan))
         return manifest, tfds_files(manifest, plan)
 
@@ -81,8 +85,8 @@ def _notes(plan: BuildPlan, ingested: Sequence[Ingested]) -> list[str]:
 def _committed_before(plan: BuildPlan) -> Manifest | None:
     """What this very run has committed already: runners may repeat the last step as any other."""
     folder = RunFolder.attach(plan.folder)
-    if generations(folder.out)[-1:] == [plan.base + 1]:
-        manifest = load(folder.out)
+    if plan.base + 1 in generations(folder.out):
+        manifest = load(folder.out, plan.base + 1)
         if manifest.run.get("id") == folder.id:
             return manifest
     return None
@@ -132,23 +136,22 @@ def _number(plan: BuildPlan, shards: Sequence[WrittenShard]) -> dict[str, tuple[
         for shard in written:
             if not shard.info.records:
                 _remove_shard(folder, shard.info)
-        renamed = []
-        for index, info in enumerate(full):
-            old = shard_name(info)
-            new = replace(old, index=index, of=len(full))
-            if new != old:
-                for before, after in (
-                    (str(old), str(new)),
-                    (f"{INDEX_FOLDER}/{old.index_name}", f"{INDEX_FOLDER}/{new.index_name}"),
-                    (f"{INDEX_FOLDER}/{old.members_name}", f"{INDEX_FOLDER}/{new.members_name}"),
-                ):
-                    if (folder / before).exists() and before != after:
-                        os.replace(folder / before, folder / after)
-            renamed.append(replace(info, name=str(new)))
+        renamed = [replace(info, name=str(_rename_shard(folder, shard_name(info), index, len(full)))) for index, info in enumerate(full)]
         if renamed:
             parts[split] = tuple(renamed)
     _sweep(folder, {info.name for infos in parts.values() for info in infos})
     return parts
+
+
+def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardName:
+    """The shard itself last: where it is gone already, by an attempt that was repeated, the names beside it may be another shard's."""
+    new = replace(old, index=index, of=of)
+    if new != old and (folder / str(old)).exists():
+        for before, after in ((old.index_name, new.index_name), (old.members_name, new.members_name)):
+            if (folder / INDEX_FOLDER / before).exists():
+                os.replace(folder / INDEX_FOLDER / before, folder / INDEX_FOLDER / after)
+        os.replace(folder / str(old), folder / str(new))
+    return new
 
 
 def _remove_shard(folder: Path, info: ShardInfo) -> None:
@@ -188,15 +191,22 @@ def _write_inputs(plan: BuildPlan, ingested: Sequence[Ingested]) -> dict[str, An
     digests = dict(plan.source.digests)
     for one in ingested:
         digests.update(one.digests)
-    whole, size = hashlib.sha256(), 0
-    with Path(plan.folder, "data", INPUTS_NAME).open("w", encoding="utf-8", errors="surrogateescape") as list_file:
-        for ordinal, file in enumerate(plan.source.files):
-            digest = digests.get(ordinal) or digest_file(file.path)
-            line = json.dumps({"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "sha256": digest}, ensure_ascii=False) + "\n"
-            whole.update(line.encode("utf-8", "surrogateescape"))
-            size += file.stat.size_bytes
-            list_file.write(line)
-    return {"files": len(plan.source.files), "bytes": size, "list": INPUTS_NAME, "sha256": whole.hexdigest()}
+    lines = []
+    for ordinal, file in enumerate(plan.source.files):
+        digest = digests.get(ordinal) or _digest_unchanged(file)
+        about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "sha256": digest}
+        lines.append(json.dumps(about, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
+    text = b"".join(lines)
+    with atomic_write(Path(plan.folder, "data", INPUTS_NAME)) as list_file:
+        write_all(list_file, text)
+    size = sum(file.stat.size_bytes for file in plan.source.files)
+    return {"files": len(lines), "bytes": size, "list": INPUTS_NAME, "sha256": hashlib.sha256(text).hexdigest()}
+
+
+def _digest_unchanged(file: InputFile) -> str:
+    digest = digest_file(file.path)
+    check_unchanged(file.path, file.stat, file.name)
+    return digest
 
 
 def _run(plan: BuildPlan) -> dict[str, Any]:

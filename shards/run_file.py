@@ -19,7 +19,7 @@ from recordmill.records.frames import gather
 from recordmill.schemas.room import room
 from recordmill.shards.siphash import U64
 from recordmill.shards.sums import add_sums, record_sum
-from recordmill.storage.files import Bytes, read_exactly, read_range, write_all
+from recordmill.storage.files import Bytes, create_file, read_exactly, read_range, write_all
 
 # size: of the whole frame, below 2 GiB + 16 as protobuf allows; file and position break ties between equal keys
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
@@ -70,7 +70,10 @@ class Buckets:
 
     def edges(self) -> U64:
         """The first key of buckets 1, 2, ..., count - 1."""
-        return np.array([min(b * self.width, 2**64 - 1) for b in range(1, self.count)], np.uint64)
+        within = min(self.count - 1, (2**64 - 1) // self.width)  # rounding up the width may leave the last buckets beyond all keys
+        edges = np.full(self.count - 1, 2**64 - 1, np.uint64)
+        edges[:within] = np.arange(1, within + 1, dtype=np.uint64) * np.uint64(min(self.width, 2**64 - 1))
+        return edges
 
 
 class RunWriter:
@@ -81,7 +84,7 @@ class RunWriter:
 
     def __init__(self, folder: str, buckets: Buckets, arena_bytes: int) -> None:
         self._folder, self._buckets, self._edges = folder, buckets, buckets.edges()
-        self._arena = room(arena_bytes, np.uint8)
+        self._arena = np.empty(arena_bytes, np.uint8)
         self._used = 0
         self._entries: list[Entries] = []
         self._splits: list[npt.NDArray[np.uint16]] = []
@@ -134,7 +137,7 @@ class RunWriter:
         starts = np.cumsum(sizes) - sizes
         path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         ordered = entries[order]
-        with open(path, "xb", buffering=0) as file:
+        with create_file(path) as file:
             for piece in permuted(data, starts, sizes, order):
                 write_all(file, piece)
             write_all(file, ordered.view(np.uint8))
@@ -214,20 +217,23 @@ class Block:
             into[:] = np.frombuffer(self.payload, np.uint8)[begin : begin + len(into)]
 
 
-def cut_block(run: Run, split: int, first_bucket: int, last_bucket: int, by_value: bool) -> Block | None:
-    """The run's records of a split in buckets [first_bucket, last_bucket), or None if it has none there."""
-    records = run.histogram.records
-    count = int(records[split, first_bucket:last_bucket].sum())
-    if count == 0:
-        return None
-    sizes = run.histogram.bytes
-    size = int(sizes[split, first_bucket:last_bucket].sum())
-    records_before = int(records[:split].sum() + records[split, :first_bucket].sum())
-    bytes_before = int(sizes[:split].sum() + sizes[split, :first_bucket].sum())
-    reference = FileRef(run.path, bytes_before, run.frames_bytes + records_before * ENTRY_DTYPE.itemsize)
-    block = Block(count, size, reference)
-    if not by_value:
-        return block
-    frames = np.empty(size, np.uint8)
-    block.read_frames(0, frames)
-    return Block(count, size, block.entries(0, count).tobytes() + frames.tobytes())
+class RunCutter:
+    """Gives what shards need of one run; where the records of a bucket begin is added up once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._buckets = run, run.histogram.records.shape[1]
+        self._records, self._bytes = (np.concatenate([[0], np.cumsum(table)]) for table in (run.histogram.records, run.histogram.bytes))
+
+    def block(self, split: int, first_bucket: int, last_bucket: int, by_value: bool) -> Block | None:
+        """The run's records of a split in buckets [first_bucket, last_bucket), or None if it has none there."""
+        first, last = split * self._buckets + first_bucket, split * self._buckets + last_bucket
+        count, size = int(self._records[last] - self._records[first]), int(self._bytes[last] - self._bytes[first])
+        if count == 0:
+            return None
+        entries_at = self._run.frames_bytes + int(self._records[first]) * ENTRY_DTYPE.itemsize
+        block = Block(count, size, FileRef(self._run.path, int(self._bytes[first]), entries_at))
+        if not by_value:
+            return block
+        frames = np.empty(size, np.uint8)
+        block.read_frames(0, frames)
+        return Block(count, size, block.entries(0, count).tobytes() + frames.tobytes())

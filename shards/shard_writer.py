@@ -12,6 +12,7 @@ import numpy as np
 
 from recordmill.records.frames import FRAME_BYTES, Frames, scan
 from recordmill.records.npy_file import NpyFile
+from recordmill.schemas.progress import Progress
 from recordmill.shards.cuts import RECORDS, Cut
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, make_index
 from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
@@ -21,6 +22,7 @@ from recordmill.shards.run_file import Block, permuted
 from recordmill.shards.shard_output import ShardOutput
 from recordmill.shards.siphash import U64
 from recordmill.shards.sums import add_sums, record_sum
+from recordmill.storage.files import create_file
 
 
 @dataclass(frozen=True)
@@ -32,25 +34,26 @@ class WrittenShard:
     info: ShardInfo
 
 
-def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block], memory_bytes: int) -> WrittenShard:
+def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block], memory_bytes: int, progress: Progress) -> WrittenShard:
     """Write the shard and its index under their names in folder, replacing what an earlier attempt left there.
 
     Memory: about memory_bytes, or twice the largest record if that is more.
 
     Raises:
-        DataError: a record was damaged on its way here (its CRC is wrong).
+        DataError: a record was damaged on its way here (its CRC is wrong). Cancelled: the user stopped the job.
     """
     attempt = uuid.uuid4().hex
     temporary, temporary_index = folder / f".{attempt}.tmp", folder / INDEX_FOLDER / f".{attempt}.npy"
     index = NpyFile(temporary_index, INDEX_DTYPE)
     total, framed = 0, 0
-    with open(temporary, "xb", buffering=0) as file:
+    with create_file(temporary) as file:
         output = ShardOutput(file, name.compression)
-        for frames, keys in cut_frames(merge(blocks, memory_bytes), cut, str(name)):
+        for frames, keys in cut_frames(_stoppable(merge(blocks, memory_bytes), progress), cut, str(name)):
             output.write(frames)
             index.append(make_index(frames.lengths + FRAME_BYTES, keys, framed))
             framed += len(frames.data)
             total = add_sums(total, record_sum(keys, frames.crcs))
+            progress.advance(len(frames))
         members = output.close()
         os.fsync(file.fileno())
     index.close()
@@ -62,6 +65,13 @@ def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block]
         os.replace(folder / INDEX_FOLDER / f".{attempt}.members.npy", folder / INDEX_FOLDER / name.members_name)
     os.replace(temporary, folder / str(name))
     return WrittenShard(cut.split, cut.index, ShardInfo(str(name), index.rows, output.bytes, framed, output.sha256, f"{total:016x}"))
+
+
+def _stoppable(rounds: Iterator[Merged], progress: Progress) -> Iterator[Merged]:
+    """The rounds; a shard may need many before the first record that is its own, and Ctrl-C must not wait for it."""
+    for merged in rounds:
+        progress.advance()
+        yield merged
 
 
 def cut_frames(rounds: Iterator[Merged], cut: Cut, source: str) -> Iterator[tuple[Frames, U64]]:

@@ -7,7 +7,7 @@ uses threads inside, since FnApiRunner feeds a bundle serially; on engines every
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import apache_beam as beam
@@ -21,7 +21,7 @@ from recordmill.shards.finish import finish
 from recordmill.shards.ingest import Ingested, ingest
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.names import ShardName
-from recordmill.shards.run_file import Block, Histogram, cut_block
+from recordmill.shards.run_file import Block, Histogram, RunCutter
 from recordmill.shards.shard_writer import WrittenShard, write_shard
 
 PlanPath = str  # where the BuildPlan is pickled; workers load it once
@@ -37,7 +37,7 @@ class _Reported:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, GeneratorExit):  # which says that the consumer failed, and why is told there
             self._progress.fail(error)
 
 
@@ -95,8 +95,9 @@ def cut_run(ingested: Ingested, cuts: list[Cut], plan_path: PlanPath, packs: int
     plan = load_plan(plan_path)
     with _Reported(plan):
         for run in ingested.runs:
+            cutter = RunCutter(run)
             for ordinal, cut in enumerate(cuts):
-                block = cut_block(run, cut.split, cut.first_bucket, cut.last_bucket, by_value=plan.exchange == RUNNER)
+                block = cutter.block(cut.split, cut.first_bucket, cut.last_bucket, by_value=plan.exchange == RUNNER)
                 if block is not None:
                     yield ordinal % packs, (ordinal, block)
 
@@ -112,9 +113,7 @@ def write_pack(pack: tuple[int, Iterable[tuple[int, Block]]], cuts: list[Cut], p
     def write(ordinal: int) -> WrittenShard:
         cut = cuts[ordinal]
         name = ShardName(plan.splits[cut.split], cut.index, cut.of, plan.compression)
-        shard = write_shard(Path(plan.folder, "data"), name, cut, blocks[ordinal], plan.arena_bytes)
-        progress.advance(shard.info.records)
-        return shard
+        return write_shard(Path(plan.folder, "data"), name, cut, blocks[ordinal], plan.arena_bytes, progress)
 
     with _Reported(plan):
         yield from thread_map(write, sorted(blocks), plan.threads)
@@ -124,6 +123,7 @@ def finish_build(_: None, ingested: Iterable[Ingested], shards: Iterable[Written
     """Reconcile and commit."""
     plan = load_plan(plan_path)
     with _Reported(plan):
+        progress_of(plan.folder).advance()  # the last moment at which a build that was stopped leaves nothing
         return finish(plan, list(ingested), list(shards))
 
 
@@ -161,5 +161,4 @@ class ShardRuns(beam.PTransform):
 def _without_footers(ingested: Ingested) -> Ingested:
     """The accounts alone: the last step needs no histograms."""
     empty = Histogram.zero(0, 0)
-    runs = tuple(type(run)(run.path, empty, run.records, run.frames_bytes, run.sum) for run in ingested.runs)
-    return Ingested(ingested.group, runs, ingested.read, ingested.rejected, ingested.digests, ingested.counts)
+    return replace(ingested, runs=tuple(replace(run, histogram=empty) for run in ingested.runs))

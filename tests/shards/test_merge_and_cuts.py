@@ -13,7 +13,7 @@ from recordmill.records.frames import FRAME_BYTES, frame
 from recordmill.schemas.errors import UsageError
 from recordmill.shards.cuts import BYTES, RECORDS, ShardOptions, cut_shards
 from recordmill.shards.merge import merge
-from recordmill.shards.run_file import Block, Buckets, Histogram, Run, RunWriter, cut_block
+from recordmill.shards.run_file import Block, Buckets, Histogram, Run, RunCutter, RunWriter
 from recordmill.shards.shard_writer import cut_frames
 
 Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
@@ -46,7 +46,7 @@ def shards_of(runs: list[Run], options: ShardOptions, names: list[str], by_value
         total = total + run.histogram
     result = []
     for cut in cut_shards(total, options, names):
-        blocks = [block for run in runs if (block := cut_block(run, cut.split, cut.first_bucket, cut.last_bucket, by_value)) is not None]
+        blocks = [block for run in runs if (block := RunCutter(run).block(cut.split, cut.first_bucket, cut.last_bucket, by_value)) is not None]
         payloads = []
         for frames, keys in cut_frames(merge(blocks, memory_bytes), cut, "shard"):
             assert len(keys) == len(frames)
@@ -116,7 +116,7 @@ def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
     cuts = cut_shards(_total(runs), ShardOptions(10_000), ["train"])
     sizes = []
     for cut in cuts:
-        blocks = [block for run in runs if (block := cut_block(run, 0, cut.first_bucket, cut.last_bucket, False))]
+        blocks = [block for run in runs if (block := RunCutter(run).block(0, cut.first_bucket, cut.last_bucket, False))]
         sizes.append(sum(len(frames.data) for frames, _ in cut_frames(merge(blocks, 5000), cut, "shard")))
     assert sum(sizes) == sum(len(payload) + FRAME_BYTES for *_, payload in records)
     assert all(abs(size - 10_000) <= 1000 for size in sizes[:-1])
@@ -147,7 +147,7 @@ def test_more_shards_than_records_is_refused_by_name() -> None:
 
 def test_a_block_by_value_is_the_block_by_reference(tmp_path: Path) -> None:
     (run,) = write_runs(tmp_path, [(0, 9, 0, 0, b"nine"), (1, 1, 0, 1, b"one"), (0, 5, 0, 2, b"five")], 3, 5000, Buckets(2, 4, 2**62))
-    reference, value = (cut_block(run, 0, 0, 4, by_value) for by_value in (False, True))
+    reference, value = (RunCutter(run).block(0, 0, 4, by_value) for by_value in (False, True))
     assert isinstance(reference, Block)
     assert isinstance(value, Block)
     assert isinstance(value.payload, bytes)
@@ -156,7 +156,7 @@ def test_a_block_by_value_is_the_block_by_reference(tmp_path: Path) -> None:
     for block, into in zip((reference, value), read, strict=True):
         block.read_frames(3, into)
     assert read[0].tobytes() == read[1].tobytes()
-    assert cut_block(run, 0, 1, 4, False) is None
+    assert RunCutter(run).block(0, 1, 4, False) is None
 
 
 def _total(runs: list[Run]) -> Histogram:
