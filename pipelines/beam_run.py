@@ -6,9 +6,11 @@ there a second time. Imported only when a pipeline runs, since apache_beam takes
 
 from __future__ import annotations
 
+import argparse
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from recordmill.schemas.errors import MissingExtraError, UsageError
 from recordmill.schemas.progress import Progress, job
@@ -28,7 +30,7 @@ def run_pipeline(construct: Callable, runner: str | None, beam_args: Sequence[st
 
     Raises:
         MissingExtraError: apache_beam is not installed.
-        UsageError: a Beam option is unknown.
+        UsageError: a Beam option is unknown, or its value can't be.
         KeyboardInterrupt: the user stopped it; every thread has ended by then.
         Exception: what a stage raised, itself where it ran in this process, else as the runner tells it.
     """
@@ -67,39 +69,29 @@ def run_pipeline(construct: Callable, runner: str | None, beam_args: Sequence[st
             progress.cancel()
             thread.join()
             raise
-    if progress.error is not None:
-        raise progress.error
     if failure:
-        raise failure[0]
+        raise failure[0] if progress.error is None else progress.error
 
 
 def _check_arguments(arguments: Sequence[str], options: type) -> None:
-    """Beam warns of unknown flags and goes on; a mistyped flag must not pass."""
-    from argparse import ArgumentParser
-
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    """Beam warns of unknown flags and goes on; a mistyped flag, or an INPUT that slipped in behind one, must not pass."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
     for known in options.__subclasses__():
         if known.__module__.startswith("apache_beam"):
-            known._add_argparse_args(_Lenient(parser))
+            known._add_argparse_args(parser)
     _, unknown = parser.parse_known_args([argument for argument in arguments if argument])
-    flags = [flag for flag in unknown if flag.startswith("-")]
-    if flags:
-        raise UsageError(f"unknown option {' '.join(flags)}: neither recordmill nor Apache Beam has it")
+    if unknown:
+        raise UsageError(f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it")
 
 
-class _Lenient:
-    """An argument parser that lets two option classes define the same flag, as Beam's own do."""
+class _Parser(argparse.ArgumentParser):
+    """Lets two option classes define the same flag, as Beam's own do, and raises what is wrong."""
 
-    def __init__(self, parser: object) -> None:
-        self._parser = parser
-
-    def add_argument(self, *names: str, **settings: object) -> object:
-        import argparse
-
+    def add_argument(self, *names: Any, **settings: Any) -> Any:
         try:
-            return self._parser.add_argument(*names, **settings)
+            return super().add_argument(*names, **settings)
         except argparse.ArgumentError:
             return None
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._parser, name)
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)

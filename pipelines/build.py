@@ -5,10 +5,11 @@ Nothing here touches a record: `sources` reads them, `shards` orders and writes 
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,15 @@ from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.sizes import show_size
-from recordmill.schemas.errors import UsageError
+from recordmill.schemas.errors import RecordmillError, UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.progress import Progress
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.build_plan import FILES, BuildPlan, group_units
-from recordmill.shards.manifest import Manifest, load
+from recordmill.shards.manifest import Manifest
 from recordmill.shards.order import Ordering, split_names
 from recordmill.shards.run_file import Buckets
-from recordmill.shards.run_folder import RunFolder, check_out
+from recordmill.shards.run_folder import RunFolder, check_out, loaded
 from recordmill.sources.contract import Source
 
 
@@ -94,10 +95,33 @@ def build(source: Any, out: str | os.PathLike[str], *, quiet: bool = True, progr
             plan = make_plan(source, folder, base, settings)
             progress.begin("read", _rows(plan))
             run_build(plan, settings, progress)
-            manifest = load(path, base + 1)
+            manifest = _committed(folder, base)
+            if manifest is None:
+                raise RecordmillError(f"{path}: the runner ended without an error and without a commit; nothing was written")
+        except KeyboardInterrupt:
+            if _committed(folder, base) is not None:
+                raise KeyboardInterrupt(f"stopped, but {path} was complete already") from None
+            raise
+        except OSError as error:
+            if _is_at(error, path):
+                raise RecordmillError(f"{path}: {error.strerror}; nothing was written") from error
+            raise
         finally:
             folder.close()
     return _result(path, manifest, time.monotonic() - started)
+
+
+def _committed(folder: RunFolder, base: int) -> Manifest | None:
+    """The manifest of this run, if it stands."""
+    manifest = loaded(folder.out).get(base + 1)
+    return manifest if manifest is not None and manifest.run.get("id") == folder.id else None
+
+
+def _is_at(error: OSError, out: Path) -> bool:
+    """Whether what failed is OUT, not an input: by its name, or since the disk is full, which only writing finds."""
+    if isinstance(error.filename, str):
+        return os.path.abspath(error.filename).startswith(os.path.join(os.path.abspath(out), ""))
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions) -> BuildPlan:
@@ -124,7 +148,7 @@ def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions)
         name=settings.name,
         about=settings.deciding(),
     )
-    return BuildPlan(**{**plan.__dict__, "groups": group_units(planned, plan.arena_bytes, plan.threads)})
+    return replace(plan, groups=group_units(planned, plan.arena_bytes, plan.threads))
 
 
 def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:

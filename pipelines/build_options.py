@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import read_range
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
+_THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
 
 
 @dataclass(frozen=True)
@@ -106,29 +108,47 @@ def make_options(
     memory_bytes = parse_size(memory, "--memory")
     if memory_bytes < LEAST_MEMORY_BYTES:
         raise UsageError(f"--memory {memory}: at least {LEAST_MEMORY_BYTES >> 20}MiB")
-    count = threads if threads is not None else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if count < 1:
-        raise UsageError(f"--threads {threads}: at least 1")
-    given = ShardOptions(num_shards=num_shards) if shard_size is None else ShardOptions(parse_size(shard_size, "--shard-size"))
+    if shard_size is None:
+        given = ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "--num-shards"))
+    else:
+        given = ShardOptions(parse_size(shard_size, "--shard-size"))
     return BuildOptions(
         kind=kind,
         kind_options=options,
         schema=schema if schema is None or isinstance(schema, Schema) else read_schema(schema),
         dtypes=dict(dtypes or {}),
         label=label,
-        order=OrderOptions(seed, split_seed, shuffle, key, split_by, parse_splits(splits), key_bits),
+        order=OrderOptions(_whole(seed, "--seed"), _whole(split_seed, "--split-seed"), shuffle, key, split_by, parse_splits(splits), key_bits),
         shards=given,
         compression=compression,
         name=_dataset_name(name, out),
         overwrite=overwrite,
         budget=RejectBudget.parse(max_rejects),
-        threads=count,
+        threads=_threads(threads, memory_bytes),
         memory_bytes=memory_bytes,
         exchange=exchange,
         runner=runner,
         beam_args=tuple(beam_args),
         follow_links=follow_links,
     )
+
+
+def _threads(threads: int | None, memory_bytes: int) -> int:
+    """As many as asked for, or as there are cores, but no more than the memory can feed."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads is not None:
+        count = _whole(threads, "--threads")
+    if count < 1:
+        raise UsageError(f"--threads {threads}: at least 1")
+    return min(count, memory_bytes // _THREAD_BYTES)
+
+
+def _whole(value: Any, option: str) -> int:
+    """The number as Python's own int, whatever counts as one (NumPy's do)."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(f"{option} {value!r}: a whole number") from None
 
 
 def read_schema(path: str | os.PathLike[str]) -> Schema:
@@ -144,6 +164,10 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
 
 def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
     """The name given, or OUT's own in the letters that TensorFlow Datasets takes."""
+    try:
+        os.path.abspath(out).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"--out {os.fspath(out)!a}: the name is no UTF-8, which Beam and the manifest need; name another folder") from None
     if name is not None:
         if not name.isidentifier() or not name.isascii():
             raise UsageError(f"--name {name}: letters, digits and _ only, not beginning with a digit (TensorFlow Datasets takes no other)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -35,17 +36,17 @@ class Display:
         if not self._quiet:
             self._thread.join()
             if self._moving and self._width:
-                self._stream.write("\r" + " " * self._width + "\r")
-                self._stream.flush()
+                self._put("\r" + " " * self._width + "\r")
 
     def _show(self) -> None:
         while not self._stop.wait(_MOVING_SEC if self._moving else _PLAIN_SEC):
             text = describe(self._progress)
-            if self._moving:
-                self._stream.write("\r" + text.ljust(self._width))
-                self._width = len(text)
-            else:
-                self._stream.write(text + "\n")
+            self._put("\r" + text.ljust(self._width) if self._moving else text + "\n")
+            self._width = len(text)
+
+    def _put(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream that is closed, broken or None is no reason to stop
+            self._stream.write(text)
             self._stream.flush()
 
 

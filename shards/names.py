@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from recordmill.schemas.errors import UsageError
+
 SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
 _SHARD = re.compile(r"(?P<split>[A-Za-z0-9_.-]+?)-(?P<index>\d{5,})-of-(?P<of>\d{5,})(?P<suffix>\.tfrecord(?:\.gz)?)")
@@ -53,7 +55,7 @@ class ShardName:
 
 
 def check_split_name(name: str) -> str:
-    """The name, if shards and TensorFlow Datasets can carry it; ValueError if not."""
+    """The name, if shards and TensorFlow Datasets can carry it; UsageError if not."""
     if not _SPLIT.fullmatch(name):
-        raise ValueError(f"split name {name!r}: letters, digits and _ only, with single . or - between them")
+        raise UsageError(f"split name {name!r}: letters, digits and _ only, with single . or - between them")
     return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from typing import Any
@@ -170,9 +171,10 @@ def run(args: argparse.Namespace) -> int:
         follow_links=args.follow_links,
     )
     if args.json:
-        print(json.dumps(result.to_json(), ensure_ascii=False))
+        print(json.dumps(result.to_json()))  # in ASCII: whatever the names and the terminal's encoding
     elif not args.quiet:
-        print("\n".join(summary(result)), file=sys.stderr)
+        with contextlib.suppress(OSError):  # nobody reads stderr any more: the data set is complete all the same
+            print("\n".join(summary(result)), file=sys.stderr)
     return 0
 
 
