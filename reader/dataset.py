@@ -28,7 +28,7 @@ from recordmill.shards.batches import Load, decode_block, record_batches
 from recordmill.shards.catalog import Catalog, Inputs, find
 from recordmill.shards.pieces import PIECE_BYTES, Block, Piece
 from recordmill.shards.sample import Sample
-from recordmill.shards.schema_of import infer_files
+from recordmill.shards.schema_of import infer_files, schema_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -51,7 +51,8 @@ def open(
         inputs: OUT of a build, or files, folders, globs, one or several.
         split: only this split; None: all, in the manifest's order.
         columns: only these features, in this order; the others are skipped, not parsed.
-        schema: of foreign files, if it is known; otherwise it is inferred over all their records when it is first needed.
+        schema: of foreign files, if it is known; otherwise it is inferred over all their records when it is first needed. A `schema.pbtxt` or
+            a `features.json` of TensorFlow Datasets beside the files then says true dtypes, shapes and class names where the records agree.
         threads: how many read and decode; 0: one per core.
         sample: infer over so many records only, the first ones of each file, or over so many whole files (`"20files"`). A later record that
             the schema does not fit is an error when it is read.
@@ -83,12 +84,22 @@ class Dataset:
         return infer_files(self.catalog.files, threads=self.threads, sample=self.sample) if self._given_schema is None else None
 
     @cached_property
+    def _known(self) -> tuple[Schema, list[str]]:
+        """The features that the records have, and notes on what described them."""
+        if self._given_schema is not None:
+            return self._given_schema, []
+        assert self.inference is not None
+        return schema_of(self.catalog.files, self.inference)
+
+    @property
     def full_schema(self) -> Schema:
         """The features that the records have."""
-        if self._given_schema is not None:
-            return self._given_schema
-        assert self.inference is not None
-        return self.inference.schema()
+        return self._known[0]
+
+    @property
+    def schema_notes(self) -> tuple[str, ...]:
+        """What beside the files described them, as far as it was used: `schema.pbtxt` or `features.json`."""
+        return tuple(self._known[1])
 
     @cached_property
     def schema(self) -> Schema:
@@ -238,7 +249,7 @@ class Dataset:
         known = manifest is not None or "_ends" in self.__dict__
         rows = f"{len(self):,} records" if known else f"{self.catalog.size_bytes:,} bytes"
         head = f"Dataset {name}: {rows}, {', '.join(self.splits) or 'no split'}"
-        if self._given_schema is None and "full_schema" not in self.__dict__:
+        if self._given_schema is None and "_known" not in self.__dict__:
             return f"<{head}; its schema is inferred when it is needed>"
         features = [f"  {f.name}: {f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == self.schema.label else ''}" for f in self.schema]
         return "\n".join([f"<{head}", *features]) + ">"

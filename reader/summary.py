@@ -172,7 +172,8 @@ def summarise(dataset: Dataset, *, progress: Callable[[int], None] | None = None
     name = catalog.manifest.name if catalog.manifest else f"{len(catalog.files)} TFRecord file{'s' if len(catalog.files) != 1 else ''}"
     sampled = None if sample is None else sample.describe(len(catalog.files))
     found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
-    return Summary(name, schema, splits, compression, looked_at, features, refusals, catalog.notes, sampled, found, conflicts)
+    notes = (*catalog.notes, *([] if conflicts else dataset.schema_notes))
+    return Summary(name, schema, splits, compression, looked_at, features, refusals, notes, sampled, found, conflicts)
 
 
 def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:

@@ -11,6 +11,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.threads import thread_map
 from recordmill.shards.batches import Load, loads
 from recordmill.shards.catalog import ShardFile
+from recordmill.shards.hints import find_hint, refine
 from recordmill.shards.pieces import cut, read
 from recordmill.shards.salvage import frames_of
 from recordmill.shards.sample import Sample, sample_loads
@@ -37,8 +38,18 @@ def infer_files(
 
 
 def infer_schema(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False, sample: Sample | None = None) -> Schema:
-    """The features of the files' records, or of a sample's; lenient: of those that can be read."""
-    return infer_files(files, threads=threads, lenient=lenient, sample=sample).schema()
+    """The features of the files' records, or of a sample's, by what came along with them and fits; lenient: of those that can be read."""
+    return schema_of(files, infer_files(files, threads=threads, lenient=lenient, sample=sample))[0]
+
+
+def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:
+    """(the schema of what was counted, made better by a hint beside the files; notes on that hint)."""
+    schema = inference.schema()
+    hint, notes = find_hint(files)
+    if hint is None:
+        return schema, notes
+    refined, used = refine(schema, inference, hint)
+    return refined, notes + used
 
 
 def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:

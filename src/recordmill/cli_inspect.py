@@ -21,7 +21,9 @@ examples:
 --emit prints text to go on with instead of the report: schema, a schema.pbtxt of TensorFlow Metadata; parse-spec, the features for tf.io.parse_example as
 Python source; reader, a whole Python program that needs TensorFlow only, gives batches of tensors and checks every file's number of records.
 
-Features are inferred where no schema is known. What differs from record to record (kinds, numbers of values, presence) is listed with file and
+Features are inferred where no schema is known. A features.json of TensorFlow Datasets (with its *.labels.txt) or a schema.pbtxt beside the files (also
+in transformed_metadata/ or metadata/, as tf.Transform writes it) then says true dtypes, shapes and class names where the records agree; the report
+says what was used. --schema FILE is taken as it is. What differs from record to record (kinds, numbers of values, presence) is listed with file and
 record; features that no schema fits are shown as conflicts, and `read` stops at them.
 
 Binary values are looked at (some of each batch): encoded images and their sizes, serialized tensors and Examples, known file formats. An array's bytes
@@ -45,6 +47,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a data set's folder, or TFRecord files, folders of them, or quoted globs")
     parser.add_argument("--split", metavar="NAME", help="only this split")
     parser.add_argument("--sample", metavar="N|Nfiles", help="look at N records only, the first ones of each file, or at N whole files")
+    parser.add_argument("--schema", metavar="FILE", help="a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="default: all cores")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
@@ -54,7 +57,6 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Inspect and print."""
     from recordmill.pipelines.display import Display
-    from recordmill.reader.dataset import open
     from recordmill.reader.summary import summarise
     from recordmill.schemas.progress import Progress
 
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     progress = Progress()
     progress.begin("convert")
     with Display(progress, args.quiet):
-        dataset = open(args.inputs, args.split, threads=args.threads, sample=args.sample)
+        dataset = _open(args)
         summary = summarise(dataset, progress=lambda records: progress.advance(records=records))
     if args.json:
         print(json.dumps(summary.to_json(), indent=1, ensure_ascii=False, default=_readable))
@@ -73,15 +75,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _open(args: argparse.Namespace) -> Any:
+    from recordmill.reader.dataset import open
+    from recordmill.shards.hints import read_schema
+
+    schema = None if args.schema is None else read_schema(args.schema)
+    return open(args.inputs, args.split, schema=schema, threads=args.threads, sample=args.sample)
+
+
 def _emit(args: argparse.Namespace) -> int:
     """Print a schema, a specification or a reader."""
-    from recordmill.reader.dataset import open
     from recordmill.reader.emit import emit
     from recordmill.schemas.errors import UsageError
 
     if args.json:
         raise UsageError("--emit prints text: leave out --json")
-    print(emit(args.emit, open(args.inputs, args.split, threads=args.threads, sample=args.sample), args.inputs), end="")
+    print(emit(args.emit, _open(args), args.inputs), end="")
     return 0
 
 

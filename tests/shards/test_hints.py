@@ -1,0 +1,184 @@
+"""What stands beside TFRecord files makes their schema better where the records agree, is named where they don't, and never stops a read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+
+from recordmill.__main__ import main
+from recordmill.reader.dataset import open
+from recordmill.records import frames
+from recordmill.records.example import example
+from recordmill.schemas import tfds, tfmd
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.hints import read_schema
+from recordmill.shards.schema_of import infer_schema
+
+
+def framed(*payloads: bytes) -> bytes:
+    ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
+    return frames.frame(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
+
+
+def foreign(tmp_path: Path, rows: int = 40) -> Path:
+    """Shards of MIXED in a folder of their own, with nothing beside them."""
+    out = write_data_set(tmp_path / "made", {"train": mixed_rows(rows)})
+    (tmp_path / "in").mkdir()
+    for shard in (out / FOLDER).glob("*.tfrecord"):
+        shutil.copy(shard, tmp_path / "in")
+    return tmp_path / "in"
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("place", ["schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt", "../schema.pbtxt"])
+def test_a_schema_beside_the_files_says_what_they_are(tmp_path: Path, place: str) -> None:
+    folder = foreign(tmp_path)
+    assert open(folder).schema != MIXED
+    put(folder / place, tfmd.to_pbtxt(MIXED))
+    ds = open(folder)
+    assert {f.name: (f.dtype, f.shape, f.classes) for f in ds.schema} == {f.name: (f.dtype, f.shape, f.classes) for f in MIXED}
+    assert ds.schema.label == "label"
+    assert ds.to_table()["matrix"].equals(mixed_rows(40)["matrix"])
+    assert ds.schema_notes[0].startswith(f"{len(MIXED)} features described by ")
+    assert infer_schema(ds.catalog.files) == ds.schema
+
+
+def test_our_features_json_comes_back(tmp_path: Path) -> None:
+    folder = foreign(tmp_path)
+    put(folder / "features.json", json.dumps(tfds.features_json(MIXED)))
+    for name, text in tfds.label_files(MIXED).items():
+        put(folder / name, text)
+    split = {"train": tfds.Split([40], 1)}
+    put(folder / "dataset_info.json", json.dumps(tfds.dataset_info_json("made", "1.0.0", split, schema=MIXED)))
+    schema = open(folder).schema
+    for name in ("id", "matrix", "name", "small", "exact", "words", "boxes", "label"):
+        assert schema[name] == MIXED[name]
+    assert schema.label == "label"
+
+
+def write(path: Path, *records: dict[str, Any]) -> None:
+    path.write_bytes(framed(*(example(record) for record in records)))
+
+
+def hint(path: Path, *features: Feature) -> None:
+    put(path / "schema.pbtxt", tfmd.to_pbtxt(Schema(features)))
+
+
+def test_what_the_records_contradict_is_not_believed(tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", *({"n": 300, "x": [1.0, 2.0, 3.0, 4.0], "s": b"\xff", "ok": 7, "raw": b"12345678"} for _ in range(3)))
+    wrong = [Feature("n", "uint8"), Feature("x", "float32", (3,)), Feature("s", "string"), Feature("ok", "int8"), Feature("raw", "uint8", (2, 2))]
+    hint(tmp_path, *wrong, Feature("gone", "int64"))
+    ds = open(tmp_path)
+    assert ds.schema["ok"] == Feature("ok", "int8", (), True)  # the records say that it is always there
+    assert [ds.schema[name].describe() for name in ("n", "x", "s", "raw")] == ["int64", "float32 [4]", "bytes", "string"]
+    used, not_used = ds.schema_notes
+    assert used.startswith("1 feature described by ")
+    assert "n (it says uint8, the records hold 300 to 300)" in not_used
+    assert not_used.endswith("and 2 more")
+    assert ds.to_table()["n"].to_pylist() == [300] * 3
+
+
+def test_raw_bytes_and_boxes_by_a_hint(tmp_path: Path) -> None:
+    pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    write(tmp_path / "a.tfrecord", {"pixels": pixels.tobytes(), "boxes": [0.0] * 8}, {"pixels": pixels.tobytes(), "boxes": [1.0] * 4})
+    hint(tmp_path, Feature("pixels", "uint8", (3, 4), True), Feature("boxes", "float32", (None, 4)))
+    ds = open(tmp_path)
+    assert ds.to_numpy()["pixels"].tolist() == [pixels.tolist()] * 2
+    assert [len(boxes) for boxes in ds.to_table()["boxes"].to_pylist()] == [2, 1]
+
+
+def test_hints_that_differ_or_are_none_are_said(tmp_path: Path) -> None:
+    for name, dtype in (("a", "int8"), ("b", "int16")):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "x.tfrecord", {"n": 1})
+        hint(tmp_path / name, Feature("n", dtype))
+    ds = open(tmp_path)
+    assert ds.schema["n"].dtype == "int64"
+    assert "which differ; choose with --schema FILE" in ds.schema_notes[0]
+    (tmp_path / "b" / "schema.pbtxt").unlink()
+    assert "beside some of the files only" in open(tmp_path).schema_notes[0]
+    (tmp_path / "a" / "schema.pbtxt").write_text("no schema {")
+    ds = open(tmp_path / "a")
+    assert "is no tensorflow_metadata schema" in ds.schema_notes[0]
+    assert ds.schema["n"].dtype == "int64"
+    (tmp_path / "a" / "features.json").write_text('["x"]')
+    assert "is no JSON object" in open(tmp_path / "a").schema_notes[0]
+
+
+def test_inspect_says_which_hint_was_used_and_takes_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "a.tfrecord", {"n": 1}, {"n": 2})
+    hint(tmp_path / "in", Feature("n", "int8"))
+    assert main(["inspect", str(tmp_path / "in"), "--quiet"]) == 0
+    text = capsys.readouterr().out
+    assert f"note: 1 feature described by {tmp_path}/in/schema.pbtxt\n" in text
+    assert "n        int8" in text
+    put(tmp_path / "other.pbtxt", tfmd.to_pbtxt(Schema((Feature("n", "int16", (), True),))))
+    assert main(["inspect", str(tmp_path / "in"), "--quiet", "--schema", str(tmp_path / "other.pbtxt")]) == 0
+    text = capsys.readouterr().out
+    assert "n        int16" in text
+    assert "described by" not in text
+    with pytest.raises(UsageError, match="no such file"):
+        read_schema(tmp_path / "nothing")
+    with pytest.raises(DataError, match="can't be read"):
+        read_schema(tmp_path / "in" / "a.tfrecord")
+
+
+def test_what_tensorflow_datasets_writes(tmp_path: Path) -> None:
+    tfds_made = pytest.importorskip("tensorflow_datasets")
+    kinds = tfds_made.features
+    features = kinds.FeaturesDict(
+        {
+            "label": kinds.ClassLabel(names=["cat", "dog"]),
+            "matrix": kinds.Tensor(shape=(2, 3), dtype=np.float32),
+            "raw": kinds.Tensor(shape=(2, 2), dtype=np.uint8, encoding="bytes"),
+            "pixels": kinds.Tensor(shape=(3,), dtype=np.uint8),
+            "packed": kinds.Tensor(shape=(2,), dtype=np.int32, encoding="zlib"),
+            "box": kinds.BBoxFeature(),
+            "objects": kinds.Sequence({"bbox": kinds.BBoxFeature(), "label": kinds.ClassLabel(names=["p", "q"])}),
+            "text": kinds.Text(),
+            "small": np.int32,
+            "flag": np.bool_,
+            "nest": {"x": np.float32},
+            "seq": kinds.Sequence(np.int64),
+            "rag": kinds.Sequence(kinds.Sequence(np.int64)),
+            "double": np.float64,
+        }
+    )
+    box = kinds.BBox(0.0, 0.0, 0.5, 1.0)
+    rows = [
+        {
+            "label": i % 2, "matrix": np.full((2, 3), i, np.float32), "raw": np.full((2, 2), i, np.uint8), "pixels": np.full(3, i, np.uint8),
+            "packed": np.full(2, i, np.int32), "box": box, "objects": [{"bbox": box, "label": 1}] * (i + 1), "text": f"text {i}", "small": i,
+            "flag": i == 1, "nest": {"x": float(i)}, "seq": [i] * (2 * i), "rag": [[i], [i, i + 1]], "double": float(i),
+        }
+        for i in range(4)
+    ]  # fmt: skip
+    (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(framed(*(features.serialize_example(row) for row in rows)))
+    features.save_config(str(tmp_path))
+    ds = open(tmp_path)
+    assert ds.splits == ("train",)
+    described = {feature.name: feature.describe() for feature in ds.schema}
+    assert described == {
+        "label": "int64", "matrix": "float32 [2, 3]", "raw": "uint8 [2, 2]", "pixels": "int64 [3]", "packed": "bytes", "box": "float32 [4]",
+        "objects/bbox": "float32 [?, 4]", "objects/label": "int64 [?]", "text": "string", "small": "int32", "flag": "bool", "nest/x": "float32",
+        "seq": "int64 [?]", "rag": "int64 [?, ?]", "double": "float32",
+    }  # fmt: skip
+    assert ds.schema["label"].classes == ("cat", "dog")
+    assert ds.schema["objects/label"].classes == ("p", "q")
+    arrays = ds.to_numpy()
+    assert np.array_equal(arrays["raw"], [row["raw"] for row in rows])
+    assert np.array_equal(arrays["matrix"], [row["matrix"] for row in rows])
+    assert arrays["flag"].tolist() == [False, True, False, False]
+    assert [list(part) for part in ds[3]["rag"]] == [[3], [3, 4]]
