@@ -88,7 +88,7 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
     """Write the records of a data set, or of any TFRecord files, to `out` as Parquet, NumPy or Arrow.
 
     inputs: OUT of a build, or files, folders, globs, `@list.txt`. options: see `make_settings`; they are the command line's:
-        to="parquet" | "npy" | "npz" | "arrow", features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner,
+        to="parquet" | "npy" | "npz" | "arrow" | "jsonl" | "csv", features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner,
         decode_raw, decode_tensor, reshape, pad, pad_or_cut (`"image=float32[64,64,3]"`, or a list of such),
         decode_images (True or names), resize, channels,
         where (SQL text or a pyarrow.compute expression), sample, seed.

@@ -19,11 +19,12 @@ import pyarrow as pa
 from recordmill.records.arrow_writer import ArrowWriter
 from recordmill.records.npy_writer import NpyWriter
 from recordmill.records.parquet_writer import ParquetWriter
+from recordmill.records.text_writers import CsvWriter, JsonWriter
 from recordmill.schemas.errors import RecordmillError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.progress import Progress
 from recordmill.shards.read_parts import read_parts
-from recordmill.shards.read_plan import ARROW, NPY, NPZ, PARQUET, Job, ReadPlan
+from recordmill.shards.read_plan import ARROW, CSV, JSONL, NPY, NPZ, PARQUET, Job, ReadPlan
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.storage.files import sync_file
 
@@ -62,6 +63,10 @@ def open_writer(path: Path, to: str, schema: Schema) -> Writer:
         return ParquetWriter(path, schema)
     if to == ARROW:
         return ArrowWriter(path, schema)
+    if to == JSONL:
+        return JsonWriter(path, schema)
+    if to == CSV:
+        return CsvWriter(path, schema)
     path.mkdir()
     return NpyWriter(path, schema)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from recordmill.records.convert import Step, output_schema
+from recordmill.records.text_writers import check_csv
 from recordmill.records.where import Where, kept_names
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
@@ -20,8 +21,8 @@ from recordmill.shards.pieces import PIECE_BYTES, Piece, cut
 from recordmill.shards.resolve import Records, Unresolved, resolve
 from recordmill.shards.schema_of import infer_schema
 
-PARQUET, NPY, NPZ, ARROW = "parquet", "npy", "npz", "arrow"
-FORMATS = (PARQUET, NPY, NPZ, ARROW)
+PARQUET, NPY, NPZ, ARROW, JSONL, CSV = "parquet", "npy", "npz", "arrow", "jsonl", "csv"
+FORMATS = (PARQUET, NPY, NPZ, ARROW, JSONL, CSV)
 FILE_BYTES = 512 << 20  # 512 MiB of uncompressed shards per Parquet or Arrow file: few files, and enough of them for many cores
 _BASE_BYTES = 128 << 20  # the row group that is held and the one being written
 _THREAD_BYTES = 12 * PIECE_BYTES  # a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
@@ -120,7 +121,10 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
     jobs = tuple(job for split, pieces in by_split.items() for job in _jobs(split, pieces, catalog.files, options))
     records = Records(catalog.files, [piece for pieces in by_split.values() for piece in pieces], selected, options.lenient, threads)
     steps = resolve(options.steps, records)
-    return ReadPlan(catalog.files, output_schema(steps, selected), jobs, options, _records(by_split, options), decoded, selected, steps, catalog.notes)
+    schema = output_schema(steps, selected)
+    if options.to == CSV:
+        check_csv(schema)
+    return ReadPlan(catalog.files, schema, jobs, options, _records(by_split, options), decoded, selected, steps, catalog.notes)
 
 
 def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:
@@ -147,7 +151,7 @@ def _shortened(file: ShardFile, piece: Piece, records: int) -> Piece:
 def _jobs(split: str, pieces: Sequence[Piece], files: Sequence[ShardFile], options: ReadOptions) -> Sequence[Job]:
     """The outputs of a split; one without records has one output, which says what its columns would be."""
     whole = Job(split, 0, 1, tuple(pieces), options.limit)
-    return split_job(whole, files, options.file_bytes) if options.to in (PARQUET, ARROW) else [whole]
+    return split_job(whole, files, options.file_bytes) if options.to not in (NPY, NPZ) else [whole]
 
 
 def split_job(job: Job, files: Sequence[ShardFile], file_bytes: int) -> Sequence[Job]:

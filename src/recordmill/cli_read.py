@@ -22,6 +22,8 @@ formats:
            NAME.valid.npy where a feature may be missing; recordmill.reader.open_columns(FOLDER) opens all of them
   npz      the same in one file per split, if it fits --memory
   arrow    Arrow IPC files, which memory-map
+  jsonl    a JSON object per line, for small sets: tensors as nested lists, bytes as base64, missing values as null
+  csv      single numbers and texts with a header, for small sets; lists, tensors and bytes are refused by name
 
 --where is evaluated by DuckDB on the features as they are stored, before conversions, and may name features that --features leaves out;
 a name such as image/height stands in double quotes. From Python a pyarrow.compute expression serves as well, without DuckDB.
@@ -57,7 +59,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt")
     parser.add_argument("--out", metavar="DIR", help="the folder for the result (needed unless --dry-run)")
     parser.add_argument("--dry-run", action="store_true", help="say rows, columns, disk and memory; write nothing")
-    parser.add_argument("--to", choices=("parquet", "npy", "npz", "arrow"), default="parquet", help="the format (default parquet)")
+    parser.add_argument("--to", choices=("parquet", "npy", "npz", "arrow", "jsonl", "csv"), default="parquet", help="the format (default parquet)")
     parser.add_argument("--features", metavar="A,B,...", help="only these, in this order; the others are skipped, not parsed")
     parser.add_argument("--split", metavar="NAME", help="only this split")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N records of each split (of those left by --where and --sample)")

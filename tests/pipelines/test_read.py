@@ -129,7 +129,7 @@ def test_selection(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"to": "csv"}, "--to csv: one of parquet, npy, npz, arrow"), ({"limit": -1}, "--limit -1"), ({"max_rejects": "many"}, "--max-rejects many"),
+        ({"to": "xml"}, "--to xml: one of parquet, npy, npz, arrow,"), ({"limit": -1}, "--limit -1"), ({"max_rejects": "many"}, "--max-rejects many"),
         ({"memory": "10MiB"}, "is too little"), ({"threads": -1}, "--threads -1"), ({"features": "a,,b"}, "--features"), ({"features": "id,id"}, "twice"),
         ({"file_size": 0}, "--file-size"), ({"schema": "nowhere.pbtxt"}, "--schema nowhere.pbtxt"),
     ],
