@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -96,10 +97,20 @@ def from_arrow_field(field: pa.Field) -> Feature:
 
 def from_arrow(schema: pa.Schema) -> Schema:
     """The features of an Arrow schema, label and message by its metadata if present."""
-    about = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    about = _about(schema)
     features = tuple(from_arrow_field(field) for field in schema)
-    label = about.get("label")
-    return Schema(features, label if any(f.name == label for f in features) else None, about.get("message", "Example"))
+    return Schema(features, told_label(schema), about.get("message", "Example"))
+
+
+def told_label(schema: pa.Schema) -> str | None:
+    """The label that the schema's metadata names, if that column is there."""
+    label = _about(schema).get("label")
+    return label if label in schema.names else None
+
+
+def _about(schema: pa.Schema) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    return about
 
 
 def _dtype(name: str, inner: pa.DataType) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from recordmill.schemas.arrow import from_arrow_field
+from recordmill.schemas.arrow import from_arrow_field, told_label
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import Feature, Schema
 
@@ -43,6 +43,7 @@ class Unifier:
             DataError: a column has a type that no feature can hold, or one that does not go with the other parts.
         """
         self._parts += 1
+        self._label = self._label or told_label(schema)
         for field in schema:
             name, told = field.name, not _is_null(field.type)
             feature = self._feature(field, where)
@@ -61,9 +62,10 @@ class Unifier:
                 self._known.add(name)
 
     def schema(self) -> Schema:
-        """All features; what is missing in some part is not required. A column of nothing but nulls, which has no type, is text."""
+        """All features, and the label that a part's metadata names; what is missing in some part is not required. A column of nothing but nulls, which has no type, is text."""
         wanted = [f for f in self._features.values() if f.name in self._known or not self._is_struct(f.name)]
-        return Schema(tuple(replace(f, required=f.required and self._seen[f.name] == self._parts) for f in wanted))
+        features = tuple(replace(f, required=f.required and self._seen[f.name] == self._parts) for f in wanted)
+        return Schema(features, self._label if any(f.name == self._label for f in wanted) else None)
 
     def untold(self) -> tuple[str, ...]:
         """The columns in which there is no value at all."""

@@ -129,6 +129,16 @@ def test_splits_and_groups(tmp_path: Path) -> None:
     assert sum(result.records.values()) == 2000
 
 
+def test_a_data_set_goes_through_parquet_and_back(tmp_path: Path) -> None:
+    data = {"species": ["cat", "dog", "cat", "eel"], "pixels": np.arange(48, dtype=np.uint8).reshape(4, 3, 4), "weight": np.array([0.1, 1e300, -0.0, 2.5])}
+    first = recordmill.build(data, tmp_path / "first", label="species", key="weight")
+    recordmill.read(first.out, tmp_path / "table", to="parquet")
+    again = recordmill.build(tmp_path / "table", tmp_path / "again", kind="parquet", key="weight")
+    assert again.schema == first.schema
+    assert again.schema.label == "species"
+    assert [path.read_bytes() for path in again.shards] == [path.read_bytes() for path in first.shards]
+
+
 def test_a_record_larger_than_a_shard_leaves_no_empty_shard(tmp_path: Path) -> None:
     data = {"id": list(range(20)), "blob": [b"x" * (50_000 if i == 7 else 100) for i in range(20)]}
     result = recordmill.build(data, tmp_path / "out", shard_size="1kB")
