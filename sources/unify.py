@@ -62,7 +62,10 @@ class Unifier:
                 self._known.add(name)
 
     def schema(self) -> Schema:
-        """All features, and the label that a part's metadata names; what is missing in some part is not required. A column of nothing but nulls, which has no type, is text."""
+        """All features, and the label that a part's metadata names; what is missing in some part is not required.
+
+        A column of nothing but nulls, which has no type, is text.
+        """
         wanted = [f for f in self._features.values() if f.name in self._known or not self._is_struct(f.name)]
         features = tuple(replace(f, required=f.required and self._seen[f.name] == self._parts) for f in wanted)
         return Schema(features, self._label if any(f.name == self._label for f in wanted) else None)
