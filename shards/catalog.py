@@ -25,6 +25,8 @@ from recordmill.storage.files import Stat, read_range, stat
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
 _TFDS = re.compile(r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}(?:\.gz)?")
+_TFX = re.compile(r"Split-(?P<split>[A-Za-z0-9_]+)")  # the folders in which TensorFlow Extended keeps splits
+_PLAIN = re.compile(r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))(?:\.gz)?")
 _EXTENSIONS = (".tfrecord", ".tfrecords", ".tfr", ".tfrecord.gz", ".tfrecords.gz")
 
 
@@ -129,7 +131,7 @@ def of_files(inputs: Iterable[str]) -> Catalog:
             left_out.append(file.name)
             continue
         # A file that was named, or is called a TFRecord, is read whatever it looks like: its first error says what is wrong with it.
-        files.append(ShardFile(file.path, file.name, split_of(file.name), compression or detect(read_range(file.path, 0, HEAD_BYTES).tobytes()), file.stat))
+        files.append(ShardFile(file.path, file.name, split_of(file.path), compression or detect(read_range(file.path, 0, HEAD_BYTES).tobytes()), file.stat))
     if not files:
         raise DataError(f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs))
     notes = list(listing.notes)
@@ -140,15 +142,17 @@ def of_files(inputs: Iterable[str]) -> Catalog:
 
 
 def split_of(name: str) -> str:
-    """The split that a shard's name says, as recordmill and TensorFlow Datasets write them.
+    """The split that a shard's name says, as recordmill, TensorFlow Datasets and TensorFlow Extended write them, or a usual word for one.
 
     >>> split_of("x/train-00003-of-00016.tfrecord.gz"), split_of("mnist-test.tfrecord-00000-of-00001"), split_of("a.tfrecord")
     ('train', 'test', 'data')
+    >>> split_of("Split-eval/data_tfrecord-00000-of-00012.gz"), split_of("val_03.tfrecords"), split_of("tests.tfrecord")
+    ('eval', 'val', 'data')
     """
-    base = name.rsplit("/", 1)[-1]
+    folder, _, base = name.rpartition("/")
     if (ours := ShardName.parse(base)) is not None:
         return ours.split
-    match = _TFDS.fullmatch(base)
+    match = _TFDS.fullmatch(base) or _TFX.fullmatch(folder.rpartition("/")[2]) or _PLAIN.fullmatch(base)
     return match["split"] if match else UNKNOWN_SPLIT
 
 

@@ -67,6 +67,16 @@ def test_splits_by_name(tmp_path: Path) -> None:
         open(tmp_path, "dev")
 
 
+def test_splits_by_folders_of_tfx_and_by_usual_words(tmp_path: Path) -> None:
+    for name, rows in (("Split-eval", 2), ("Split-train", 4)):
+        (tmp_path / name).mkdir()
+        plain_file(tmp_path / name / "data_tfrecord-00000-of-00001", rows)
+    plain_file(tmp_path / "test.tfrecord", 1)
+    plain_file(tmp_path / "testing-ground.tfrecord", 7)
+    assert {split: len(open(tmp_path, split)) for split in open(tmp_path).splits} == {"eval": 2, "train": 4, "test": 1, "data": 7}
+    assert open(tmp_path / "Split-eval").splits == ("eval",)
+
+
 def test_no_tfrecord_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello, this is text\n" * 10)
     with pytest.raises(DataError, match="no TFRecord file"):
