@@ -186,7 +186,7 @@ def _plausible(value: bytes) -> tuple[str, ...]:
     return (*found, "uint8")
 
 
-def _sensible(numbers: np.ndarray) -> bool:  # type: ignore[type-arg]
+def _sensible(numbers: np.ndarray) -> bool:
     if numbers.dtype.kind == "i":
         return bool(((numbers > -(1 << 24)) & (numbers < 1 << 24)).all())
     with np.errstate(invalid="ignore"):
