@@ -91,7 +91,8 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
         to="parquet" | "npy" | "npz" | "arrow" | "jsonl" | "csv", features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner,
         decode_raw, decode_tensor, reshape, pad, pad_or_cut (`"image=float32[64,64,3]"`, or a list of such),
         decode_images (True or names), resize, channels,
-        where (SQL text or a pyarrow.compute expression), sample, seed.
+        where (SQL text or a pyarrow.compute expression), sample, seed,
+        row_group_rows, row_group_size, compression.
 
     Raises:
         UsageError: an option or an input can't be served. DataError: a record is damaged. TooManyRejects: more records than

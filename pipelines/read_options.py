@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from recordmill.pipelines.convert_options import Specs, parse_images, parse_steps
 from recordmill.pipelines.sizes import parse_size
+from recordmill.records.parquet_writer import ROW_GROUP_BYTES, ParquetOptions
 from recordmill.records.where import Where
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
@@ -59,6 +60,9 @@ def make_settings(
     where: str | pc.Expression | None = None,
     sample: float | None = None,
     seed: int = 0,
+    row_group_rows: int | None = None,
+    row_group_size: str | int = ROW_GROUP_BYTES,
+    compression: str = "zstd",
     **unknown: Any,
 ) -> ReadSettings:
     """Settings from what the command line or a Python caller gives.
@@ -87,10 +91,18 @@ def make_settings(
         where=None if where is None else Where(where),
         sample=sample,
         seed=seed,
+        parquet=_parquet(row_group_rows, row_group_size, compression),
     )
     if threads < 0:
         raise UsageError(f"--threads {threads}: 0 (one per core) or more")
     return ReadSettings(plan, budget, _schema(schema), default_threads(threads, memory_bytes), memory_bytes, overwrite, runner, tuple(beam_args))
+
+
+def _parquet(rows: int | None, size: str | int, compression: str) -> ParquetOptions:
+    name, colon, level = compression.partition(":")
+    if colon and not level.isdecimal():
+        raise UsageError(f"--compression {compression}: a name, or a name and a level as in zstd:9")
+    return ParquetOptions(rows, parse_size(size, "--row-group-size"), name, int(level) if colon else None)
 
 
 def _names(features: Sequence[str] | str | None) -> tuple[str, ...] | None:

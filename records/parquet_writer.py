@@ -2,11 +2,12 @@
 
 Scalars are scalars, lists are lists, tensors fixed-size lists. A tensor that may be missing is a variable list, since pyarrow can't read
 back a fixed-size list with nulls; its shape stands in the field's metadata, as the whole schema does, so that a build from the file
-gives the same Examples. Compression is zstd at its fast level 1: smaller than snappy and as quick to write.
+gives the same Examples. Compression is zstd at its fast level 1, unless told otherwise: smaller than snappy and as quick to write.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,41 @@ import pyarrow.parquet as pq
 
 from recordmill.records.columns import is_bytes
 from recordmill.schemas.arrow import to_arrow, value_type
+from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file
 
 ROW_GROUP_BYTES = 64 << 20  # 64 MiB of Arrow memory: DuckDB and Spark read a group per thread, and it bounds the writer's memory
 ROW_GROUP_ROWS = 1 << 20  # 1,048,576 rows: pyarrow's own limit
+MAX_GROUP_BYTES = ROW_GROUP_BYTES  # what a read's memory is planned with; a group is held until it is written
 _ZSTD_LEVEL = 1
 _DICTIONARY_LIMIT = 1 << 20  # bytes of distinct values per column and group; Parquet falls back to plain behind it
+
+COMPRESSIONS = {"zstd": 22, "gzip": 9, "snappy": 0, "none": 0}  # name to its highest level; 0: it has none
+
+
+@dataclass(frozen=True)
+class ParquetOptions:
+    """group_rows: rows of a row group, None: as many as group_bytes hold. group_bytes: Arrow memory of a group, which ends it in any case.
+
+    compression: one of COMPRESSIONS. level: None for the codec's own (1 for zstd).
+    """
+
+    group_rows: int | None = None
+    group_bytes: int = ROW_GROUP_BYTES
+    compression: str = "zstd"
+    level: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise UsageError(f"--compression {self.compression}: one of {', '.join(COMPRESSIONS)}")
+        if self.level is not None and not 1 <= self.level <= COMPRESSIONS[self.compression]:
+            levels = f"levels 1 to {COMPRESSIONS[self.compression]}" if COMPRESSIONS[self.compression] else "no levels"
+            raise UsageError(f"--compression {self.compression}:{self.level}: it has {levels}")
+        if self.group_rows is not None and not 1 <= self.group_rows <= ROW_GROUP_ROWS:
+            raise UsageError(f"--row-group-rows {self.group_rows}: 1 to {ROW_GROUP_ROWS}")
+        if not 1 <= self.group_bytes <= MAX_GROUP_BYTES:
+            raise UsageError(f"--row-group-size {self.group_bytes}: 1 byte to {MAX_GROUP_BYTES >> 20} MiB")
 
 
 class ParquetWriter:
@@ -30,15 +59,17 @@ class ParquetWriter:
     Groups depend on the batches alone.
     """
 
-    def __init__(self, path: str | Path | pa.NativeFile, schema: Schema, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+    def __init__(self, path: str | Path | pa.NativeFile, schema: Schema, options: ParquetOptions | None = None) -> None:
         self.schema, self.rows = schema, 0
-        self._arrow, self._group_bytes = parquet_schema(schema), row_group_bytes
+        options = options or ParquetOptions()
+        self._arrow, self._group_bytes = parquet_schema(schema), options.group_bytes
+        self._group_rows = options.group_rows or ROW_GROUP_ROWS
         self._file = path if isinstance(path, pa.NativeFile) else create_file(path)
         self._writer = pq.ParquetWriter(
             self._file,
             self._arrow,
-            compression="zstd",
-            compression_level=_ZSTD_LEVEL,
+            compression=options.compression,
+            compression_level=_ZSTD_LEVEL if options.compression == "zstd" and options.level is None else options.level,
             use_dictionary=[feature.name for feature in schema if _repeats(feature)],
             dictionary_pagesize_limit=_DICTIONARY_LIMIT,
         )
@@ -48,12 +79,17 @@ class ParquetWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [_as_parquet(column, field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
-        self._held.append(pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch)
-        self._held_bytes += batch.nbytes
-        self._held_rows += batch.num_rows
-        self.rows += batch.num_rows
-        if self._held_bytes >= self._group_bytes or self._held_rows >= ROW_GROUP_ROWS:
-            self._flush()
+        whole = pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch
+        start = 0
+        while start < whole.num_rows:
+            part = whole.slice(start, self._group_rows - self._held_rows)
+            start += part.num_rows
+            self._held.append(part)
+            self._held_bytes += part.nbytes
+            self._held_rows += part.num_rows
+            self.rows += part.num_rows
+            if self._held_bytes >= self._group_bytes or self._held_rows >= self._group_rows:
+                self._flush()
 
     def close(self) -> None:
         self._flush()

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from recordmill.records.columns import is_bytes, numpy_dtype, take_apart
 from recordmill.records.parquet_writer import ParquetWriter
-from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.feature import Feature
 from recordmill.shards.access import FileAccess
 from recordmill.shards.batches import loads
 from recordmill.shards.pieces import Piece
@@ -103,7 +103,7 @@ def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
         records = {split: min(round(count * sampled / max(seen, 1)), count if limit is None else limit) for split, count in records.items()}
         notes += (f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",)
     rows = sum(records.values())
-    found = _bytes_in_parquet(batches, plan.schema) if plan.options.to == PARQUET else [_bytes_of(batches, plan, at) for at in range(len(plan.schema))]
+    found = _bytes_in_parquet(batches, plan) if plan.options.to == PARQUET else [_bytes_of(batches, plan, at) for at in range(len(plan.schema))]
     columns = tuple(_column(feature, size, sampled, rows, plan.options.to) for feature, size in zip(plan.schema, found, strict=True))
     return ReadEstimate(plan.options.to, records, len(plan.jobs), columns, sampled, memory_bytes, notes)
 
@@ -149,13 +149,13 @@ def _bytes_of(batches: Sequence[pa.RecordBatch], plan: ReadPlan, at: int) -> int
     return total
 
 
-def _bytes_in_parquet(batches: Sequence[pa.RecordBatch], schema: Schema) -> list[int]:
+def _bytes_in_parquet(batches: Sequence[pa.RecordBatch], plan: ReadPlan) -> list[int]:
     """What each column takes once it is encoded and compressed: the sample is written to memory for it."""
     sink = pa.BufferOutputStream()
-    writer = ParquetWriter(sink, schema)
+    writer = ParquetWriter(sink, plan.schema, plan.options.parquet)
     for batch in batches:
         writer.write(batch)
     writer.close()
     about = pq.read_metadata(pa.BufferReader(sink.getvalue()))
     groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    return [sum(group.column(at).total_compressed_size for group in groups) for at in range(len(schema))]
+    return [sum(group.column(at).total_compressed_size for group in groups) for at in range(len(plan.schema))]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from recordmill.records.arrow_writer import ArrowWriter
 from recordmill.records.npy_writer import NpyWriter
-from recordmill.records.parquet_writer import ParquetWriter
+from recordmill.records.parquet_writer import ParquetOptions, ParquetWriter
 from recordmill.records.text_writers import CsvWriter, JsonWriter
 from recordmill.schemas.errors import RecordmillError
 from recordmill.schemas.feature import Schema
@@ -57,10 +57,10 @@ def output_name(job: Job, to: str) -> str:
     return job.split if to in (NPY, NPZ) else f"{job.name}.{to}"
 
 
-def open_writer(path: Path, to: str, schema: Schema) -> Writer:
+def open_writer(path: Path, to: str, schema: Schema, parquet: ParquetOptions | None = None) -> Writer:
     """A writer of that format to a path that is not there yet."""
     if to == PARQUET:
-        return ParquetWriter(path, schema)
+        return ParquetWriter(path, schema, parquet)
     if to == ARROW:
         return ArrowWriter(path, schema)
     if to == JSONL:
@@ -94,7 +94,7 @@ def run_job(plan: ReadPlan, job: Job, data: Path, rejects: Path, *, to: str, thr
 
     name = output_name(job, to)
     try:
-        written = write_output(data / name, good(), to, plan.schema, attempt)
+        written = write_output(data / name, good(), to, plan.schema, attempt, plan.options.parquet)
     finally:
         rejected = reject_writer.close()
     if rejected.files:
@@ -105,10 +105,10 @@ def run_job(plan: ReadPlan, job: Job, data: Path, rejects: Path, *, to: str, thr
     return JobResult(job.split, job.index, name, read, written, rejected, filtered)
 
 
-def write_output(path: Path, batches: Iterable[pa.RecordBatch], to: str, schema: Schema, attempt: str) -> int:
+def write_output(path: Path, batches: Iterable[pa.RecordBatch], to: str, schema: Schema, attempt: str, parquet: ParquetOptions | None = None) -> int:
     """Write all batches to path, under another name until it is whole; gives the rows."""
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
-    writer = open_writer(temporary, to, schema)
+    writer = open_writer(temporary, to, schema, parquet)
     try:
         for batch in batches:
             writer.write(batch)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from recordmill.records.convert import Step, output_schema
+from recordmill.records.parquet_writer import ParquetOptions
 from recordmill.records.text_writers import check_csv
 from recordmill.records.where import Where, kept_names
 from recordmill.schemas.errors import UsageError
@@ -36,6 +37,7 @@ class ReadOptions:
     to: one of FORMATS. features: only these, in this order; None: all. split: only this one. limit: the first so many records of
     each split. file_bytes: uncompressed bytes of shards per Parquet or Arrow file. lenient: damaged records are rejects, not errors.
     where, sample, seed: only the records for which where holds, of a random share `sample` (0 to 1); limit then counts what is left.
+    parquet: row groups and compression of Parquet files.
     steps: conversions of features, in this order; one that depends on the records stands as an `Unresolved`.
     """
 
@@ -49,6 +51,7 @@ class ReadOptions:
     where: Where | None = None
     sample: float | None = None
     seed: int = 0
+    parquet: ParquetOptions = field(default_factory=ParquetOptions)
 
     @property
     def filters(self) -> bool:

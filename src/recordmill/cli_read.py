@@ -18,6 +18,7 @@ INPUT is the folder of a build, or any TFRecord files: their features are then i
 
 formats:
   parquet  real columns: scalars, lists, tensors as fixed-size lists (variable ones where they may be missing)
+           in row groups of --row-group-size, zstd level 1, dictionaries for texts and whole numbers, statistics, and the schema in the metadata
   npy      a folder per split with a file per feature; variable lengths as NAME.values.npy and NAME.row_splits.npy, text and bytes likewise,
            NAME.valid.npy where a feature may be missing; recordmill.reader.open_columns(FOLDER) opens all of them
   npz      the same in one file per split, if it fits --memory
@@ -68,9 +69,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of --sample (default 0)")
     _add_conversions(parser)
     parser.add_argument("--schema", metavar="FILE", help="a schema.pbtxt (TensorFlow Metadata) that says what the records hold")
-    parser.add_argument("--max-rejects", default="0", metavar="N|P%%", help="how many records may be unusable (default 0); they are listed in DIR/rejects")
+    parser.add_argument("--max-rejects", default="0", metavar="N|P%", help="how many records may be unusable (default 0); they are listed in DIR/rejects")
     parser.add_argument("--overwrite", action="store_true", help="replace the result that DIR holds")
     parser.add_argument("--file-size", default="512MiB", metavar="SIZE", help="shards' bytes per Parquet or Arrow file (default 512MiB)")
+    parser.add_argument("--row-group-rows", type=int, metavar="N", help="rows of a Parquet row group (default: as many as --row-group-size holds)")
+    parser.add_argument("--row-group-size", default="64MiB", metavar="SIZE", help="a row group's Arrow memory (default and at most 64MiB)")
+    parser.add_argument("--compression", default="zstd", metavar="CODEC[:LEVEL]", help="of Parquet: zstd (default, level 1), gzip, snappy, none")
     parser.add_argument("--memory", default="2GiB", metavar="SIZE", help="what the read may hold at once, beside the interpreter (default 2GiB)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="default: all cores")
     parser.add_argument("--runner", metavar="RUNNER", help="run as a Beam pipeline on this runner (default: threads of this process, without Beam)")

@@ -11,7 +11,7 @@ import pytest
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.records.arrow_writer import ArrowWriter
-from recordmill.records.parquet_writer import ParquetWriter, parquet_schema
+from recordmill.records.parquet_writer import ParquetOptions, ParquetWriter, parquet_schema
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -73,7 +73,7 @@ def test_other_tools_read_it(tmp_path: Path) -> None:
 
 
 def test_row_groups_follow_the_bytes(tmp_path: Path) -> None:
-    writer = ParquetWriter(tmp_path / "x.parquet", MIXED, row_group_bytes=4000)
+    writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetOptions(group_bytes=4000))
     (batch,) = mixed_rows(100).combine_chunks().to_batches()
     for at in range(0, 100, 10):
         writer.write(batch.slice(at, 10))
