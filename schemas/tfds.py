@@ -16,7 +16,7 @@ from recordmill.schemas.feature import EXAMPLE, Feature, Schema
 FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 
 _CLASSES = "tensorflow_datasets.core.features"
-_LABELS_SUFFIX = ".labels.txt"
+LABELS_SUFFIX = ".labels.txt"
 _TELLING = ("class_name", "source")  # of files in class folders: they say the label, so they are no inputs to learn from
 
 
@@ -150,7 +150,7 @@ def _supervised_keys(schema: Schema) -> dict[str, Any] | None:
 
 
 def _label_file(feature: Feature) -> str:
-    return feature.name.replace("/", ".") + _LABELS_SUFFIX
+    return feature.name.replace("/", ".") + LABELS_SUFFIX
 
 
 def _names_fit(names: Sequence[str]) -> bool:

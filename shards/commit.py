@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from recordmill.schemas.errors import RecordmillError
+from recordmill.schemas.tfds import LABELS_SUFFIX
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, Manifest, generations, manifest_path
 from recordmill.shards.run_folder import RunFolder, loaded, remove_data
 from recordmill.storage.files import atomic_write, put_if_absent, sync_folder, write_all
@@ -78,7 +79,13 @@ def _tidy(out: Path, manifest: Manifest, copies: Mapping[str, str], generation: 
 
 
 def write_copies(out: Path, manifest: Manifest, copies: Mapping[str, str]) -> None:
-    """Write manifest.json and the other copies, each atomically; `verify` mends them if a crash came between."""
+    """Write manifest.json and the other copies, each atomically, and remove class names of an earlier generation's labels.
+
+    `verify` mends them if a crash came between.
+    """
+    for stale in out.glob(f"*{LABELS_SUFFIX}"):
+        if stale.name not in copies:
+            stale.unlink(missing_ok=True)
     for name, text in {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema, **copies}.items():
         with atomic_write(out / name) as file:
             write_all(file, text.encode("utf-8", "backslashreplace"))

@@ -110,11 +110,11 @@ def _mode(files: Sequence[InputFile], layout: Layout, options: TextOptions) -> t
     if options.mode != AUTO:
         return options.mode, "as asked"
     if layout.class_names:
-        return DOCUMENTS, "the folders say classes (--mode lines makes each line a record)"
+        return DOCUMENTS, "the folders say classes (--text-mode lines makes each line a record)"
     size = sum(file.stat.size_bytes for file in files)
     if len(files) > 3 and size < _SMALL_BYTES * len(files):
-        return DOCUMENTS, f"{len(files)} small files (--mode lines makes each line a record)"
-    return LINES, "one file or few, or large ones (--mode documents makes each file a record)"
+        return DOCUMENTS, f"{len(files)} small files (--text-mode lines makes each line a record)"
+    return LINES, "one file or few, or large ones (--text-mode documents makes each file a record)"
 
 
 def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:

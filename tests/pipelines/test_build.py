@@ -160,6 +160,13 @@ def test_overwriting_keeps_the_old_data_set_readable(tmp_path: Path) -> None:
     assert all(path.exists() for path in old.shards)
 
 
+def test_class_names_of_an_earlier_label_go_with_it(tmp_path: Path) -> None:
+    recordmill.build({"species": ["cat", "dog"]}, tmp_path, label="species")
+    assert (tmp_path / "species.labels.txt").read_text() == "cat\ndog\n"
+    recordmill.build({"breed": ["lynx", "wolf"]}, tmp_path, label="breed", overwrite=True)
+    assert [path.name for path in tmp_path.glob("*.labels.txt")] == ["breed.labels.txt"]
+
+
 def test_an_iterator_that_fails_leaves_nothing_and_its_own_error(tmp_path: Path) -> None:
     def rows() -> Iterator[dict[str, int]]:
         yield {"x": 1}

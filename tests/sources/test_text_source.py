@@ -85,7 +85,7 @@ def test_the_mode_is_said(tmp_path: Path) -> None:
     assert plan(tmp_path).notes[0].startswith("read as lines: one file or few")
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("x\ny\n")
-    assert plan(tmp_path).notes[0] == "read as documents: 6 small files (--mode lines makes each line a record)"
+    assert plan(tmp_path).notes[0] == "read as documents: 6 small files (--text-mode lines makes each line a record)"
     with pytest.raises(UsageError, match="text mode is 'words'; it is auto, lines or documents"):
         TextOptions(mode="words")
 
