@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -238,7 +238,7 @@ class Pad:
             text = isinstance(self.value, str) and not (pa.types.is_large_string(arrow) or pa.types.is_large_binary(arrow))
             value = (float(self.value) if pa.types.is_floating(arrow) else int(self.value)) if text else self.value
             if pa.types.is_boolean(arrow):
-                value = {0: False, 1: True}[value]
+                value = {0: False, 1: True}[int(value)]
             return pa.scalar(np.float16(value) if pa.types.is_float16(arrow) else value, arrow)
         except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException):
             raise UsageError(f"--pad {feature.name}: {self.value!r} is no {feature.dtype}") from None
@@ -313,7 +313,7 @@ def _flat(column: pa.Array, feature: Feature) -> pa.Array:
 
 def _numbers(data: Array, dtype: str, big_endian: bool = False) -> pa.Array:
     """The values whose memory the bytes are."""
-    order = ">" if big_endian else "<"
+    order: Literal["<", ">"] = ">" if big_endian else "<"
     if dtype == "bool":
         return pa.array(data != 0)
     if dtype == "bfloat16":  # the upper half of a float32

@@ -72,7 +72,7 @@ def _headers(data: Bytes, splits: Ints, status: npt.NDArray[np.uint8], dtype: In
                     at = -1
                     break
                 if field == 2:
-                    if not _shape(data, at, at + length, row, rank, dims):
+                    if not _shape(data, at, at + length, row, rank, dims):  # type: ignore[arg-type]
                         at = -1
                         break
                 elif field == 4:
@@ -104,10 +104,10 @@ def _shape(data: Bytes, at: int, end: int, row: int, rank: Ints, dims: Ints) -> 
         if at < 0 or stop < at or stop > end or rank[row] >= MAX_RANK:
             return False
         while at < stop:
-            tag, at = varint(data, at, stop, fault)
+            tag, at = varint(data, at, stop, fault)  # type: ignore[arg-type]
             if at < 0:
                 return False
-            value, at = varint(data, at, stop, fault)
+            value, at = varint(data, at, stop, fault)  # type: ignore[arg-type]
             if at < 0:
                 return False
             if np.int64(tag) == 8:
@@ -117,7 +117,7 @@ def _shape(data: Bytes, at: int, end: int, row: int, rank: Ints, dims: Ints) -> 
             elif np.int64(tag) == 18:  # the dimension's name
                 if np.int64(value) < 0 or np.int64(value) > stop - at:
                     return False
-                at += np.int64(value)
+                at += np.int64(value)  # type: ignore[assignment]
             else:
                 return False
         rank[row] += 1
