@@ -17,6 +17,7 @@ FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 
 _CLASSES = "tensorflow_datasets.core.features"
 LABELS_SUFFIX = ".labels.txt"
+_LONGEST_FILE_NAME = 200  # bytes: file systems take 255, and it is written under a longer, temporary one
 _TELLING = ("class_name", "source")  # of files in class folders: they say the label, so they are no inputs to learn from
 
 
@@ -67,14 +68,15 @@ def dataset_info_json(
 def label_files(schema: Schema) -> dict[str, str]:
     """File name to text: the class names, one a line, that TFDS expects beside `features.json`.
 
-    Names that such a file can't hold (empty, twice, with a line break or blanks around them) are left out: TFDS then shows numbers.
+    Left out are features whose name is too long for a file's, and those with a name that such a file can't hold (empty, twice, with a line
+    break or blanks around it): TFDS then shows numbers.
     """
     labelled = [feature for feature in _taken(schema) if feature.classes]
     file_names = Counter(_label_file(feature) for feature in labelled)
     return {
         _label_file(feature): "\n".join(feature.classes or ()) + "\n"
         for feature in labelled
-        if file_names[_label_file(feature)] == 1 and _names_fit(feature.classes or ())
+        if file_names[_label_file(feature)] == 1 and len(_label_file(feature).encode()) < _LONGEST_FILE_NAME and _names_fit(feature.classes or ())
     }
 
 

@@ -21,7 +21,7 @@ from recordmill.records.shard_file import read_frames
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.kernels import kernel
 from recordmill.shards.catalog import ShardFile, check_size
-from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index
+from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.storage.files import Bytes, map_file, read_range, stat
 
 PIECE_BYTES = 8 << 20  # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
@@ -64,7 +64,7 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
     if file.info is None or file.index is None:
         return None
     check_size(file.path, file.info, lenient=lenient)
-    index = _load(file.index, INDEX_DTYPE)
+    index = map_table(file.index, INDEX_DTYPE)
     end = int(index["offset"][-1] + index["length"][-1]) + FRAME_BYTES if len(index) else 0
     if len(index) != file.info.records or end != file.info.framed_bytes:
         reason = f"lists {len(index)} records in {end} bytes where the manifest says {file.info.records} in {file.info.framed_bytes}"
@@ -75,19 +75,7 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
 def load_members(file: ShardFile) -> Index:
     """The member table of one of our gzip shards."""
     assert file.members is not None
-    return _load(file.members, MEMBERS_DTYPE)
-
-
-def _load(path: str, dtype: np.dtype[np.void]) -> Index:
-    try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError("is missing", source=path) from None
-    except ValueError as error:
-        raise DataError(f"is no index ({error})", source=path) from None
-    if table.dtype != dtype or table.ndim != 1:
-        raise DataError(f"is no index: dtype {table.dtype}", source=path)
-    return table  # type: ignore[no-any-return]
+    return map_table(file.members, MEMBERS_DTYPE)
 
 
 def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False) -> Iterator[Piece]:

@@ -21,7 +21,7 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.threads import thread_map
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
-from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index
+from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, Manifest, generations, is_data_set, load, shard_name
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.files import atomic_write, read_blocks, read_range, stat, write_all
@@ -131,17 +131,10 @@ def _load_index(file: ShardFile) -> tuple[Index | None, list[Finding]]:
 
 def _table(path: str, dtype: np.dtype[np.void], found: list[Finding]) -> Index | None:
     try:
-        table: Index = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        found.append(Finding(path, "", "is missing"))
+        return map_table(path, dtype)
+    except DataError as error:
+        found.append(Finding(path, "", error.reason))
         return None
-    except (ValueError, EOFError) as error:
-        found.append(Finding(path, "", f"is no index: {error}"))
-        return None
-    if table.dtype != dtype or table.ndim != 1:
-        found.append(Finding(path, "", f"is no index: dtype {table.dtype}, shape {list(table.shape)}"))
-        return None
-    return table
 
 
 def _check_members(file: ShardFile, members: Index, index: Index | None) -> list[Finding]:
