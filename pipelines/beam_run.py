@@ -49,6 +49,7 @@ def run_pipeline(construct: Callable, runner: str | None, beam_args: Sequence[st
     options = PipelineOptions(arguments)
     options.view_as(SetupOptions).save_main_session = False
     failure: list[BaseException] = []
+    ended = threading.Event()
 
     def work() -> None:
         try:
@@ -57,17 +58,19 @@ def run_pipeline(construct: Callable, runner: str | None, beam_args: Sequence[st
             pipeline.run().wait_until_finish()
         except BaseException as error:
             failure.append(error)
+        finally:
+            ended.set()
 
     with job(name, progress):
         # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads would not.
-        thread = threading.Thread(target=work, name="recordmill-pipeline", daemon=True)
-        thread.start()
+        # It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython before 3.13), and it goes on writing.
+        threading.Thread(target=work, name="recordmill-pipeline", daemon=True).start()
         try:
-            while thread.is_alive():
-                thread.join(0.2)
+            while not ended.wait(0.2):
+                pass
         except BaseException:
             progress.cancel()
-            thread.join()
+            ended.wait()
             raise
     if failure:
         raise failure[0] if progress.error is None else progress.error

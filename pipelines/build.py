@@ -22,12 +22,14 @@ from recordmill.schemas.errors import RecordmillError, UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.progress import Progress
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.build_plan import FILES, BuildPlan, group_units
+from recordmill.shards.build_plan import FILES, RUNNER, BuildPlan, group_units
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.order import Ordering, split_names
 from recordmill.shards.run_file import Buckets
 from recordmill.shards.run_folder import RunFolder, check_out, loaded
 from recordmill.sources.contract import Source
+
+_COPIES_IN_RUNNER = 4  # FnApiRunner's peak in a GroupByKey, in times the payload
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def build(source: Any, out: str | os.PathLike[str], *, quiet: bool = True, progr
             raise
         except OSError as error:
             if _is_at(error, path):
-                raise RecordmillError(f"{path}: {error.strerror}; nothing was written") from error
+                raise RecordmillError(f"{path}: {os.strerror(error.errno or 0)}; nothing was written") from error
             raise
         finally:
             folder.close()
@@ -129,6 +131,7 @@ def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions)
     planned = plan_source(source, folder, settings)
     for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
         _check_column(planned, option, column)
+    _check_exchange(planned, settings)
     splits = split_names(settings.order, planned.files)
     shards = settings.shards.num_shards or sum(unit.size_bytes for unit in planned.units) // settings.shards.shard_bytes + 1
     plan = BuildPlan(
@@ -177,6 +180,17 @@ def _check_column(source: Source, option: str, column: str | None) -> None:
         raise UsageError(f"{option} {column}: no such column; there are {', '.join(source.schema.names)}")
     if source.schema[column].shape:
         raise UsageError(f"{option} {column}: it holds {source.schema[column].describe()}; name a column of single values")
+
+
+def _check_exchange(source: Source, settings: BuildOptions) -> None:
+    """Beam's local runner holds what passes through it in memory, several times over."""
+    size = sum(unit.size_bytes for unit in source.units)
+    if settings.exchange == RUNNER and is_local(settings.runner) and size * _COPIES_IN_RUNNER > settings.memory_bytes:
+        needed = show_size(size * _COPIES_IN_RUNNER)
+        raise UsageError(
+            f"--exchange runner: the local runner would hold all records in memory, about {needed}, and --memory is {show_size(settings.memory_bytes)}; "
+            "drop --exchange, so that they travel in files"
+        )
 
 
 def _rows(plan: BuildPlan) -> int | None:

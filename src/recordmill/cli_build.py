@@ -123,7 +123,11 @@ def _add_run_options(group: Any) -> None:
     group.add_argument("--memory", default="2GiB", metavar="SIZE", help="what the build may hold at once, beside the interpreter (default 2GiB)")
     group.add_argument("--threads", type=int, metavar="N", help="default: all cores")
     group.add_argument("--runner", metavar="RUNNER", help="the Beam runner (default: FnApiRunner, in this process)")
-    group.add_argument("--exchange", choices=("files", "runner"), help="how records reach their shards: in files all workers see, or through the runner")
+    group.add_argument(
+        "--exchange",
+        choices=("files", "runner"),
+        help="how records reach their shards: in files all workers see (default), or through the runner, which must hold them",
+    )
     group.add_argument("--quiet", action="store_true", help="no progress and no summary")
     group.add_argument("--json", action="store_true", help="print a machine-readable summary on stdout")
 

@@ -1,0 +1,246 @@
+"""`recordmill build` as a user meets it: exit codes, what goes to stdout and what to stderr, one line for each mistake, signals, closed streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import recordmill
+from recordmill.__main__ import main
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,x\n" + "".join(f"{i},a\n" for i in range(20)))
+    return path
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    path = tmp_path / "broken.csv"
+    path.write_text("id,x\n" + "1,2\n" * 20 + "1,2,3\n" * 12)
+    return path
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "recordmill", "build", *map(str, words)]
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, check=False)
+
+
+def test_the_summary_goes_to_stderr_and_nothing_to_stdout(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "csv", str(rows), "--out", str(tmp_path / "out"), "--num-shards", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "20 records read, 20 written, 0 rejected" in err
+    assert "train: 20 records in 2 shards" in err
+
+
+def test_json_goes_to_stdout_alone(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(rows), "--out", str(tmp_path / "öut"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    summary = json.loads(out)
+    assert out.isascii()
+    assert (summary["out"], summary["kind"], summary["read"], summary["records"]) == (str(tmp_path / "öut"), "csv", 20, {"train": 20})
+    assert err == ""
+
+
+def test_quiet_says_nothing(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(rows), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_kind_word_is_a_kind_unless_it_is_the_only_input(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "1.txt").write_text("one\n")
+    assert main(["build", "text", str(rows), "--out", "as-text", "--quiet"]) == 0
+    assert len(recordmill.open("as-text")) == 21
+    assert main(["build", "csv", "--out", "folder", "--quiet"]) == 0
+    assert len(recordmill.open("folder")) == 1
+
+
+def test_a_list_names_the_inputs(rows: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.csv").write_text("id,x\n20,b\n")
+    (tmp_path / "list.txt").write_text("rows.csv\nmore.csv\n")
+    assert main(["build", f"@{tmp_path / 'list.txt'}", "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert len(recordmill.open(tmp_path / "out")) == 21
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nonsense=1"], "--nonsense=1"),
+        (["--direct_num_workers=abc"], "invalid int value: 'abc'"),
+        (["--splits", "my split=1"], "split name 'my split'"),
+        (["--num-shards", "21"], "has only 20 records"),
+        (["--num-shards", "100001"], "at most 100000"),
+        (["--shard-size", "0"], "at least one byte"),
+        (["--delimiter", "ab"], "delimiter"),
+        (["--select", "x"], "option select is not for csv"),
+        (["--schema", "nowhere.pbtxt"], "nowhere.pbtxt"),
+        (["--key", "y"], "no such column"),
+        (["--max-rejects", "-1"], "--max-rejects -1"),
+        (["--seed", str(2**70)], "does not fit 64 bits"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_told_in_one_line(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    assert main(["build", "csv", str(rows), "--out", str(tmp_path / "out"), *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = [line for line in err.splitlines() if not line.endswith(" ...")]
+    assert len(lines) == 1
+    assert lines[0].startswith("recordmill: error: ")
+    assert message in lines[0]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("between", [["--overwrite"], ["--streaming"], ["--runner=FnApiRunner"]], ids=str)
+def test_an_input_behind_the_flags_is_refused_not_lost(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], between: list[str]) -> None:
+    words = ["build", str(rows), "--out", str(tmp_path / "out"), *between, str(rows)]
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    assert code == 2
+    assert str(rows) in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_many_rejects_show_the_first_and_the_option(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["build", "csv", str(broken), "--out", str(out)]) == 1
+    err = capsys.readouterr().err
+    assert "12 of 32 records were rejected (12 columns); --max-rejects 0 allows fewer" in err
+    assert "broken.csv: line 22" in err
+    assert "... and 2 more" in err
+    assert "--max-rejects 12" in err
+    assert not out.exists()
+    assert main(["build", "csv", str(broken), "--out", str(out), "--max-rejects", "30%"]) == 1
+    assert main(["build", "csv", str(broken), "--out", str(out), "--max-rejects", "12"]) == 0
+    err = capsys.readouterr().err
+    assert "32 records read, 20 written, 12 rejected" in err
+    (listed,) = (line.removeprefix("  rejects: ") for line in err.splitlines() if line.startswith("  rejects: "))
+    assert len(Path(listed).read_text().splitlines()) == 12
+
+
+def test_when_all_is_rejected_it_says_why_whatever_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.csv").write_text("id,x\n" + "1,2,3\n" * 3)
+    for budget in ("0", "100%"):
+        assert main(["build", "csv", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out"), "--max-rejects", budget]) == 1
+        err = capsys.readouterr().err
+        assert "rows.csv: line 2" in err
+        assert "--max-rejects 3" not in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_out_in_use_is_refused_and_overwritten_when_told(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["build", str(rows), "--out", str(tmp_path / "out") + "/", "--quiet"]
+    assert [main(words), main(words), main([*words, "--overwrite"])] == [0, 2, 0]
+    assert "--overwrite replaces it" in capsys.readouterr().err
+
+
+def test_a_missing_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_one_line_that_names_out_and_leaves_nothing(tmp_path: Path) -> None:
+    import resource
+
+    path = tmp_path / "rows.csv"
+    path.write_text("id\n" + "".join(f"{i}\n" for i in range(100_000)))
+
+    def limit() -> None:  # a file larger than this fails to grow, as on a full disk
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    done = subprocess.run(command(path, "--out", tmp_path / "out", "--quiet"), capture_output=True, text=True, check=False, preexec_fn=limit)
+    assert done.returncode == 1
+    assert done.stderr == f"recordmill: error: {tmp_path / 'out'}: File too large; nothing was written\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(command(rows, "--out", tmp_path / "a", "--json", "--quiet"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 1
+    for number, closed in enumerate(["2>&-", ">&-", ">&- 2>&- <&-"]):
+        out = tmp_path / str(number)
+        words = " ".join(command(rows, "--out", out, "--json"))
+        done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), closed
+        assert recordmill.verify(out) == []
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=lambda stop: stop.name)
+@pytest.mark.parametrize("stage", ["plan", "read", "write"])
+def test_a_signal_ends_it_with_130_and_leaves_nothing(tmp_path: Path, stop: signal.Signals, stage: str) -> None:
+    path, out = tmp_path / "rows.csv", tmp_path / "out"
+    path.write_text("id,t\n" + "".join(f"{i},some text to make it longer\n" for i in range(400_000)))
+    pause = {
+        "plan": "import recordmill.sources.csv_source as m; plan = m.scan_files; m.scan_files = lambda *a, **k: (mark(), time.sleep(60))",
+        "read": "import recordmill.shards.ingest as m; encode = m.encode; m.encode = lambda *a: (mark(), time.sleep(0.2), encode(*a))[2]",
+        "write": "import recordmill.shards.shard_writer as m; cut = m.merge; m.merge = lambda *a: slow(cut(*a))",
+    }[stage]
+    script = f"""
+import sys, time
+from recordmill.__main__ import main
+def mark():
+    open({str(tmp_path / "mark")!r}, "w").close()
+def slow(rounds):
+    for merged in rounds:
+        mark()
+        time.sleep(0.2)
+        yield merged
+{pause}
+sys.exit(main(["build", {str(path)!r}, "--out", {str(out)!r}, "--memory", "128MiB", "--num-shards", "1"]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "mark").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(stop)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "recordmill: error: stopped; nothing was written"
+    assert "Traceback" not in err
+    assert not out.exists()
+
+
+def test_a_signal_after_the_commit_says_that_the_data_set_is_complete(rows: Path, tmp_path: Path) -> None:
+    script = f"""
+import os, signal, sys, time
+import recordmill.shards.commit as m
+from recordmill.__main__ import main
+tidy = m._tidy
+m._tidy = lambda *a: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1), tidy(*a))
+sys.exit(main(["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr == f"recordmill: error: stopped, but {tmp_path / 'out'} was complete already\n"
+    assert recordmill.verify(tmp_path / "out") == []
+    assert not list((tmp_path / "out").glob("_run-*"))
+
+
+def test_an_out_whose_name_is_no_utf_8_is_refused(rows: Path, tmp_path: Path) -> None:
+    done = subprocess.run([*map(os.fsencode, command(rows, "--out")), os.fsencode(tmp_path) + b"/\xff"], capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"no UTF-8" in done.stderr
