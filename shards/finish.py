@@ -42,9 +42,8 @@ def finish(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Writt
     """Reconcile and commit the build.
 
     Raises:
-        TooManyRejects: more than the budget.
+        TooManyRejects: more than the budget, or all.
         AccountsError: read = written + rejected does not hold, or the sums differ.
-        RecordmillError: there is not one record to write.
         CommitConflict: another run committed first.
     """
     if (done := _committed_before(plan)) is not None:
@@ -55,9 +54,8 @@ def finish(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Writt
     read = sum(one.read for one in ingested) + len(planned)
     rejected = _planned(plan, planned) + rejected
     rejected.check(plan.budget, read)
+    rejected.check_some_left(read)
     reconcile(read, rejected.total, ingested, shards)
-    if not any(shard.info.records for shard in shards):
-        raise RecordmillError(f"no record to write: {read} were read and {rejected.total} of them rejected")
     _keep_reject_files(plan, rejected.files)
     parts = _number(plan, shards)
     inputs = _write_inputs(plan, ingested)

@@ -75,15 +75,24 @@ class Rejected:
         """Raises TooManyRejects if they are more than the budget allows; the message shows the first ones and the option."""
         if budget.allows(self.total, read):
             return
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
-        shown = "".join(f"\n  {reject}" for reject in self.first)
+        allow = f"\nMend them, or allow them with --max-rejects {self.total}: they are then listed in rejects/." if self.total < read else ""
+        what = f"{self.total} of {read} records were rejected ({self._reasons()}); --max-rejects {budget} allows fewer, so nothing was written:"
+        raise TooManyRejects(f"{what}{self._shown()}{allow}", self.first, self.counts)
+
+    def check_some_left(self, read: int) -> None:
+        """Raises TooManyRejects if not one record is left, whatever the budget: an empty data set is of no use."""
+        if self.total < read:
+            return
+        if read == 0:
+            raise TooManyRejects("no record to write: the inputs hold none", (), self.counts)
+        raise TooManyRejects(f"no record to write: all {read} were rejected ({self._reasons()}):{self._shown()}", self.first, self.counts)
+
+    def _reasons(self) -> str:
+        return ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
+
+    def _shown(self) -> str:
         more = f"\n  ... and {self.total - len(self.first)} more" if self.total > len(self.first) else ""
-        raise TooManyRejects(
-            f"{self.total} of {read} records were rejected ({reasons}); --max-rejects {budget} allows fewer, so nothing was written:{shown}{more}\n"
-            f"Mend them, or allow them with --max-rejects {self.total}: they are then listed in rejects/.",
-            self.first,
-            self.counts,
-        )
+        return "".join(f"\n  {reject}" for reject in self.first) + more
 
 
 class RejectWriter:

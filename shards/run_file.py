@@ -19,7 +19,7 @@ from recordmill.records.frames import gather
 from recordmill.schemas.room import room
 from recordmill.shards.siphash import U64
 from recordmill.shards.sums import add_sums, record_sum
-from recordmill.storage.files import Bytes, create_file, read_exactly, read_range, write_all
+from recordmill.storage.files import Bytes, create_file, read_exactly, write_all
 
 # size: of the whole frame, below 2 GiB + 16 as protobuf allows; file and position break ties between equal keys
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
@@ -204,7 +204,8 @@ class Block:
         """Entries [first, last) of the block."""
         at, end = first * ENTRY_DTYPE.itemsize, last * ENTRY_DTYPE.itemsize
         if isinstance(self.payload, FileRef):
-            raw = read_range(self.payload.path, self.payload.entries_at + at, self.payload.entries_at + end)
+            raw = np.empty(end - at, np.uint8)
+            read_exactly(self.payload.path, self.payload.entries_at + at, raw)
             return raw.view(ENTRY_DTYPE)
         return np.frombuffer(self.payload, np.uint8)[at:end].view(ENTRY_DTYPE)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,7 @@ from recordmill.records.encode import encode
 from recordmill.records.frames import FRAME_BYTES
 from recordmill.schemas.errors import Reject, UsageError
 from recordmill.schemas.feature import Schema
-from recordmill.shards.build_plan import FILES, BuildPlan, load_plan
+from recordmill.shards.build_plan import FILES, PLAN_NAME, BuildPlan, load_plan
 from recordmill.shards.cuts import ShardOptions
 from recordmill.shards.ingest import Ingested
 from recordmill.shards.order import DEFAULT_SPLIT, OrderOptions, place_payloads
@@ -72,6 +71,9 @@ class WriteShards(beam.PTransform):
     def __post_init__(self) -> None:
         if not self.order.shuffle:
             raise UsageError("records of a pipeline have no order to keep: shuffle, or give a key")
+        for column in (self.order.key, self.order.split_by):
+            if column is not None and column not in self.schema:
+                raise UsageError(f"no column {column!r} to decide order or split by; the schema has {', '.join(self.schema.names)}")
 
     def expand(self, batches: beam.PCollection) -> beam.PCollection:  # RecordBatch -> Manifest
         run = uuid.uuid4().hex[:12]
@@ -104,7 +106,7 @@ def start_run(run: str, options: WriteShards) -> PlanPath:
                 name=options.name,
                 about={"name": options.name, "seed": options.order.seed, "key": options.order.key, "split_seed": options.order.split_seed},
             ).save()
-        return os.path.join(_held[run].path.absolute(), "plan.pickle")
+        return str(_held[run].path.absolute() / PLAN_NAME)
 
 
 class _IngestBatches(beam.DoFn):
@@ -146,7 +148,7 @@ class _IngestBatches(beam.DoFn):
 def _release(manifest: Any, plan_path: PlanPath) -> Any:
     """Remove the run's folder; kept apart from the commit so that a repeated commit still finds it."""
     with _held_lock:
-        folder = _held.pop(Path(plan_path).parent.name.removeprefix("_run-"), None)
+        folder = _held.pop(RunFolder.attach(Path(plan_path).parent).id, None)
     if folder is not None:
         folder.close()
     return manifest
