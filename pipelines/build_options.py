@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ class BuildOptions:
             "num_shards": shards.num_shards,
             "label": self.label,
             "dtypes": dict(sorted(self.dtypes.items())),
+            "kind_options": _plain(self.kind_options),
         }
 
 
@@ -131,6 +132,19 @@ def make_options(
         beam_args=tuple(beam_args),
         follow_links=follow_links,
     )
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it; a path, such as that of a label file, as its last name, since manifests name nothing absolute."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in sorted(value.items())}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, str | os.PathLike):
+        return os.path.basename(value) if os.path.isabs(value) or os.path.exists(value) else os.fspath(value)
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
 def _threads(threads: int | None, memory_bytes: int) -> int:

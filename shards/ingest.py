@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.records.encode import encode
-from recordmill.records.frames import FRAME_BYTES, Frames, frame
+from recordmill.records.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.progress import Progress
 from recordmill.schemas.room import give_back
@@ -75,7 +75,20 @@ def _add(plan: BuildPlan, writer: RunWriter, chunk: Chunk) -> list[Run]:
     frames = frame_chunk(plan, chunk)
     if len(frames) != chunk.rows:
         raise DataError(f"{chunk.rows} rows became {len(frames)} records", source=plan.source.kind if plan.source else "")
+    if (large := find_too_large(frames)) is not None:
+        source = plan.source.files[int(chunk.file[large])].name if plan.source else ""
+        raise DataError(too_large(frames, large), source=source, place=f"record {int(chunk.position[large])}")
     return list(writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, chunk.file, chunk.position))
+
+
+def find_too_large(frames: Frames) -> int | None:
+    """The largest record, if no reader would take it, or None."""
+    return int(np.argmax(frames.lengths)) if len(frames) and int(frames.lengths.max()) > MAX_RECORD_BYTES else None
+
+
+def too_large(frames: Frames, record: int) -> str:
+    """What is wrong with a record that is too large."""
+    return f"{int(frames.lengths[record])} bytes in one record, of which readers take {MAX_RECORD_BYTES} at most; divide it"
 
 
 def frame_chunk(plan: BuildPlan, chunk: Chunk) -> Frames:

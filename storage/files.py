@@ -232,8 +232,12 @@ def sync_folder(path: str | Path) -> None:
 
 
 def check_unchanged(path: str, before: Stat, source: str) -> None:
-    """Raises DataError if the file is another one than when it was planned."""
-    if (now := stat(path)) != before:
+    """Raises DataError if the file is another one than when it was planned, or gone."""
+    try:
+        now = stat(path)
+    except OSError as error:
+        raise DataError(f"can't be read any more: {error.strerror}", source=source) from error
+    if now != before:
         raise DataError(f"changed while it was read ({before.size_bytes} bytes before, {now.size_bytes} now); build again", source=source)
 
 

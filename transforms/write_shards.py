@@ -18,11 +18,11 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from recordmill.records.encode import encode
 from recordmill.records.frames import FRAME_BYTES
-from recordmill.schemas.errors import Reject, UsageError
+from recordmill.schemas.errors import DataError, Reject, UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.shards.build_plan import FILES, PLAN_NAME, BuildPlan, load_plan
 from recordmill.shards.cuts import ShardOptions
-from recordmill.shards.ingest import Ingested
+from recordmill.shards.ingest import Ingested, find_too_large, too_large
 from recordmill.shards.order import DEFAULT_SPLIT, OrderOptions, place_payloads
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.shards.run_file import Buckets, Run, RunWriter
@@ -127,6 +127,8 @@ class _IngestBatches(beam.DoFn):
         self._rejects.write(Reject("pipeline", f"row {row} of a batch", reason, message) for row, reason, message in fitted.bad)
         self._read += batch.num_rows
         frames = encode(fitted.batch, plan.schema)
+        if (large := find_too_large(frames)) is not None:
+            raise DataError(too_large(frames, large), source="pipeline", place=f"record {large} of a batch")
         keys, splits = place_payloads(plan.order, fitted.batch, frames)
         nowhere, position = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
         runs = tuple(self._writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, nowhere, position))

@@ -124,3 +124,13 @@ def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(tmp
         name = ShardName("train", index, 3)
         assert (tmp_path / str(name)).read_text() == content
         assert (tmp_path / INDEX_FOLDER / name.index_name).read_text() == content
+
+
+def test_a_record_that_readers_would_refuse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from recordmill.shards import ingest
+
+    monkeypatch.setattr(ingest, "MAX_RECORD_BYTES", 1000)
+    blobs = [b"x" * (2000 if i == 7 else 10) for i in range(20)]
+    with pytest.raises(DataError, match=r"memory: record 7: \d+ bytes in one record, of which readers take 1000 at most"):
+        recordmill.build({"blob": blobs}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
