@@ -22,11 +22,23 @@ _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
 
 @dataclass(frozen=True)
 class Merged:
-    """The next records in order: record i is data[starts[i]:starts[i] + entries["size"][i]]."""
+    """The next records in order: record i is data[starts[i]:starts[i] + entries["size"][i]] of what `read` gives.
+
+    pieces: (block, first byte, bytes) of the frames, one after the other in data.
+    """
 
     entries: Entries
-    data: Bytes
     starts: npt.NDArray[np.int64]
+    pieces: Sequence[tuple[Block, int, int]]
+
+    def read(self) -> Bytes:
+        """The frames, read now: a shard that begins late in its bucket has no use for those of the rounds before."""
+        data = np.empty(sum(size for _, _, size in self.pieces), np.uint8)
+        at = 0
+        for block, start, size in self.pieces:
+            block.read_frames(start, data[at : at + size])
+            at += size
+        return data
 
 
 class _Cursor:
@@ -71,16 +83,13 @@ class _Cursor:
         before = (ties["file"] < file) | ((ties["file"] == file) & (ties["position"] <= position))
         return first + int(np.count_nonzero(before))
 
-    def take(self, count: int) -> Entries:
-        """The next count entries; their frames are then `read`."""
+    def take(self, count: int) -> tuple[Entries, tuple[Block, int, int]]:
+        """The next count entries, and where their frames are: (block, first byte, bytes)."""
         taken, self.entries = self.entries[:count], self.entries[count:]
+        piece = self._block, self._next_byte, int(taken["size"].sum(dtype=np.int64))
         self._next_entry += count
-        return taken
-
-    def read(self, into: Bytes) -> None:
-        """Fill the array with the next bytes of frames."""
-        self._block.read_frames(self._next_byte, into)
-        self._next_byte += len(into)
+        self._next_byte += piece[2]
+        return taken, piece
 
 
 def merge(blocks: Sequence[Block], memory_bytes: int) -> Iterator[Merged]:
@@ -101,16 +110,12 @@ def _together(parts: Sequence[Entries]) -> Entries:
 
 
 def _round(cursors: Sequence[_Cursor], counts: Sequence[int]) -> Merged:
-    """The next counts[i] records of each cursor, in order; their frames are read into one array."""
-    taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True)]
-    ends = np.cumsum([0, *(int(part["size"].sum(dtype=np.int64)) for part in taken)])
-    data = np.empty(int(ends[-1]), np.uint8)
-    for cursor, start, stop in zip(cursors, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-        if stop > start:
-            cursor.read(data[start:stop])
-    entries = _together(taken)
+    """The next counts[i] records of each cursor, in order."""
+    taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True) if count]
+    entries = _together([part for part, _ in taken])
     starts = np.cumsum(entries["size"], dtype=np.int64) - entries["size"]
-    if sum(count > 0 for count in counts) == 1:
-        return Merged(entries, data, starts)
+    pieces = [piece for _, piece in taken]
+    if len(taken) == 1:
+        return Merged(entries, starts, pieces)
     order = sort_order(entries)
-    return Merged(entries[order], data, starts[order])
+    return Merged(entries[order], starts[order], pieces)

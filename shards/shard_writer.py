@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.records.frames import FRAME_BYTES, Frames, scan
+from recordmill.records.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
 from recordmill.records.npy_file import NpyFile
 from recordmill.schemas.progress import Progress
 from recordmill.shards.cuts import RECORDS, Cut
@@ -22,7 +22,7 @@ from recordmill.shards.run_file import Block, permuted
 from recordmill.shards.shard_output import ShardOutput
 from recordmill.shards.siphash import U64
 from recordmill.shards.sums import add_sums, record_sum
-from recordmill.storage.files import create_file
+from recordmill.storage.files import create_file, sync_file
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,15 @@ def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block]
         members = output.close()
         os.fsync(file.fileno())
     index.close()
+    sync_file(temporary_index)
     os.replace(temporary_index, folder / INDEX_FOLDER / name.index_name)
     if members is not None:
-        table = NpyFile(folder / INDEX_FOLDER / f".{attempt}.members.npy", MEMBERS_DTYPE)
+        temporary_members = folder / INDEX_FOLDER / f".{attempt}.members.npy"
+        table = NpyFile(temporary_members, MEMBERS_DTYPE)
         table.append(members)
         table.close()
-        os.replace(folder / INDEX_FOLDER / f".{attempt}.members.npy", folder / INDEX_FOLDER / name.members_name)
+        sync_file(temporary_members)
+        os.replace(temporary_members, folder / INDEX_FOLDER / name.members_name)
     os.replace(temporary, folder / str(name))
     return WrittenShard(cut.split, cut.index, ShardInfo(str(name), index.rows, output.bytes, framed, output.sha256, f"{total:016x}"))
 
@@ -77,6 +80,7 @@ def _stoppable(rounds: Iterator[Merged], progress: Progress) -> Iterator[Merged]
 def cut_frames(rounds: Iterator[Merged], cut: Cut, source: str) -> Iterator[tuple[Frames, U64]]:
     """The frames of the shard in order, contiguous, in pieces of a few MiB, each checked; with the keys of their records."""
     done = 0  # records, or bytes, of the blocks that lie before the round
+    record, offset = 0, 0  # in the shard, for messages
     for merged in rounds:
         sizes = merged.entries["size"].astype(np.int64)
         weights = np.ones(len(sizes), np.int64) if cut.by == RECORDS else sizes
@@ -85,9 +89,12 @@ def cut_frames(rounds: Iterator[Merged], cut: Cut, source: str) -> Iterator[tupl
         first, last = (int(np.searchsorted(begins, edge)) for edge in (cut.start, cut.stop))
         keys = merged.entries["key"][first:last]
         given = 0
-        for piece in permuted(merged.data, merged.starts, sizes, np.arange(first, last)):
-            frames, _ = scan(piece, source=source, first_record=given, max_record_bytes=1 << 31, final=True)
+        data = merged.read() if last > first else np.empty(0, np.uint8)
+        for piece in permuted(data, merged.starts, sizes, np.arange(first, last)):
+            frames, _ = scan(piece, source=source, first_record=record, first_offset=offset, max_record_bytes=MAX_RECORD_BYTES, final=True)
             yield frames, np.ascontiguousarray(keys[given : given + len(frames)])
             given += len(frames)
+            record += len(frames)
+            offset += len(piece)
         if begins[-1] >= cut.stop:
             return

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recordmill.records.frames import FRAME_BYTES, frame
-from recordmill.schemas.errors import UsageError
+from recordmill.schemas.errors import DataError, UsageError
 from recordmill.shards.cuts import BYTES, RECORDS, ShardOptions, cut_shards
 from recordmill.shards.merge import merge
 from recordmill.shards.run_file import Block, Buckets, Histogram, Run, RunCutter, RunWriter
@@ -164,3 +164,23 @@ def _total(runs: list[Run]) -> Histogram:
     for run in runs[1:]:
         total = total + run.histogram
     return total
+
+
+def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [(0, 7, 0, position, b"%03d" % position) for position in range(300)]  # all keys equal: one bucket for all shards
+    (run,) = write_runs(tmp_path, records, 300, 1 << 20, Buckets(1, 4, 2**62))
+    frame_bytes = 3 + FRAME_BYTES
+    first, second = cut_shards(run.histogram, ShardOptions(num_shards=2), ["train"])
+    block = RunCutter(run).block(0, second.first_bucket, second.last_bucket, by_value=False)
+    assert block is not None
+    read: list[int] = []
+    read_frames = Block.read_frames
+    monkeypatch.setattr(Block, "read_frames", lambda self, start, into: (read.append(start), read_frames(self, start, into)))
+    payloads = [frames.payload(i).tobytes() for frames, _ in cut_frames(merge([block], 500), second, "shard") for i in range(len(frames))]
+    assert payloads == [b"%03d" % position for position in range(150, 300)]
+    assert min(read) >= 120 * frame_bytes  # a round takes about 26 records
+    data = bytearray(Path(run.path).read_bytes())
+    data[120 * frame_bytes + 12] ^= 1
+    Path(run.path).write_bytes(data)
+    with pytest.raises(DataError, match=f"shard: record 120, byte {120 * frame_bytes}: CRC of the data"):
+        list(cut_frames(merge([block], 500), first, "shard"))
