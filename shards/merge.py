@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.shards.run_file import ENTRY_DTYPE, Block, Entries, sort_order
+from recordmill.shards.blocks import Block
+from recordmill.shards.run_file import ENTRY_DTYPE, Entries, sort_order
 from recordmill.storage.files import Bytes
 
 _ENTRY_STEP = 1 << 15  # 32,768 entries (768 KiB) are looked at once; how many records a round takes is decided by their bytes

@@ -19,7 +19,7 @@ from recordmill.records.frames import gather
 from recordmill.schemas.room import room
 from recordmill.shards.siphash import U64
 from recordmill.shards.sums import add_sums, record_sum
-from recordmill.storage.files import Bytes, create_file, read_exactly, write_all
+from recordmill.storage.files import Bytes, create_file, write_all
 
 # size: of the whole frame, below 2 GiB + 16 as protobuf allows; file and position break ties between equal keys
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
@@ -178,63 +178,3 @@ def permuted(data: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.i
         gather(data, starts, sizes, order[first:last], buffer)
         yield buffer[:needed]
         first = last
-
-
-@dataclass(frozen=True)
-class FileRef:
-    """A slice of a run file: `bytes` of frames from frames_at on, and entries from entries_at on."""
-
-    path: str
-    frames_at: int
-    entries_at: int
-
-
-@dataclass(frozen=True)
-class Block:
-    """Consecutive records of one run that a shard needs, by reference on one machine or by value through an engine's shuffle.
-
-    payload: a FileRef, or the entries' bytes followed by the frames' bytes.
-    """
-
-    records: int
-    frames_bytes: int
-    payload: FileRef | bytes
-
-    def entries(self, first: int, last: int) -> Entries:
-        """Entries [first, last) of the block."""
-        at, end = first * ENTRY_DTYPE.itemsize, last * ENTRY_DTYPE.itemsize
-        if isinstance(self.payload, FileRef):
-            raw = np.empty(end - at, np.uint8)
-            read_exactly(self.payload.path, self.payload.entries_at + at, raw)
-            return raw.view(ENTRY_DTYPE)
-        return np.frombuffer(self.payload, np.uint8)[at:end].view(ENTRY_DTYPE)
-
-    def read_frames(self, start: int, into: Bytes) -> None:
-        """Fill the array with the block's frames from byte `start` on."""
-        if isinstance(self.payload, FileRef):
-            read_exactly(self.payload.path, self.payload.frames_at + start, into)
-        else:
-            begin = self.records * ENTRY_DTYPE.itemsize + start
-            into[:] = np.frombuffer(self.payload, np.uint8)[begin : begin + len(into)]
-
-
-class RunCutter:
-    """Gives what shards need of one run; where the records of a bucket begin is added up once."""
-
-    def __init__(self, run: Run) -> None:
-        self._run, self._buckets = run, run.histogram.records.shape[1]
-        self._records, self._bytes = (np.concatenate([[0], np.cumsum(table)]) for table in (run.histogram.records, run.histogram.bytes))
-
-    def block(self, split: int, first_bucket: int, last_bucket: int, by_value: bool) -> Block | None:
-        """The run's records of a split in buckets [first_bucket, last_bucket), or None if it has none there."""
-        first, last = split * self._buckets + first_bucket, split * self._buckets + last_bucket
-        count, size = int(self._records[last] - self._records[first]), int(self._bytes[last] - self._bytes[first])
-        if count == 0:
-            return None
-        entries_at = self._run.frames_bytes + int(self._records[first]) * ENTRY_DTYPE.itemsize
-        block = Block(count, size, FileRef(self._run.path, int(self._bytes[first]), entries_at))
-        if not by_value:
-            return block
-        frames = np.empty(size, np.uint8)
-        block.read_frames(0, frames)
-        return Block(count, size, block.entries(0, count).tobytes() + frames.tobytes())

@@ -13,12 +13,13 @@ import numpy as np
 from recordmill.records.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
 from recordmill.records.npy_file import NpyFile
 from recordmill.schemas.progress import Progress
+from recordmill.shards.blocks import Block
 from recordmill.shards.cuts import RECORDS, Cut
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, make_index
 from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
 from recordmill.shards.merge import Merged, merge
 from recordmill.shards.names import ShardName
-from recordmill.shards.run_file import Block, permuted
+from recordmill.shards.run_file import permuted
 from recordmill.shards.shard_output import ShardOutput
 from recordmill.shards.siphash import U64
 from recordmill.shards.sums import add_sums, record_sum

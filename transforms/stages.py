@@ -15,13 +15,14 @@ from apache_beam.pvalue import AsIter, AsSingleton
 
 from recordmill.schemas.progress import progress_of
 from recordmill.schemas.threads import thread_map
+from recordmill.shards.blocks import Block, RunCutter
 from recordmill.shards.build_plan import RUNNER, BuildPlan, load_plan
 from recordmill.shards.cuts import Cut, cut_shards
 from recordmill.shards.finish import finish
 from recordmill.shards.ingest import Ingested, ingest
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.names import ShardName
-from recordmill.shards.run_file import Block, Histogram, RunCutter
+from recordmill.shards.run_file import Histogram
 from recordmill.shards.shard_writer import WrittenShard, write_shard
 
 PlanPath = str  # where the BuildPlan is pickled; workers load it once

@@ -12,11 +12,12 @@ import pytest
 
 import recordmill
 from recordmill.schemas.errors import DataError
+from recordmill.shards.blocks import Block
 from recordmill.shards.finish import AccountsError, reconcile
 from recordmill.shards.ingest import Ingested
 from recordmill.shards.manifest import INDEX_FOLDER
 from recordmill.shards.names import ShardName
-from recordmill.shards.run_file import ENTRY_DTYPE, Block
+from recordmill.shards.run_file import ENTRY_DTYPE
 from recordmill.shards.shard_writer import WrittenShard
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from recordmill.records.frames import FRAME_BYTES, frame
 from recordmill.schemas.errors import DataError, UsageError
+from recordmill.shards.blocks import Block, RunCutter
 from recordmill.shards.cuts import BYTES, RECORDS, ShardOptions, cut_shards
 from recordmill.shards.merge import merge
-from recordmill.shards.run_file import Block, Buckets, Histogram, Run, RunCutter, RunWriter
+from recordmill.shards.run_file import Buckets, Histogram, Run, RunWriter
 from recordmill.shards.shard_writer import cut_frames
 
 Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
