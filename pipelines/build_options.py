@@ -98,21 +98,13 @@ def make_options(
     Raises:
         UsageError: a value can't be, with the option's name and what to type instead.
     """
-    if shard_size is not None and num_shards is not None:
-        raise UsageError("--shard-size and --num-shards exclude each other: give one")
     if compression not in ("none", "gzip"):
         raise UsageError(f"--compression {compression}: none or gzip")
     if exchange not in (None, FILES, RUNNER):
         raise UsageError(f"--exchange {exchange}: files or runner")
     if key is not None and not shuffle:
         raise UsageError("--key says where records are shuffled to, and --no-shuffle keeps their order: give one")
-    memory_bytes = parse_size(memory, "--memory")
-    if memory_bytes < LEAST_MEMORY_BYTES:
-        raise UsageError(f"--memory {memory}: at least {LEAST_MEMORY_BYTES >> 20}MiB")
-    if shard_size is None:
-        given = ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "--num-shards"))
-    else:
-        given = ShardOptions(parse_size(shard_size, "--shard-size"))
+    memory_bytes = _memory(memory)
     return BuildOptions(
         kind=kind,
         kind_options=options,
@@ -120,7 +112,7 @@ def make_options(
         dtypes=dict(dtypes or {}),
         label=label,
         order=OrderOptions(_whole(seed, "--seed"), _whole(split_seed, "--split-seed"), shuffle, key, split_by, parse_splits(splits), key_bits),
-        shards=given,
+        shards=_shards(shard_size, num_shards),
         compression=compression,
         name=_dataset_name(name, out),
         overwrite=overwrite,
@@ -145,6 +137,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str | os.PathLike):
         return os.path.basename(value) if os.path.isabs(value) or os.path.exists(value) else os.fspath(value)
     return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def _shards(shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
+    if shard_size is not None and num_shards is not None:
+        raise UsageError("--shard-size and --num-shards exclude each other: give one")
+    if shard_size is not None:
+        return ShardOptions(parse_size(shard_size, "--shard-size"))
+    return ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "--num-shards"))
+
+
+def _memory(memory: str | int) -> int:
+    memory_bytes = parse_size(memory, "--memory")
+    if memory_bytes < LEAST_MEMORY_BYTES:
+        raise UsageError(f"--memory {memory}: at least {LEAST_MEMORY_BYTES >> 20}MiB")
+    return memory_bytes
 
 
 def _threads(threads: int | None, memory_bytes: int) -> int:

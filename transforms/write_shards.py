@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
@@ -33,6 +35,17 @@ from recordmill.transforms.stages import PlanPath, ShardRuns
 
 _held: dict[str, RunFolder] = {}  # run folders that this process has made and locked; released when the job has committed
 _held_lock = threading.Lock()
+_process = os.getpid()
+
+
+@atexit.register
+def _release_all() -> None:
+    """Remove the folders of pipelines that failed, of which nobody tells this process before it ends; a fork leaves its parent's alone."""
+    if os.getpid() != _process:
+        return
+    with _held_lock:
+        while _held:
+            _held.popitem()[1].close()
 
 
 @dataclass

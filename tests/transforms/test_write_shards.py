@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache 
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E402
 
 import recordmill  # noqa: E402
+from recordmill.schemas.errors import UsageError  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
 from recordmill.shards.cuts import ShardOptions  # noqa: E402
 from recordmill.shards.manifest import load  # noqa: E402
@@ -69,3 +72,27 @@ def test_batches_of_other_widths_are_made_to_fit(tmp_path: Path) -> None:
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = pipeline | beam.Create([batch]) | WriteShards(str(tmp_path / "out"), SCHEMA)
     assert sorted(row["x"] for row in recordmill.open(tmp_path / "out").to_table().to_pylist()) == [1, 2]
+
+
+def test_a_column_that_is_not_there_is_refused_while_the_graph_is_built(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no column 'y' to decide order or split by; the schema has "):
+        WriteShards(str(tmp_path / "out"), SCHEMA, order=OrderOptions(key="y"))
+
+
+def test_a_pipeline_that_failed_leaves_nothing_when_its_process_ends(tmp_path: Path) -> None:
+    script = f"""
+import apache_beam as beam
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.transforms import BatchDicts, WriteShards
+try:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        rows = pipeline | beam.Create([{{"text": "no x"}}]) | BatchDicts()
+        rows | WriteShards({str(tmp_path / "out")!r}, Schema((Feature("x", "int64", required=True),)))
+except Exception as error:
+    assert "rejected" in str(error), error
+    print("failed")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "failed\n"
+    assert not (tmp_path / "out").exists()
