@@ -125,6 +125,8 @@ def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
                 column = column.cast(pa.float32())
             if pa.types.is_boolean(column.type):
                 column = column.cast(pa.int64())
+            if not pa.types.is_integer(column.type) and not pa.types.is_floating(column.type):
+                column = column.cast(pa.binary())
             offsets = pa.array(range(len(column) + 1), pa.int32())
             columns.append(pa.ListArray.from_arrays(offsets, column))
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
@@ -188,15 +190,18 @@ def plain_beam_images(source: str, out: str) -> Work:
 
 def tfds_images(source: str, out: str) -> Work:
     """TensorFlow Datasets' own writer: shuffles by hash, writes shards; what `download_and_prepare` runs."""
+    import numpy as np
+    import tensorflow  # noqa: F401  # tensorflow_datasets imports it when it first needs it
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import example_serializer, features, file_adapters, naming, writer
 
     def work() -> None:
         os.makedirs(_fresh(out))
-        spec = features.FeaturesDict({"image": features.Scalar(dtype="object"), "label": features.Scalar(dtype="int64")})
+        spec = features.FeaturesDict({"image": features.Scalar(dtype=np.object_), "label": features.Scalar(dtype=np.int64)})
         serializer = example_serializer.ExampleSerializer(spec.get_serialized_info())
         template = naming.ShardedFileTemplate(data_dir=out, dataset_name="images", split="train", filetype_suffix="tfrecord")
-        target = writer.Writer(serializer, template, hash_salt="train", disable_shuffling=False, file_format=file_adapters.FileFormat.TFRECORD)
+        shards = writer.ExampleWriter(file_adapters.FileFormat.TFRECORD)
+        target = writer.Writer(serializer, template, hash_salt="train", disable_shuffling=False, example_writer=shards)
         for path in sorted(glob.glob(f"{source}/*/*.jpg")):
             with open(path, "rb") as file:
                 target.write(path, {"image": file.read(), "label": int(os.path.basename(os.path.dirname(path))[-1])})
