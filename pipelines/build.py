@@ -149,7 +149,7 @@ def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions)
         memory_bytes=settings.memory_bytes,
         budget=settings.budget,
         name=settings.name,
-        about=settings.deciding(),
+        told=settings.told(),
     )
     return replace(plan, groups=group_units(planned, plan.arena_bytes, plan.threads))
 

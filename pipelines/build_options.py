@@ -45,24 +45,9 @@ class BuildOptions:
     beam_args: tuple[str, ...] = ()
     follow_links: bool = False
 
-    def deciding(self) -> dict[str, Any]:
-        """The options that decide which bytes come out, for the manifest and its fingerprint."""
-        order, shards = self.order, self.shards
-        return {
-            "name": self.name,
-            "compression": self.compression,
-            "seed": order.seed,
-            "shuffle": order.shuffle,
-            "key": order.key,
-            "splits": dict(order.splits),
-            "split_by": order.split_by,
-            "split_seed": order.split_seed,
-            "shard_bytes": None if shards.num_shards else shards.shard_bytes,
-            "num_shards": shards.num_shards,
-            "label": self.label,
-            "dtypes": dict(sorted(self.dtypes.items())),
-            "kind_options": _plain(self.kind_options),
-        }
+    def told(self) -> dict[str, Any]:
+        """What the sources were told that decides which records come out, for the manifest and its fingerprint."""
+        return {"label": self.label, "dtypes": dict(sorted(self.dtypes.items())), "kind_options": _plain(self.kind_options)}
 
 
 def make_options(

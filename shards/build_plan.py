@@ -28,7 +28,7 @@ _LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that mergi
 class BuildPlan:
     """One build. source: None where records come from a user's own pipeline. folder: the run's folder. base: the generation it follows.
 
-    groups: ranges of units that make one run each. about: what the manifest says beside the shards (name, options).
+    groups: ranges of units that make one run each. told: the options of the source that decide its records.
     """
 
     folder: str
@@ -46,7 +46,24 @@ class BuildPlan:
     memory_bytes: int = 2 << 30
     budget: RejectBudget = field(default_factory=RejectBudget)
     name: str = "dataset"
-    about: Mapping[str, Any] = field(default_factory=dict)
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """The options that decide which bytes come out, for the manifest and its fingerprint."""
+        return {
+            "name": self.name,
+            "compression": self.compression,
+            "seed": self.order.seed,
+            "shuffle": self.order.shuffle,
+            "key": self.order.key,
+            "splits": dict(self.order.splits),
+            "split_by": self.order.split_by,
+            "split_seed": self.order.split_seed,
+            "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
+            "num_shards": self.shards.num_shards,
+            **self.told,
+        }
 
     @property
     def arena_bytes(self) -> int:

@@ -59,14 +59,14 @@ def finish(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Writt
     _keep_reject_files(plan, rejected.files)
     parts = _number(plan, shards)
     inputs = _write_inputs(plan, ingested)
-    fingerprint = _digest({"format": 1, "options": dict(plan.about), "schema": to_pbtxt(plan.schema), "inputs": inputs.get("sha256")})
+    fingerprint = _fingerprint(plan, inputs["sha256"], [shard.sum for split in parts.values() for shard in split])
 
     def describe(folder: str, reject_files: list[str]) -> tuple[Manifest, Mapping[str, str]]:
         part = Part(folder, plan.source.kind if plan.source else "pipeline", parts, inputs, read, rejected.total)
         rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": reject_files}
         empty = [f"split {split!r} got no record" for split in plan.splits if split not in parts]
         notes = {"notes": [*_notes(plan, ingested), *empty]}
-        manifest = Manifest(plan.name, plan.compression, plan.about, to_pbtxt(plan.schema), (part,), rejects, fingerprint, notes, _run(plan))
+        manifest = Manifest(plan.name, plan.compression, plan.deciding, to_pbtxt(plan.schema), (part,), rejects, fingerprint, notes, _run(plan))
         return manifest, tfds_files(manifest, plan)
 
     return commit(RunFolder.attach(plan.folder), describe, fingerprint, plan.base)
@@ -221,5 +221,7 @@ def _run(plan: BuildPlan) -> dict[str, Any]:
     }
 
 
-def _digest(document: Mapping[str, Any]) -> str:
+def _fingerprint(plan: BuildPlan, inputs: str, sums: Sequence[str]) -> str:
+    """Over all that must be equal for two builds to be equal: the shards' sums stand for what is no input file (a labels file, a pipeline)."""
+    document = {"format": 1, "options": plan.deciding, "schema": to_pbtxt(plan.schema), "inputs": inputs, "sums": sums}
     return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

@@ -215,16 +215,16 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
 
 def sync_file(path: str | Path) -> None:
     """Make what was written to the file durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(path, os.O_RDONLY)
 
 
 def sync_folder(path: str | Path) -> None:
     """Make the names in the folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: str | Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

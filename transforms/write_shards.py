@@ -117,7 +117,6 @@ def start_run(run: str, options: WriteShards) -> PlanPath:
                 memory_bytes=options.memory_bytes,
                 budget=options.budget,
                 name=options.name,
-                about={"name": options.name, "seed": options.order.seed, "key": options.order.key, "split_seed": options.order.split_seed},
             ).save()
         return str(_held[run].path.absolute() / PLAN_NAME)
 

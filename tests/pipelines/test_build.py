@@ -160,6 +160,21 @@ def test_overwriting_keeps_the_old_data_set_readable(tmp_path: Path) -> None:
     assert all(path.exists() for path in old.shards)
 
 
+def test_another_labels_file_is_another_fingerprint(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "images").mkdir()
+    for name in ("a", "b"):
+        Image.new("L", (3, 2)).save(tmp_path / "images" / f"{name}.png")
+    fingerprints = []
+    for number, classes in enumerate([("cat", "dog"), ("dog", "cat"), ("cat", "dog")]):
+        labels = tmp_path / "labels.csv"
+        labels.write_text("file_name,label\na.png,{}\nb.png,{}\n".format(*classes))
+        result = recordmill.build(tmp_path / "images", tmp_path / str(number), options={"labels": str(labels)}, name="same")
+        fingerprints.append(result.manifest.fingerprint)
+    assert fingerprints[0] == fingerprints[2] != fingerprints[1]
+
+
 def test_class_names_of_an_earlier_label_go_with_it(tmp_path: Path) -> None:
     recordmill.build({"species": ["cat", "dog"]}, tmp_path, label="species")
     assert (tmp_path / "species.labels.txt").read_text() == "cat\ndog\n"

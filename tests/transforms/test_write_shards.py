@@ -96,3 +96,13 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "failed\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_the_manifest_says_what_decided_the_bytes_and_other_records_have_another_fingerprint(tmp_path: Path) -> None:
+    write(rows(50), tmp_path / "one", shards=ShardOptions(num_shards=2), order=OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="x"))
+    write(rows(51), tmp_path / "other", shards=ShardOptions(num_shards=2), order=OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="x"))
+    one, other = load(tmp_path / "one"), load(tmp_path / "other")
+    assert one.options["splits"] == {"a": 0.5, "b": 0.5}
+    assert (one.options["split_by"], one.options["num_shards"]) == ("x", 2)
+    assert one.options == other.options
+    assert one.fingerprint != other.fingerprint
