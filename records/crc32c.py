@@ -1,9 +1,9 @@
 """CRC32C (Castagnoli) of bytes, as a number, and the masked form of it that TFRecord files hold.
 
-Two ways with one answer: the SSE4.2 instruction, in three interleaved streams because its latency is three cycles and its
-throughput one; and, where the code is compiled for a processor without it, slicing by 8 (Kounavis and Berry 2005): eight table
-look-ups for eight bytes. `NUMBA_CPU_NAME=generic` forces the tables. Streams are joined by tables that say what a CRC becomes when a fixed
-number of zero bytes follow (M. Adler's crc32c.c). Checked against google-crc32c in the tests.
+Three ways with one answer: the SSE4.2 instruction, in three interleaved streams because its latency is three cycles and its
+throughput one; before it, for long data, carry-less multiplication (`crc32c_fold`); and, where the code is compiled for a processor without these,
+slicing by 8 (Kounavis and Berry 2005): eight table look-ups for eight bytes. `NUMBA_CPU_NAME=generic` forces the tables. Streams are joined by tables
+that say what a CRC becomes when a fixed number of zero bytes follow (M. Adler's crc32c.c). Checked against google-crc32c in the tests.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from recordmill.records.crc32c_fold import STEP_BYTES, folder
 from recordmill.records.memory import address, load8, load16, load32, load64
 from recordmill.schemas.kernels import inlined, kernel
 
@@ -29,16 +30,19 @@ _SHORT = 64  # bytes per stream in small records, so that a record of 200 bytes 
 _MASK_DELTA = 0xA282EAD8  # TensorFlow lib/hash/crc32c.h
 
 
-def _has_instruction() -> bool:
-    """Whether Numba compiles for a processor with SSE4.2: what it is told to compile for counts, not the host."""
+def _compiled_for(*features: str) -> bool:
+    """Whether Numba compiles for a processor of the x86 family with these features: what it is told to compile for counts, not the host."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     if numba.config.CPU_FEATURES is not None:
-        return "+sse4.2" in numba.config.CPU_FEATURES.split(",")
-    return bool(llvmlite.binding.get_host_cpu_features().get("sse4.2", False))
+        return {f"+{feature}" for feature in features} <= set(numba.config.CPU_FEATURES.split(","))
+    host = llvmlite.binding.get_host_cpu_features()
+    return all(host.get(feature, False) for feature in features)
 
 
-HARDWARE = _has_instruction()
+HARDWARE = _compiled_for("sse4.2")
+FOLDS = _compiled_for("sse4.2", "avx512f", "vpclmulqdq")
+_FOLDED = 768 if FOLDS else 1 << 62  # bytes from which folding pays
 
 
 def _byte_tables() -> npt.NDArray[np.uint32]:
@@ -121,7 +125,14 @@ def extend_table(crc: int, at: int, length: int) -> int:
     return register ^ 0xFFFFFFFF
 
 
+@inlined
+def _no_fold(register: int, at: int, steps: int) -> int:
+    """Where folding is never begun."""
+    return register
+
+
 if HARDWARE:
+    _fold = folder("llvm.x86.sse42.crc32.64.64") if FOLDS else _no_fold
 
     @inlined
     def _join_long(register: int, later: int) -> int:
@@ -138,6 +149,10 @@ if HARDWARE:
         """The CRC of what crc covers followed by length bytes at an address, by the SSE4.2 instruction."""
         register = crc ^ 0xFFFFFFFF
         end = at + length
+        if length >= _FOLDED:
+            steps = length // STEP_BYTES
+            register = _fold(register, at, steps)
+            at += steps * STEP_BYTES
         while at + 3 * _LONG <= end:
             second, third = 0, 0
             for i in range(at, at + _LONG, 8):

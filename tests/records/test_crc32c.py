@@ -11,7 +11,7 @@ import pytest
 
 from recordmill.records import crc32c
 
-LENGTHS = [*range(260), 383, 384, 385, 4095, 6143, 6144, 6145, 6149, 20_000, 100_003]
+LENGTHS = [*range(260), 383, 384, 385, *range(760, 776), *range(1016, 1032), 1279, 1280, 1281, 4095, 6143, 6144, 6145, 6149, 20_000, 100_003]
 
 
 def data(length: int) -> np.ndarray:
@@ -60,23 +60,31 @@ def test_word_and_mask() -> None:
 PROGRAM = """
 import hashlib, numpy as np, pyarrow as pa
 from recordmill.records import crc32c
+from recordmill.records.decode import decode
 from recordmill.records.encode import encode
 from recordmill.records.frames import scan
 from recordmill.schemas.feature import Feature, Schema
-schema = Schema((Feature("a", "int64"), Feature("b", "string")))
-batch = pa.RecordBatch.from_pydict({"a": range(500), "b": pa.array([str(i) * i for i in range(500)], pa.large_string())})
+schema = Schema((Feature("a", "int64"), Feature("b", "string"), Feature("c", "int64", (None,))))
+numbers = [[(i * 7919) ** (j % 5) % 2**40 for j in range(i % 50)] for i in range(500)]
+strings = pa.array([str(i) * i for i in range(500)], pa.large_string())
+batch = pa.RecordBatch.from_pydict({"a": range(500), "b": strings, "c": pa.array(numbers, pa.large_list(pa.int64()))})
 frames = encode(batch, schema)
 assert scan(frames.data, source="x", final=True)[1] == len(frames.data)
-print(crc32c.HARDWARE, hashlib.sha256(frames.data).hexdigest())
+assert decode(frames.data, frames.starts + 12, frames.lengths, schema).to_pydict() == batch.to_pydict()
+print(crc32c.HARDWARE, crc32c.FOLDS, hashlib.sha256(frames.data).hexdigest())
 """
 
 
-def test_a_processor_without_the_instruction_writes_the_same_bytes() -> None:
+def run_compiled_for(cpu: dict[str, str]) -> list[str]:
+    found = subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, **cpu}, check=True, capture_output=True, text=True)
+    return found.stdout.split()
+
+
+def test_processors_without_the_instructions_write_and_read_the_same_bytes() -> None:
+    here = run_compiled_for({})
+    assert here[:2] == [str(crc32c.HARDWARE), str(crc32c.FOLDS)]
     # NUMBA_CPU_NAME=generic compiles for the first x86-64, which has no SSE4.2: the tables, through and through.
-    outputs = {}
-    for name in ("generic", ""):
-        environment = {**os.environ, **({"NUMBA_CPU_NAME": name} if name else {})}
-        outputs[name] = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True, text=True).stdout.split()
-    assert outputs["generic"][0] == "False"
-    assert outputs[""][0] == str(crc32c.HARDWARE)
-    assert outputs["generic"][1] == outputs[""][1]
+    assert run_compiled_for({"NUMBA_CPU_NAME": "generic"}) == ["False", "False", here[2]]
+    if crc32c.HARDWARE:
+        nehalem = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2,+ssse3,+popcnt"}  # the CRC instruction, but nothing wider
+        assert run_compiled_for(nehalem) == ["True", "False", here[2]]
