@@ -231,14 +231,29 @@ def read_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | N
     return data
 
 
-def _inflate(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int]] | None) -> Bytes:
-    """The members that hold uncompressed bytes [start, stop), cut to these."""
+def raw_range(file: ShardFile, piece: Piece) -> tuple[int, int]:
+    """Which bytes of the file as it lies on disk hold the piece: [first, behind)."""
+    if piece.stop is None:
+        return 0, file.stat.size_bytes
+    if file.compression == "none":
+        return piece.start, piece.stop
+    bounds = _members_of(file, load_members(file), piece.start, piece.stop)[0]
+    return bounds[0], bounds[-1]
+
+
+def _members_of(file: ShardFile, members: Index, start: int, stop: int) -> tuple[list[int], list[int]]:
+    """Where the members that hold uncompressed bytes [start, stop) begin and the last one ends: in the file, and uncompressed."""
     assert file.info is not None
-    members = load_members(file)
     first = int(np.searchsorted(members["uncompressed"], start, "right")) - 1
     last = int(np.searchsorted(members["uncompressed"], stop, "left"))
     bounds = _bounds(members["compressed"], first, last, file.info.bytes)
     begins = _bounds(members["uncompressed"], first, last, file.info.framed_bytes)
+    return bounds, begins
+
+
+def _inflate(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int]] | None) -> Bytes:
+    """The members that hold uncompressed bytes [start, stop), cut to these."""
+    bounds, begins = _members_of(file, load_members(file), start, stop)
     data = memoryview(read_range(file.path, bounds[0], bounds[-1]))
     result = np.zeros(begins[-1] - begins[0], np.uint8)
     for (at, end), (begin, behind) in zip(itertools.pairwise(bounds), itertools.pairwise(begins), strict=True):

@@ -12,7 +12,7 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from recordmill.schemas.errors import UsageError
@@ -30,10 +30,10 @@ class RunFolder:
         self.out, self.id, self._descriptor, self._made = out, identifier, descriptor, made
 
     @classmethod
-    def create(cls, out: str | os.PathLike[str], identifier: str | None = None) -> RunFolder:
+    def create(cls, out: str | os.PathLike[str], identifier: str | None = None, keep: Callable[[Path], bool] | None = None) -> RunFolder:
         """Make OUT if need be and the locked folder in it, after dead ones were cleaned.
 
-        identifier: a name for the run, where repeated attempts must not make several; by default a new one.
+        identifier: a name for the run, where repeated attempts must not make several; by default a new one. keep: which dead folders are left alone.
 
         Raises:
             UsageError: OUT can't be made, is not a folder, or can't be written to.
@@ -42,7 +42,7 @@ class RunFolder:
         identifier = identifier or uuid.uuid4().hex[:12]
         folder = cls(path, identifier, -1, _make_out(path))
         try:
-            clean_dead(path)
+            clean_dead(path, keep)
             folder._lock()
         except OSError as error:
             folder.close()
@@ -58,11 +58,29 @@ class RunFolder:
         making.mkdir()
         self._descriptor = os.open(making / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        os.write(self._descriptor, json.dumps({**_machine(), "pid": os.getpid()}).encode())
+        self._sign()
         for name in ("data", "runs", "rejects", "spool"):
             (making / name).mkdir()
         (making / "data" / "index").mkdir()
         making.rename(self.path)
+
+    def _sign(self) -> None:
+        """Write into the lock whose it is, over what stood there, in one step."""
+        text = json.dumps({**_machine(), "pid": os.getpid()}).encode()
+        os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
+
+    @classmethod
+    def take_over(cls, path: Path) -> RunFolder | None:
+        """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or someone else was first."""
+        descriptor = _claim(path)
+        if descriptor is None:
+            return None
+        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), descriptor)
+        if descriptor < 0 or not path.is_dir():  # empty, or removed between the look and the lock
+            folder.close()
+            return None
+        folder._sign()
+        return folder
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -103,12 +121,16 @@ class RunFolder:
         """Remove the folder, and OUT and the folders above it as far as this run made them and they stayed empty."""
         _remove_run(self.path)
         _remove_run(self._making)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self.release()
         with contextlib.suppress(OSError):
             for folder in self._made:
                 folder.rmdir()
+
+    def release(self) -> None:
+        """Let go of the folder and leave it there, as a dead one."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def _make_out(path: Path) -> list[Path]:
@@ -138,16 +160,31 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
     return 0
 
 
-def clean_dead(out: Path) -> list[str]:
-    """Remove the run folders whose process is provably dead, and what they had already moved; gives their names."""
-    dead = [folder for folder in sorted(out.glob(f"{RUN_PREFIX}*")) + sorted(out.glob(f".{RUN_PREFIX}*.tmp")) if _is_dead(folder)]
-    kept = {part.folder for manifest in loaded(out).values() for part in manifest.parts} if dead else set()
-    for folder in dead:
-        litter = _placed_by(folder)
-        if litter is not None and litter not in kept:
-            remove_data(out, litter)
-        _remove_run(folder)
-    return [folder.name for folder in dead]
+def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
+    """Remove the run folders whose process is provably dead, and what they had already moved; gives their names. keep: which ones to leave alone."""
+    folders = sorted(out.glob(f"{RUN_PREFIX}*")) + sorted(out.glob(f".{RUN_PREFIX}*.tmp"))
+    with claimed(folder for folder in folders if keep is None or not keep(folder)) as dead:
+        kept = {part.folder for manifest in loaded(out).values() for part in manifest.parts} if dead else set()
+        for folder in dead:
+            litter = _placed_by(folder)
+            if litter is not None and litter not in kept:
+                remove_data(out, litter)
+            _remove_run(folder)
+        return [folder.name for folder in dead]
+
+
+@contextlib.contextmanager
+def claimed(folders: Iterable[Path]) -> Iterator[list[Path]]:
+    """Those of the run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
+    with contextlib.ExitStack() as locks:
+        dead = []
+        for folder in folders:
+            descriptor = _claim(folder)
+            if descriptor is not None:
+                dead.append(folder)
+            if descriptor is not None and descriptor >= 0:
+                locks.callback(os.close, descriptor)
+        yield dead
 
 
 def loaded(out: Path) -> dict[int, Manifest]:
@@ -190,27 +227,22 @@ def _placed_by(folder: Path) -> str | None:
     return None
 
 
-def _is_dead(folder: Path) -> bool:
+def _claim(folder: Path) -> int | None:
+    """The lock of a run folder whose process is provably dead; -1 if it is the empty folder that a removal leaves last, None if it may be alive."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # no lock to judge by: not provably dead, unless it is the empty folder that a removal leaves last
+    except OSError:  # no lock to judge by
         with contextlib.suppress(OSError):
-            return not folder.name.startswith(".") and not os.listdir(folder)
-        return False
-    try:
+            return -1 if not folder.name.startswith(".") and not os.listdir(folder) else None
+        return None
+    with contextlib.suppress(OSError, ValueError):
         owner = json.loads(os.read(descriptor, 4096) or b"{}")
-        here = _machine()
-        if owner.get("host") != here["host"]:
-            return False
-        if owner.get("boot") != here["boot"]:
-            return True
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (OSError, ValueError):
-        return False
-    else:
-        return True
-    finally:
-        os.close(descriptor)
+        if owner.get("host") == _machine()["host"]:
+            # After a reboot it is dead for certain; the lock is then only to exclude those who would claim it as well.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _machine() -> dict[str, str]:

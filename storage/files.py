@@ -107,12 +107,13 @@ def read_exactly(path: str, start: int, into: Bytes) -> None:
         raise DataError(f"ends at byte {start + got}, where {start + len(into)} are needed", source=path)
 
 
-def read_blocks(path: str, block_bytes: int, start: int = 0) -> Iterator[Bytes]:
-    """The file from start on, in arrays of block_bytes, the last one shorter; each is the caller's own."""
+def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Bytes]:
+    """The file from start to stop (None: its end), in arrays of block_bytes, the last one shorter; each is the caller's own."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while True:
-            block = _fill(descriptor, np.empty(block_bytes, np.uint8), start)
+            size = block_bytes if stop is None else min(block_bytes, stop - start)
+            block = _fill(descriptor, np.empty(size, np.uint8), start)
             if len(block) == 0:
                 return
             yield block
