@@ -1,0 +1,74 @@
+"""A Markdown page to the same page with the outputs that its blocks give today, so that a test can say whether the page tells the truth.
+
+```python blocks run one after the other in one namespace: as a whole, or, where they are written with >>>, statement by statement with
+what each prints. ```console blocks run the lines that begin with `$ `; recordmill's own commands run in this process, unless they
+are piped into others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import traceback
+from typing import Any
+
+from recordmill.__main__ import main
+
+_BLOCK = re.compile(r"(?ms)^```(python|console)\n(.*?)^```$")
+_SECONDS = re.compile(r"in \d+\.\d s\b")
+
+
+def replay(text: str) -> str:
+    """The page with the outputs of now; its blocks run in the current folder. Durations are all `in 0.1 s`, and the folder is `/data`."""
+    here = os.getcwd()
+    names: dict[str, Any] = {"__name__": "page"}
+
+    def rerun(match: re.Match[str]) -> str:
+        run = _console if match[1] == "console" else _session if match[2].startswith(">>>") else _program
+        return f"```{match[1]}\n{_SECONDS.sub('in 0.1 s', run(match[2], names).replace(here, '/data'))}```"
+
+    return _BLOCK.sub(rerun, text)
+
+
+def _program(source: str, names: dict[str, Any]) -> str:
+    exec(compile(source, "page", "exec"), names)
+    return source
+
+
+def _session(source: str, names: dict[str, Any]) -> str:
+    lines = []
+    for example in doctest.DocTestParser().get_examples(source):
+        first, *more = example.source.splitlines()
+        lines += [f">>> {first}", *(f"... {line}".rstrip() for line in more)]
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            try:
+                exec(compile(example.source, "page", "single"), names)
+            except Exception as error:
+                print("Traceback (most recent call last):\n  ...")
+                print(traceback.format_exception_only(error)[-1], end="")
+        lines += printed.getvalue().splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def _console(source: str, _: dict[str, Any]) -> str:
+    lines = []
+    for command in [line[2:] for line in source.splitlines() if line.startswith("$ ")]:
+        lines += [f"$ {command}", *_run(command).rstrip().splitlines(), ""]
+    return "\n".join(lines)
+
+
+def _run(command: str) -> str:
+    words = shlex.split(command)
+    if words[0] != "recordmill" or "|" in words:
+        shell = f'recordmill() {{ "{sys.executable}" -m recordmill "$@"; }}\n{command}'
+        return subprocess.run(["bash", "-c", shell], check=True, capture_output=True, text=True).stdout
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as said:
+        main(words[1:])
+    errors = [line for line in said.getvalue().splitlines(keepends=True) if not line.startswith("reading ")]  # on a slow machine progress is said
+    return printed.getvalue() + "".join(errors)
