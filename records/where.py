@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.records.sql_condition import named_columns
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import DataError, MissingExtraError, UsageError
 from recordmill.schemas.feature import Schema
@@ -32,10 +33,11 @@ class Where:
     predicate: str | pc.Expression
 
     def columns(self, schema: Schema) -> tuple[str, ...]:
-        """The features that the predicate looks at: those without which it has no meaning.
+        """The features that the predicate looks at.
 
         Raises:
-            UsageError: it has none with all of them. MissingExtraError: it is SQL, and DuckDB is not installed.
+            UsageError: it has none with all of them, or is not decided by them alone, as random() is not.
+            MissingExtraError: it is SQL, and DuckDB is not installed.
         """
         arrow = to_arrow(schema)
         if isinstance(self.predicate, str):
@@ -46,6 +48,8 @@ class Where:
             self._rows(arrow.empty_table())
         except _errors() as error:
             raise UsageError(f"--where {self.predicate}: {_short(error)}") from None
+        if isinstance(self.predicate, str):
+            return named_columns(_connection(), self.predicate, schema.names)
         return tuple(name for at, name in enumerate(schema.names) if not self._has_meaning(arrow.remove(at)))
 
     def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:

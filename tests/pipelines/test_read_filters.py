@@ -140,6 +140,36 @@ def test_wrong_filters_are_named(out: Path, tmp_path: Path, options: dict[str, A
     assert not (tmp_path / "to").exists()
 
 
+@pytest.mark.parametrize(
+    ("sql", "what"),
+    [
+        ("random() < 0.5", r"random\(\) gives another value each time.*--sample P"), ('"when" > now()', r"now\(\) gives"),
+        ('"when" < ago(INTERVAL 1 DAY)', r"ago\(\) gives"),
+        ('"when" > CURRENT_TIMESTAMP', "current_timestamp is not decided by the record"), ("name = user", "user is not decided"),
+        ("len(tokens) > 1 AND UUID() > ''", "uuid"),
+        ("id IN (SELECT max(id) FROM records)", "a query of its own"), ("EXISTS (FROM records WHERE label = 2)", "a query of its own"),
+        ('"recordmill row" = 0', "recordmill row is not decided"),
+        ("1 < 2)::BOOLEAN) UNION ALL SELECT 1 WHERE ((1 < 2", "not one condition|syntax|recordmill row"),
+    ],
+)  # fmt: skip
+def test_what_is_not_decided_by_the_record_is_refused(out: Path, tmp_path: Path, sql: str, what: str) -> None:
+    """The answer would depend on where the pieces were cut, on threads and on the day."""
+    with pytest.raises(UsageError, match=f"(?s)--where .*{what}"):
+        read(out, tmp_path / "to", where=sql)
+    assert not (tmp_path / "to").exists()
+
+
+def test_features_that_have_the_names_of_functions() -> None:
+    """A feature called `user` is meant, not DuckDB's user, also where no other part of the read needs it."""
+    schema = Schema((Feature("id", "int64"), Feature("user", "string"), Feature("now", "int64"), Feature("list", "int64", (None,))))
+    for sql, names in [
+        ("user = 'ada'", ("user",)), ("now > 3 AND records.id = 1", ("id", "now")), ("len([x FOR x IN list IF x > 2]) > 1", ("list",)),
+        ("COLUMNS('id|now') > 1", schema.names), ("list_sum(LIST) > if(id > 3, 1, 2) -- a comment", ("id", "list")),
+        ("hash(id) % 2 = 0 OR true", ("id",)), ("1 = 1", ()),
+    ]:  # fmt: skip
+        assert Where(sql).columns(schema) == tuple(names)
+
+
 def test_a_predicate_that_fails_on_a_value(out: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train-.*--where CAST\(name AS INTEGER\) = 1: "):
         read(out, tmp_path / "to", where="CAST(name AS INTEGER) = 1")
