@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.records import lists, locate
+from recordmill.records import lists, locate, varints
 from recordmill.records.locate import Cells, Columns
 from recordmill.records.wire import Bytes, Ints
 from recordmill.schemas.arrow import value_type
@@ -222,11 +222,12 @@ def _int_lists(column: Column) -> tuple[Ints, Ints]:
     """The varints of all rows and their offsets."""
     offsets = room(column.rows + 1, np.int64)
     bad = np.zeros(column.rows, np.uint8)
-    values = room(lists.count_varints(column.at, column.size, bad, offsets), np.int64)
-    lists.read_varints(column.at, column.size, column.limit, bad, offsets, values)
+    count = varints.count_varints(column.at, column.size, column.limit, bad, offsets)
+    values = room(count + varints.OVERRUN, np.int64)
+    varints.read_varints(column.at, column.size, column.limit, bad, offsets, values)
     for reason in np.unique(bad[bad != 0]) if bad.any() else ():
         column.blame(bad == reason, int(reason))
-    return values, offsets
+    return values[:count], offsets
 
 
 def _spread(column: Column, values: npt.NDArray[Any], offsets: Ints, length: int) -> npt.NDArray[Any]:

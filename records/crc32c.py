@@ -8,11 +8,8 @@ that say what a CRC becomes when a fixed number of zero bytes follow (M. Adler's
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
-import llvmlite.binding
-import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
@@ -22,7 +19,7 @@ from numba.extending import intrinsic
 
 from recordmill.records.crc32c_fold import STEP_BYTES, folder
 from recordmill.records.memory import address, load8, load16, load32, load64
-from recordmill.schemas.kernels import inlined, kernel
+from recordmill.schemas.kernels import compiles_for, inlined, kernel
 
 _POLYNOMIAL = 0x82F63B78  # reflected
 _LONG = 1024  # bytes per stream where there are many: joining costs 16 look-ups, 2 % of it
@@ -30,18 +27,8 @@ _SHORT = 64  # bytes per stream in small records, so that a record of 200 bytes 
 _MASK_DELTA = 0xA282EAD8  # TensorFlow lib/hash/crc32c.h
 
 
-def _compiled_for(*features: str) -> bool:
-    """Whether Numba compiles for a processor of the x86 family with these features: what it is told to compile for counts, not the host."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False
-    if numba.config.CPU_FEATURES is not None:
-        return {f"+{feature}" for feature in features} <= set(numba.config.CPU_FEATURES.split(","))
-    host = llvmlite.binding.get_host_cpu_features()
-    return all(host.get(feature, False) for feature in features)
-
-
-HARDWARE = _compiled_for("sse4.2")
-FOLDS = _compiled_for("sse4.2", "avx512f", "vpclmulqdq")
+HARDWARE = compiles_for("sse4.2")
+FOLDS = compiles_for("sse4.2", "avx512f", "vpclmulqdq")
 _FOLDED = 768 if FOLDS else 1 << 62  # bytes from which folding pays
 
 

@@ -9,111 +9,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.records.memory import address, copy, copy_bytes, copy_chunk, load8, load64, store64
-from recordmill.records.wire import HIGH_BITS, LONG_VARINT, PAST_END, Bytes, Ints, compact, is_ascii, is_utf8, short_extent, short_varint, trailing_zeros
-from recordmill.schemas.kernels import inlined, kernel
+from recordmill.records.memory import address, copy, copy_bytes, copy_chunk
+from recordmill.records.wire import Bytes, Ints, is_ascii, is_utf8, short_extent
+from recordmill.schemas.kernels import kernel
 
 Flags = npt.NDArray[np.uint8]
 
 SLACK = 16  # bytes of room that copy_spans wants behind its values
-
-_ONES = 0x0101010101010101
-_EVEN7, _ODD7 = 0x007F007F007F007F, 0x3F803F803F803F80  # where the 7 bits of a byte stand in a pair, as read and moved together
-_STOPS_OF_TWO = -0x7FFF7FFF7FFF8000  # the stop bits of four varints of two bytes
-_SIX_BYTES, _STOPS_OF_THREE = 0x0000808080808080, 0x0000800000800000  # all stop bits in six bytes, and those of two varints of three
-
-
-@kernel
-def count_varints(at: Ints, size: Ints, bad: Flags, offsets: Ints) -> int:
-    """offsets: int64 [rows + 1], filled with the running number of varints; gives their total. A varint ends at each byte below 128."""
-    total = 0
-    offsets[0] = 0
-    for row in range(len(at)):
-        position, end = at[row], at[row] + size[row]
-        before = total
-        while position + 8 <= end:
-            ends = (~load64(position) & HIGH_BITS) >> 7
-            total += (((ends & _ONES) * _ONES) >> 56) & 15
-            position += 8
-        while position < end:
-            total += 1 - (load8(position) >> 7)
-            position += 1
-        if size[row] > 0 and load8(end - 1) >= 0x80:
-            bad[row] = PAST_END
-            total = before
-        offsets[row + 1] = total
-    return total
-
-
-@inlined
-def _one_byte_each(word: int, to: int) -> int:
-    """Eight values of one byte; gives the bytes read."""
-    for i in range(8):
-        store64(to + 8 * i, (word >> (8 * i)) & 0x7F)
-    return 8
-
-
-@inlined
-def _two_bytes_each(word: int, to: int) -> int:
-    """Four values of two bytes; gives the bytes read."""
-    word = (word & _EVEN7) | ((word >> 1) & _ODD7)
-    for i in range(4):
-        store64(to + 8 * i, (word >> (16 * i)) & 0x3FFF)
-    return 8
-
-
-@inlined
-def _three_bytes_each(word: int, to: int) -> int:
-    """Two values of three bytes; gives the bytes read."""
-    store64(to, (word & 0x7F) | (word >> 1 & 0x3F80) | (word >> 2 & 0x1FC000))
-    store64(to + 8, (word >> 24 & 0x7F) | (word >> 25 & 0x3F80) | (word >> 26 & 0x1FC000))
-    return 6
-
-
-@inlined
-def _some_varints(at: int, left: int, to: int) -> tuple[int, int]:
-    """Read up to eight varints out of the eight bytes at the address: (how many, their bytes), 0 if not even two end in them.
-
-    Lists tend to numbers of one size: a branch on the pattern of the eight bytes is foretold, and the next ones are on their way before these are
-    known. What has no pattern goes two by two without a branch.
-    """
-    word = load64(at)
-    stop = ~word & HIGH_BITS
-    if stop == HIGH_BITS and left >= 8:
-        return 8, _one_byte_each(word, to)
-    if stop == _STOPS_OF_TWO and left >= 4:
-        return 4, _two_bytes_each(word, to)
-    if stop & _SIX_BYTES == _STOPS_OF_THREE and left >= 2:
-        return 2, _three_bytes_each(word, to)
-    first = trailing_zeros(stop)
-    others = stop & (stop - 1)
-    if others == 0 or left < 2:
-        return 0, 0
-    second = trailing_zeros(others)
-    store64(to, compact(word & ((1 << first) - 1)))
-    store64(to + 8, compact((word & ((1 << second) - 1)) >> (first + 1)))
-    return 2, (second >> 3) + 1
-
-
-@kernel
-def read_varints(at: Ints, size: Ints, limit: int, bad: Flags, offsets: Ints, values: Ints) -> None:
-    """values[offsets[row] : offsets[row + 1]] = the varints of the row; limit as in short_varint."""
-    into = address(values)
-    for row in range(len(at)):
-        position, end = at[row], at[row] + size[row]
-        i, stop = offsets[row], offsets[row + 1]
-        while i < stop:
-            count = 0
-            if position + 8 <= limit:
-                count, taken = _some_varints(position, stop - i, into + 8 * i)
-                i, position = i + count, position + taken
-            if count == 0:
-                values[i], position = short_varint(position, end, limit)
-                i += 1
-                if position < 0:
-                    bad[row] = LONG_VARINT
-                    values[i:stop] = 0
-                    break
 
 
 @kernel

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.records.memory import address, address_of, load8, load32, load64, store8, store32, store64
+from recordmill.records.memory import address, address_of, load8, load32, load64, prefetch, store8, store32, store64
 from recordmill.records.names import find_slot, predicted
 from recordmill.records.wire import Bytes, Ints, short_extent, short_varint
 from recordmill.schemas.kernels import inlined, kernel
@@ -329,6 +329,7 @@ def locate(data: Bytes, starts: Ints, lengths: Ints, parts: int, whole: bool, na
     base, described, wanted = address(data), address(columns), columns.shape[0]
     bad = 0
     for row in range(len(starts)):
+        prefetch(base + starts[min(row + 4, len(starts) - 1)])
         if status[row] == UNREAD:
             start = base + starts[row]
             reason, found, column = read_message(start, start + lengths[row], base + len(data), parts, row, whole, names, described, wanted)

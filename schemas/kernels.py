@@ -6,9 +6,11 @@ written, it is compiled anew in each process, which costs seconds and nothing el
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import llvmlite.binding
 import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -24,6 +26,16 @@ def kernel(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """A kernel whose body is compiled into every kernel that calls it: for the innermost steps, where a call costs as much as the work."""
     return _compiled(function, {"forceinline": True})
+
+
+def compiles_for(*features: str) -> bool:
+    """Whether kernels are compiled for a processor of the x86 family with these features: what Numba is told to compile for counts, not the host."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    if numba.config.CPU_FEATURES is not None:
+        return {f"+{feature}" for feature in features} <= set(numba.config.CPU_FEATURES.split(","))
+    host = llvmlite.binding.get_host_cpu_features()
+    return all(host.get(feature, False) for feature in features)
 
 
 def _compiled(function: Function, options: dict[str, bool]) -> Function:

@@ -23,9 +23,9 @@ from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, fi
 from recordmill.records.decode import decode, decode_lenient
 from recordmill.records.encode import encode
 from recordmill.records.infer import infer
-from recordmill.records.lists import count_varints, read_varints
 from recordmill.records.memory import address_of
 from recordmill.records.shard_file import read_frames
+from recordmill.records.varints import OVERRUN, count_varints, read_varints
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
@@ -268,7 +268,6 @@ from wire_writer import Scribe
 from test_decode_fuzz import FLAT, KINDS, STEPPED
 from recordmill.records.decode import decode_lenient
 from recordmill.records.infer import infer
-from recordmill.records.lists import count_varints, read_varints
 from recordmill.records.memory import address_of
 from recordmill.records.shard_file import read_frames
 
@@ -355,8 +354,10 @@ def test_packed_varints_of_every_length(rows: list[list[tuple[int, int, int]]], 
     data = np.frombuffer(b"".join(payloads) + bytes(tail), np.uint8)
     at = address_of(data) + np.cumsum(size) - size
     bad, offsets = np.zeros(len(rows), np.uint8), np.empty(len(rows) + 1, np.int64)
-    read = np.empty(count_varints(at, size, bad, offsets), np.int64)
-    read_varints(at, size, address_of(data) + len(data), bad, offsets, read)
-    assert read.tolist() == [value for row in values for value in row]
+    limit = address_of(data) + len(data)
+    count = count_varints(at, size, limit, bad, offsets)
+    read = np.empty(count + OVERRUN, np.int64)
+    read_varints(at, size, limit, bad, offsets, read)
+    assert read[:count].tolist() == [value for row in values for value in row]
     assert np.diff(offsets).tolist() == [len(row) for row in values]
     assert not bad.any()
