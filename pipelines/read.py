@@ -88,7 +88,8 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
     """Write the records of a data set, or of any TFRecord files, to `out` as Parquet, NumPy or Arrow.
 
     inputs: OUT of a build, or files, folders, globs, `@list.txt`. options: see `make_settings`; they are the command line's:
-        to="parquet" | "npy" | "npz" | "arrow" | "jsonl" | "csv", features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner,
+        to="parquet" | "npy" | "npz" | "arrow" | "jsonl" | "csv" | "files", file_feature and name_feature (of "files"),
+        features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner,
         decode_raw, decode_tensor, reshape, pad, pad_or_cut (`"image=float32[64,64,3]"`, or a list of such),
         decode_images (True or names), resize, channels,
         where (SQL text or a pyarrow.compute expression), sample, seed,
@@ -152,6 +153,7 @@ def _publish(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results:
         "reject_reasons": dict(sorted(rejected.counts.items())),
         "features": {feature.name: feature.describe() for feature in plan.schema},
     }
+    notes = (*plan.notes, *(f"{result.split}: {note}" for result in results for note in result.notes))
     names = commit(folder, summary, settings.overwrite)
     rejects = tuple(folder.out / name for name in names if name.startswith("rejects/"))
     return ReadResult(
@@ -165,7 +167,7 @@ def _publish(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results:
         dict(rejected.counts),
         rejects,
         plan.schema,
-        plan.notes,
+        notes,
         time.monotonic() - started,
     )
 

@@ -1,14 +1,14 @@
 """A read as a Beam pipeline, for sets of files too big for one machine; every worker must see the inputs and the output folder.
 
-Parquet and Arrow files are written whole by the workers. `.npy` files, which are one per feature, are written from the workers' Arrow
-parts by this process, in order. The files are byte for byte those that threads write.
+Parquet and Arrow files are written whole by the workers. What is a folder per split (`.npy` files, which are one per feature, and the
+files of `--to files`, whose names must not meet) is written from the workers' Arrow parts by this process, in order. All of it is byte
+for byte what threads write.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.schemas.progress import Progress
-from recordmill.shards.read_job import JobResult, output_name, write_output
-from recordmill.shards.read_plan import ARROW, NPY, NPZ, Job, ReadPlan, split_job
+from recordmill.shards.read_job import JobResult, notes_of, output_name, write_output
+from recordmill.shards.read_plan import ARROW, FILES, FOLDERS, NPY, Job, ReadPlan, split_job
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.files import map_file, read_range
@@ -30,7 +30,7 @@ def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progr
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data."""
     from recordmill.transforms.read import ReadJobs, ReadRun
 
-    parts = plan.options.to in (NPY, NPZ)
+    parts = plan.options.to in FOLDERS
     jobs = tuple(part for job in plan.jobs for part in split_job(job, plan.files, plan.options.file_bytes)) if parts else plan.jobs
     local = is_local(settings.runner)
     at_once = max(1, min(len(jobs), settings.threads // 2)) if local else 1
@@ -59,13 +59,13 @@ def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progr
 
 
 def _join(plan: ReadPlan, job: Job, folder: RunFolder, results: Sequence[JobResult]) -> JobResult:
-    """The columns of one split, from its Arrow parts in order."""
+    """The folder of one split, from its Arrow parts in order."""
     mine = [result for result in results if result.split == job.split]
-    name = output_name(job, plan.options.to)
-    written = write_output(folder.data / name, _batches([folder.runs / result.output for result in mine]), NPY, plan.schema, "join")
+    name, to = output_name(job, plan.options.to), FILES if plan.options.to == FILES else NPY
+    writer = write_output(folder.data / name, _batches([folder.runs / result.output for result in mine]), to, plan, job.split, "join")
     rejected = sum((result.rejected for result in mine), Rejected.zero())
     read, filtered = sum(result.read for result in mine), sum(result.filtered for result in mine)
-    return replace(mine[0], index=0, output=name, read=read, written=written, rejected=rejected, filtered=filtered)
+    return JobResult(job.split, 0, name, read, writer.rows, rejected, filtered, notes_of(writer))
 
 
 def _batches(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:

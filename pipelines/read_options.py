@@ -16,6 +16,7 @@ from recordmill.records.where import Where
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.file_layout import FileRequest
 from recordmill.shards.read_plan import NPY, NPZ, ReadOptions, default_threads
 from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import read_range
@@ -63,12 +64,15 @@ def make_settings(
     row_group_rows: int | None = None,
     row_group_size: str | int = ROW_GROUP_BYTES,
     compression: str = "zstd",
+    file_feature: str | None = None,
+    name_feature: str | None = None,
     **unknown: Any,
 ) -> ReadSettings:
     """Settings from what the command line or a Python caller gives.
 
     decode_raw, decode_tensor, reshape, pad, pad_or_cut: one or several conversions, written as on the command line.
     decode_images: True, or the features that hold images; resize: "HxW" or (height, width).
+    file_feature, name_feature: of to="files": what becomes the files, and what names them ("" for the record's number).
 
     Raises:
         UsageError: an option's value can't be served. TypeError: there is no such option.
@@ -92,6 +96,7 @@ def make_settings(
         sample=sample,
         seed=seed,
         parquet=_parquet(row_group_rows, row_group_size, compression),
+        files=FileRequest(file_feature, name_feature),
     )
     if threads < 0:
         raise UsageError(f"--threads {threads}: 0 (one per core) or more")

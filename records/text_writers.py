@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,38 @@ from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file, write_all
 
-_ROWS = 1024  # rows that are Python objects at once
+ROWS = 1024  # rows that are Python objects at once
+
+
+class JsonLines:
+    """Batches to the text of JSON lines. names: only these features, under the names that they map to; None: all, under their own."""
+
+    def __init__(self, schema: Schema, names: Mapping[str, str] | None = None) -> None:
+        self._shown = [
+            (at, feature.name if names is None else names[feature.name], _shower(feature))
+            for at, feature in enumerate(schema)
+            if names is None or feature.name in names
+        ]
+
+    def encode(self, part: pa.RecordBatch, **first: Sequence[Any]) -> bytes:
+        """A line per row of the part, whose values become Python objects all at once; first: columns of JSON's own values to stand in front."""
+        columns = [*first.values(), *([show(value) for value in _values(part.column(at))] for at, _, show in self._shown)]
+        names = [*first, *(name for _, name, _ in self._shown)]
+        lines = (json.dumps({name: column[row] for name, column in zip(names, columns, strict=True)}, ensure_ascii=False) for row in range(part.num_rows))
+        return "".join(f"{line}\n" for line in lines).encode()
 
 
 class JsonWriter:
     """Append batches of the schema's Arrow types to a new file of JSON lines."""
 
     def __init__(self, path: str | Path, schema: Schema) -> None:
-        self.schema, self.rows = schema, 0
+        self.rows = 0
+        self._lines = JsonLines(schema)
         self._file = create_file(path)
-        self._show = [(feature.name, _shower(feature)) for feature in schema]
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for start in range(0, batch.num_rows, _ROWS):
-            part = batch.slice(start, _ROWS)
-            columns = [[show(value) for value in _values(column)] for (_, show), column in zip(self._show, part.columns, strict=True)]
-            names = self.schema.names
-            lines = [json.dumps({name: column[row] for name, column in zip(names, columns, strict=True)}, ensure_ascii=False) for row in range(part.num_rows)]
-            write_all(self._file, ("\n".join(lines) + "\n").encode())
+        for start in range(0, batch.num_rows, ROWS):
+            write_all(self._file, self._lines.encode(batch.slice(start, ROWS)))
         self.rows += batch.num_rows
 
     def close(self) -> None:

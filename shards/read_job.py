@@ -17,14 +17,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from recordmill.records.arrow_writer import ArrowWriter
+from recordmill.records.files_writer import FilesWriter
 from recordmill.records.npy_writer import NpyWriter
-from recordmill.records.parquet_writer import ParquetOptions, ParquetWriter
+from recordmill.records.parquet_writer import ParquetWriter
 from recordmill.records.text_writers import CsvWriter, JsonWriter
 from recordmill.schemas.errors import RecordmillError
-from recordmill.schemas.feature import Schema
 from recordmill.schemas.progress import Progress
 from recordmill.shards.read_parts import read_parts
-from recordmill.shards.read_plan import ARROW, CSV, JSONL, NPY, NPZ, PARQUET, Job, ReadPlan
+from recordmill.shards.read_plan import ARROW, CSV, FILES, FOLDERS, JSONL, PARQUET, Job, ReadPlan
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.storage.files import sync_file
 
@@ -41,7 +41,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job made: output is a name in the data folder; read = written + rejected.total + filtered."""
+    """What a job made: output is a name in the data folder; read = written + rejected.total + filtered. notes: for people."""
 
     split: str
     index: int
@@ -50,23 +50,28 @@ class JobResult:
     written: int
     rejected: Rejected
     filtered: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def output_name(job: Job, to: str) -> str:
-    """The name of the job's output: a file, or a folder of `.npy` files."""
-    return job.split if to in (NPY, NPZ) else f"{job.name}.{to}"
+    """The name of the job's output: a file, or the folder of a split."""
+    return job.split if to in FOLDERS else f"{job.name}.{to}"
 
 
-def open_writer(path: Path, to: str, schema: Schema, parquet: ParquetOptions | None = None) -> Writer:
+def open_writer(path: Path, to: str, plan: ReadPlan, split: str) -> Writer:
     """A writer of that format to a path that is not there yet."""
+    schema = plan.schema
     if to == PARQUET:
-        return ParquetWriter(path, schema, parquet)
+        return ParquetWriter(path, schema, plan.options.parquet)
     if to == ARROW:
         return ArrowWriter(path, schema)
     if to == JSONL:
         return JsonWriter(path, schema)
     if to == CSV:
         return CsvWriter(path, schema)
+    if to == FILES:
+        assert plan.layout is not None
+        return FilesWriter(path, schema, plan.layout, split)
     path.mkdir()
     return NpyWriter(path, schema)
 
@@ -94,27 +99,28 @@ def run_job(plan: ReadPlan, job: Job, data: Path, rejects: Path, *, to: str, thr
 
     name = output_name(job, to)
     try:
-        written = write_output(data / name, good(), to, plan.schema, attempt, plan.options.parquet)
+        writer = write_output(data / name, good(), to, plan, job.split, attempt)
     finally:
         rejected = reject_writer.close()
     if rejected.files:
         os.replace(rejected.files[0], reject_file)
         rejected = Rejected(rejected.counts, rejected.first, (str(reject_file),))
-    if read != written + rejected.total + filtered:
+    if read != writer.rows + rejected.total + filtered:
+        written = writer.rows
         raise RecordmillError(f"{name}: {read} records were read, but {written} written, {rejected.total} rejected and {filtered} filtered; nothing was kept")
-    return JobResult(job.split, job.index, name, read, written, rejected, filtered)
+    return JobResult(job.split, job.index, name, read, writer.rows, rejected, filtered, notes_of(writer))
 
 
-def write_output(path: Path, batches: Iterable[pa.RecordBatch], to: str, schema: Schema, attempt: str, parquet: ParquetOptions | None = None) -> int:
-    """Write all batches to path, under another name until it is whole; gives the rows."""
+def write_output(path: Path, batches: Iterable[pa.RecordBatch], to: str, plan: ReadPlan, split: str, attempt: str) -> Writer:
+    """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
-    writer = open_writer(temporary, to, schema, parquet)
+    writer = open_writer(temporary, to, plan, split)
     try:
         for batch in batches:
             writer.write(batch)
         writer.close()
-        for written in sorted(temporary.iterdir()) if temporary.is_dir() else [temporary]:
-            sync_file(written)
+        for written in [] if to == FILES else sorted(temporary.iterdir()) if temporary.is_dir() else [temporary]:
+            sync_file(written)  # a writer of many files has done it for all of them
     except BaseException:
         writer.abort()
         _remove(temporary)
@@ -122,7 +128,12 @@ def write_output(path: Path, batches: Iterable[pa.RecordBatch], to: str, schema:
     if path.is_dir():
         shutil.rmtree(path)
     os.replace(temporary, path)
-    return writer.rows
+    return writer
+
+
+def notes_of(writer: Writer) -> tuple[str, ...]:
+    """What it has to say of the records that it wrote."""
+    return writer.notes if isinstance(writer, FilesWriter) else ()
 
 
 def _remove(path: Path) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from recordmill.records.convert import Step, output_schema
+from recordmill.records.files_writer import FileLayout
 from recordmill.records.parquet_writer import ParquetOptions
 from recordmill.records.text_writers import check_csv
 from recordmill.records.where import Where, kept_names
@@ -18,12 +19,14 @@ from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
+from recordmill.shards.file_layout import FileRequest, check_layout, choose_layout
 from recordmill.shards.pieces import PIECE_BYTES, Piece, cut
 from recordmill.shards.resolve import Records, Unresolved, resolve
 from recordmill.shards.schema_of import infer_schema
 
-PARQUET, NPY, NPZ, ARROW, JSONL, CSV = "parquet", "npy", "npz", "arrow", "jsonl", "csv"
-FORMATS = (PARQUET, NPY, NPZ, ARROW, JSONL, CSV)
+PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES = "parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"
+FORMATS = (PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES)
+FOLDERS = (NPY, NPZ, FILES)  # a folder per split, written in one go
 FILE_BYTES = 512 << 20  # 512 MiB of uncompressed shards per Parquet or Arrow file: few files, and enough of them for many cores
 _BASE_BYTES = 128 << 20  # the row group that is held and the one being written
 _THREAD_BYTES = 12 * PIECE_BYTES  # a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
@@ -39,6 +42,7 @@ class ReadOptions:
     where, sample, seed: only the records for which where holds, of a random share `sample` (0 to 1); limit then counts what is left.
     parquet: row groups and compression of Parquet files.
     steps: conversions of features, in this order; one that depends on the records stands as an `Unresolved`.
+    files: which feature becomes the files of FILES, and which one names them.
     """
 
     to: str = PARQUET
@@ -52,6 +56,7 @@ class ReadOptions:
     sample: float | None = None
     seed: int = 0
     parquet: ParquetOptions = field(default_factory=ParquetOptions)
+    files: FileRequest = field(default_factory=FileRequest)
 
     @property
     def filters(self) -> bool:
@@ -69,6 +74,8 @@ class ReadOptions:
             raise UsageError(f"--sample {self.sample}: a share of the records, from 0 to 1")
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError(f"--seed {self.seed} does not fit 64 bits")
+        if self.to != FILES and self.files != FileRequest():
+            raise UsageError(f"--file-feature and --name-feature say what --to files writes, not --to {self.to}")
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ class ReadPlan:
     """schema: of the output. records: how many the jobs hold together, None where a stream does not tell before it is read. notes: for people.
 
     decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes `schema` of that.
+    layout: of FILES, else None.
     """
 
     files: tuple[ShardFile, ...]
@@ -103,6 +111,7 @@ class ReadPlan:
     selected: Schema
     steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
+    layout: FileLayout | None = None
 
 
 def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = None, threads: int = 1) -> ReadPlan:
@@ -119,15 +128,22 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
         if unknown := [name for name in options.features if name not in known]:
             raise UsageError(f"--features: no feature {unknown[0]!r}; there are {', '.join(known.names)}")
         selected = known.select(options.features)
-    decoded = selected if options.where is None else known.select(kept_names(selected.names, options.where.columns(known)))
     by_split = {split: list(_pieces(catalog, split, options)) for split in catalog.splits}
+    records = Records(catalog.files, [piece for pieces in by_split.values() for piece in pieces], known, options.lenient, threads)
+    layout, notes = choose_layout(options.files, known, selected, records) if options.to == FILES else (None, ())
+    if layout is not None:
+        selected = known.select(dict.fromkeys([*selected.names, *layout.needed]))
+    decoded = selected if options.where is None else known.select(kept_names(selected.names, options.where.columns(known)))
     jobs = tuple(job for split, pieces in by_split.items() for job in _jobs(split, pieces, catalog.files, options))
-    records = Records(catalog.files, [piece for pieces in by_split.values() for piece in pieces], selected, options.lenient, threads)
-    steps = resolve(options.steps, records)
+    steps = resolve(options.steps, replace(records, schema=selected))
     schema = output_schema(steps, selected)
     if options.to == CSV:
         check_csv(schema)
-    return ReadPlan(catalog.files, schema, jobs, options, _records(by_split, options), decoded, selected, steps, catalog.notes)
+    if layout is not None:
+        check_layout(layout, schema)
+    return ReadPlan(
+        catalog.files, schema, jobs, options, _records(by_split, options), decoded, selected, steps, (*catalog.notes, *notes), layout
+    )  # fmt: skip
 
 
 def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:
@@ -154,7 +170,7 @@ def _shortened(file: ShardFile, piece: Piece, records: int) -> Piece:
 def _jobs(split: str, pieces: Sequence[Piece], files: Sequence[ShardFile], options: ReadOptions) -> Sequence[Job]:
     """The outputs of a split; one without records has one output, which says what its columns would be."""
     whole = Job(split, 0, 1, tuple(pieces), options.limit)
-    return split_job(whole, files, options.file_bytes) if options.to not in (NPY, NPZ) else [whole]
+    return split_job(whole, files, options.file_bytes) if options.to not in FOLDERS else [whole]
 
 
 def split_job(job: Job, files: Sequence[ShardFile], file_bytes: int) -> Sequence[Job]:

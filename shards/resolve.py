@@ -19,7 +19,7 @@ from recordmill.shards.catalog import ShardFile
 from recordmill.shards.pieces import Piece
 from recordmill.shards.salvage import salvage
 
-_SNIFFED_LOADS = 4  # of up to 8 MiB each: enough to meet every feature that most records have
+SNIFFED_LOADS = 4  # of up to 8 MiB each: enough to meet every feature that most records have
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,19 @@ def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
         _check_name(step.feature, "--decode-images", records.schema)
         return [step.feature]
     candidates = tuple(feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape)
+    if not (found := with_images(candidates, records)):
+        raise UsageError(f"--decode-images: no feature holds encoded images; the bytes features are {', '.join(candidates) or 'none'}")
+    return found
+
+
+def with_images(candidates: tuple[str, ...], records: Records) -> Sequence[str]:
+    """Those of these bytes features whose first values begin as images do."""
     found = set()
-    for _, batch in records.batches(candidates, _SNIFFED_LOADS) if candidates else ():
+    for _, batch in records.batches(candidates, SNIFFED_LOADS) if candidates else ():
         for name, column in zip(candidates, batch.columns, strict=True):
             present = column.drop_null()
             if len(present) and looks_like_image(present[0].as_py()):
                 found.add(name)
-    if not found:
-        raise UsageError(f"--decode-images: no feature holds encoded images; the bytes features are {', '.join(candidates) or 'none'}")
     return [name for name in candidates if name in found]
 
 

@@ -12,6 +12,7 @@ examples:
   recordmill read shards --out arrays --to npy --split train    arrays/train/image.npy, ...: np.load(..., mmap_mode="r") opens them
   recordmill read 'logs/*.tfrecord.gz' --out table --features id,score
   recordmill read damaged.tfrecord --out table --max-rejects 10
+  recordmill read shards --out images --to files                images/train/cat/1.jpg, ... as they were before build, and images/train/metadata.jsonl
   recordmill read big/ --to npy --dry-run                       rows, columns, disk and memory, before anything is written
 
 INPUT is the folder of a build, or any TFRecord files: their features are then inferred over all records, or taken from --schema.
@@ -25,6 +26,11 @@ formats:
   arrow    Arrow IPC files, which memory-map
   jsonl    a JSON object per line, for small sets: tensors as nested lists, bytes as base64, missing values as null
   csv      single numbers and texts with a header, for small sets; lists, tensors and bytes are refused by name
+  files    a folder per split with a file per record, the bytes of one feature as they are, and metadata.jsonl, which holds the others as jsonl does;
+           its first field is file_name, as Hugging Face's ImageFolder wants it (null where a record lacks the feature).
+           The files are --file-feature, or the only bytes feature that holds images (the only one, if none does). --name-feature names them, or
+           "source" as build wrote it (without the folder that said the split), or else the record's number in the split, from 0, in folders of 10,000.
+           Names that lead out of the folder or that no system takes become the number; a name that is taken gets the number added. Both are counted
 
 --where is evaluated by DuckDB on the features as they are stored, before conversions, and may name features that --features leaves out;
 a name such as image/height stands in double quotes. From Python a pyarrow.compute expression serves as well, without DuckDB.
@@ -50,8 +56,8 @@ def add_parser(commands: Any) -> None:
     """Add the command to an argparse subparsers object."""
     parser = commands.add_parser(
         "read",
-        help="a data set, or any TFRecord files, to Parquet, NumPy or Arrow",
-        description="Write the records of a data set, or of any TFRecord files, as Parquet, NumPy or Arrow files, in bounded memory.",
+        help="a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
+        description="Write the records of a data set, or of any TFRecord files, as Parquet, NumPy, Arrow or plain files, in bounded memory.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -60,7 +66,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt")
     parser.add_argument("--out", metavar="DIR", help="the folder for the result (needed unless --dry-run)")
     parser.add_argument("--dry-run", action="store_true", help="say rows, columns, disk and memory; write nothing")
-    parser.add_argument("--to", choices=("parquet", "npy", "npz", "arrow", "jsonl", "csv"), default="parquet", help="the format (default parquet)")
+    parser.add_argument("--to", choices=("parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"), default="parquet", help="the format (default parquet)")
     parser.add_argument("--features", metavar="A,B,...", help="only these, in this order; the others are skipped, not parsed")
     parser.add_argument("--split", metavar="NAME", help="only this split")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N records of each split (of those left by --where and --sample)")
@@ -75,6 +81,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--row-group-rows", type=int, metavar="N", help="rows of a Parquet row group (default: as many as --row-group-size holds)")
     parser.add_argument("--row-group-size", default="64MiB", metavar="SIZE", help="a row group's Arrow memory (default and at most 64MiB)")
     parser.add_argument("--compression", default="zstd", metavar="CODEC[:LEVEL]", help="of Parquet: zstd (default, level 1), gzip, snappy, none")
+    parser.add_argument("--file-feature", metavar="NAME", help="of --to files: the bytes or text that become the files")
+    parser.add_argument("--name-feature", metavar="NAME", help="of --to files: the text or whole number that names them ('' for the record's number)")
     parser.add_argument("--memory", default="2GiB", metavar="SIZE", help="what the read may hold at once, beside the interpreter (default 2GiB)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="default: all cores")
     parser.add_argument("--runner", metavar="RUNNER", help="run as a Beam pipeline on this runner (default: threads of this process, without Beam)")
