@@ -1,0 +1,143 @@
+"""A folder of TFRecord files that other systems wrote to the table of docs/foreign-files.md: what `read`, without an option, made of each.
+
+python docs/make_table.py FOLDER          prints the table
+python docs/make_table.py FOLDER PAGE     puts it into the page, behind the line that names this program
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import recordmill
+from recordmill.reader.summary import summarise
+from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+
+MARK = "<!-- python docs/make_table.py FOLDER docs/foreign-files.md -->\n"
+_COLUMNS = 5  # shown of one row
+_OTHERS = frozenset((".md", ".jsonl", ".repo", ".json", ".txt"))  # what describes the files
+
+_SYSTEMS = {  # repository to the system whose files these are
+    "GoogleCloudPlatform+cloudml-samples": "Cloud ML samples",
+    "NVIDIA+DeepLearningExamples": "Object Detection API",
+    "aws+sagemaker-tensorflow-extensions": "SageMaker pipe mode",
+    "calico+basenji": "Basenji",
+    "google+grain": "Grain",
+    "google+nucleus": "Nucleus",
+    "google+trax": "Trax, TensorFlow Datasets",
+    "google+yggdrasil-decision-forests": "Yggdrasil Decision Forests",
+    "google-deepmind+deepmind-research": "IODINE",
+    "intel-analytics+BigDL-2.x": "BigDL",
+    "linkedin+detext": "DeText",
+    "magenta+magenta": "Magenta",
+    "openvinotoolkit+datumaro": "Datumaro, Roboflow",
+    "pytorch+data": "TorchData",
+    "spotify+spotify-tensorflow": "Scio",
+    "tensorflow+agents": "TF-Agents",
+    "tensorflow+ecosystem": "Hadoop, Spark",
+    "tensorflow+lingvo": "Lingvo",
+    "tensorflow+ranking": "TensorFlow Ranking",
+    "tensorflow+tfx": "TensorFlow Extended",
+}
+_MESSAGES = {  # part of a path to what its records are, where they are no Examples and binary
+    "google+nucleus/": "messages of genomics (reads, variants, ranges)",
+    "_stats.pb": "statistics of TensorFlow Data Validation",
+    ".tfrecord.spec": "the specification of the file beside it",
+    "events.out.tfevents": "events of TensorBoard",
+    "en_fr.tfrecord": "pairs of sentences in a message of Lingvo's own",
+}
+
+
+@dataclass(frozen=True)
+class Set:
+    """Files of one folder, message, compression and, as far as that goes, features: what somebody would read together."""
+
+    repository: str
+    folder: str
+    message: str
+    compression: str
+    paths: tuple[Path, ...]
+
+
+def sets_of(folder: Path) -> list[Set]:
+    """The files as sets, in the order of their names."""
+    groups: dict[tuple[str, ...], list[Path]] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in _OTHERS and not path.name.startswith("LICENSE")):
+        opened = recordmill.open(path)
+        repository, *parents = path.relative_to(folder).parts[:-1]
+        key = repository, "/".join(parents), opened.full_schema.message, opened.catalog.files[0].compression
+        groups.setdefault(key, []).append(path)
+    return [Set(repository, inner, message, compression, tuple(paths)) for (repository, inner, message, compression), paths in groups.items()]
+
+
+def table(folder: Path) -> str:
+    """The Markdown table, and a line with the totals."""
+    rows, files, records, rejected = [], 0, 0, 0
+    with tempfile.TemporaryDirectory() as temporary:
+        for number, one in enumerate(sets_of(folder)):
+            result = recordmill.read(list(one.paths), Path(temporary, str(number)))
+            files, records, rejected = files + len(one.paths), records + result.written, rejected + result.rejected
+            cells = (*_names(one), one.compression, _message(one), f"{result.written:,}", _columns(result.schema), "; ".join(_notes(one)))
+            rows.append("| " + " | ".join(cells) + " |")
+    head = "| system | files | compression | records are | records | columns | notes |\n|---|---|---|---|---|---|---|"
+    total = f"{files} files, {records:,} records, {rejected} rejected."
+    return "\n".join([head, *rows, "", total]) + "\n"
+
+
+def _names(one: Set) -> tuple[str, str]:
+    first = "/".join([*one.folder.split("/")[-2:], one.paths[0].name])
+    files = f"`{_cell(first)}`" + (f" and {len(one.paths) - 1} more" if len(one.paths) > 1 else "")
+    return _SYSTEMS.get(one.repository, one.repository), files
+
+
+def _message(one: Set) -> str:
+    return "bytes" if one.message == PAYLOAD else one.message
+
+
+def _columns(schema: Schema) -> str:
+    """The first columns with dtype and shape."""
+    shown = [_column(feature) for feature in schema.features[:_COLUMNS]]
+    return ", ".join(shown) + (f" and {len(schema) - _COLUMNS} more" if len(schema) > _COLUMNS else "")
+
+
+def _column(feature: Feature) -> str:
+    return f"`{_cell(feature.name)}` {feature.describe()}{'' if feature.required else ' or none'}"
+
+
+def _notes(one: Set) -> Iterator[str]:
+    """What the bytes values hold, and what is missing."""
+    found = summarise(recordmill.open(list(one.paths)))
+    for name, stats in found.features.items():
+        kinds = [kind for kind in stats.contents.kinds if kind not in ("empty", "binary")] if stats.contents else []
+        if one.message == PAYLOAD:
+            words = next((words for part, words in _MESSAGES.items() if part in one.paths[0].as_posix()), "no Examples")
+            yield f"kept as they are: {' and '.join(kinds) or words}"
+        elif kinds:
+            yield f"`{_cell(name)}` holds {' and '.join(kinds)}"
+        elif found.schema[name].dtype == "bytes" and stats.sizes == (1, 1):
+            yield f"`{_cell(name)}` holds single bytes"
+    for name, guesses in found.guesses().items() if one.message != PAYLOAD else ():
+        yield f"`{_cell(name)}` may be {guesses[0]}"
+    if missing := [feature.name for feature in found.schema if not feature.required]:
+        yield f"{len(missing)} of {len(found.schema)} columns lack values in some records"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main(arguments: Iterable[str]) -> None:
+    folder, *pages = (Path(argument) for argument in arguments)
+    made = table(folder)
+    for page in pages:
+        before, mark, _ = page.read_text(encoding="utf-8").partition(MARK)
+        page.write_text(before + mark + "\n" + made, encoding="utf-8")
+    if not pages:
+        sys.stdout.write(made)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
