@@ -15,16 +15,22 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from recordmill.reader.rebatch import rebatched
 from recordmill.reader.record import Plan, make_plan, parse_record
+from recordmill.reader.selection import Selection, until
 from recordmill.records.columns import to_numpy
+from recordmill.records.frames import Int64s
 from recordmill.records.infer import Inference
 from recordmill.records.ragged import Array, Ragged, Strings
+from recordmill.records.where import Where
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.threads import thread_map
 from recordmill.shards.access import FileAccess
-from recordmill.shards.batches import Load, decode_block, record_batches
+from recordmill.shards.batches import Load, decode_block, decode_load, record_batches
 from recordmill.shards.catalog import Catalog, Inputs, find
 from recordmill.shards.pieces import PIECE_BYTES, Block, Piece
 from recordmill.shards.sample import Sample
@@ -44,6 +50,7 @@ def open(
     schema: Schema | None = None,
     threads: int = 0,
     sample: str | int | None = None,
+    where: str | pc.Expression | None = None,
 ) -> Dataset:
     """Open a data set of recordmill's, or any TFRecord files.
 
@@ -56,27 +63,40 @@ def open(
         threads: how many read and decode; 0: one per core.
         sample: infer over so many records only, the first ones of each file, or over so many whole files (`"20files"`). A later record that
             the schema does not fit is an error when it is read.
+        where: only the records for which this holds: an SQL condition on the features as they are stored, which DuckDB evaluates, or a
+            `pyarrow.compute` expression; also on features that `columns` leaves out. The data set then has these records and no others, numbered from 0.
 
     Raises:
-        UsageError: nothing there, no such split or column.
+        UsageError: nothing there, no such split or column, or a predicate that has no meaning for the features.
         DataError: a shard is missing or not as long as the manifest says.
     """
     catalog = find(inputs, split)
-    return Dataset(catalog, catalog.schema if schema is None else schema, columns, threads, None if sample is None else Sample.parse(sample))
+    of_files = None if sample is None else Sample.parse(sample)
+    return Dataset(catalog, catalog.schema if schema is None else schema, columns, threads, of_files, None if where is None else Where(where))
 
 
 class Dataset:
-    """Records in a fixed order, addressed by number. It can be pickled, and shared between threads."""
+    """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
+
+    With `where` it has the records for which that holds. Reading them in order filters on the way; `len`, numbers, slices and `to_numpy()` need to know
+    which ones they are, and the first of these finds out by one pass over the features that `where` looks at (8 bytes for each of these records are kept).
+    """
 
     def __init__(
-        self, catalog: Catalog, schema: Schema | None = None, columns: Sequence[str] | None = None, threads: int = 0, sample: Sample | None = None
+        self,
+        catalog: Catalog,
+        schema: Schema | None = None,
+        columns: Sequence[str] | None = None,
+        threads: int = 0,
+        sample: Sample | None = None,
+        where: Where | None = None,
     ) -> None:
-        self.catalog, self.sample = catalog, sample
+        self.catalog, self.sample, self.where = catalog, sample, where
         self.threads = threads or os.cpu_count() or 1
         self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
         self._files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
         if schema is not None:
-            _ = self.schema  # an unknown column is reported now
+            _ = self.schema, self._selection  # an unknown column is reported now
 
     @cached_property
     def inference(self) -> Inference | None:
@@ -111,6 +131,15 @@ class Dataset:
         return self.full_schema.select(self._columns)
 
     @cached_property
+    def _selection(self) -> Selection | None:
+        return None if self.where is None else Selection.of(self.where, self.full_schema, self.schema)
+
+    @cached_property
+    def matching(self) -> Int64s | None:
+        """[records] ascending: the numbers that the records of `where` have among all; None without it."""
+        return None if self._selection is None else self._selection.numbers(self.loads(), self.threads)
+
+    @cached_property
     def _plan(self) -> Plan | None:
         return make_plan(self.schema)
 
@@ -125,11 +154,16 @@ class Dataset:
 
     @property
     def file_records(self) -> list[int]:
-        """The number of records of each file."""
+        """The number of records of each file, with those that `where` leaves out."""
         return [file.records for file in self._files]
 
-    def __len__(self) -> int:
+    @property
+    def _total(self) -> int:
+        """The records of all files."""
         return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __len__(self) -> int:
+        return self._total if self.matching is None else len(self.matching)
 
     @overload
     def __getitem__(self, at: int) -> dict[str, Any]: ...
@@ -151,7 +185,7 @@ class Dataset:
         total = len(self)
         if not -total <= at < total:
             raise IndexError(f"record {at} of {total}")
-        at %= total
+        at = at % total if self.matching is None else int(self.matching[at])
         number = int(np.searchsorted(self._ends, at, "right"))
         file = self._files[number]
         record = at - int(self._ends[number - 1] if number else 0)
@@ -171,18 +205,22 @@ class Dataset:
         wanted = wanted.astype(np.int64)
         if len(outside := wanted[(wanted < -len(self)) | (wanted >= len(self))]):
             raise IndexError(f"record {outside[0]} of {len(self)}")
-        distinct, back = np.unique(wanted % max(len(self), 1), return_inverse=True)
+        wanted = wanted % max(len(self), 1) if self.matching is None else self.matching[wanted]
+        distinct, back = np.unique(wanted, return_inverse=True)
         runs = np.split(distinct, np.flatnonzero(np.diff(distinct) > 1) + 1) if len(distinct) else []
-        found = self._table(load for run in runs for load in self.loads(int(run[0]), int(run[-1]) + 1))
+        found = self._table(record_batches((load for run in runs for load in self.loads(int(run[0]), int(run[-1]) + 1)), self.schema, threads=self.threads))
         return found.take(pa.array(back.reshape(-1)))
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
-        return self._table(self._first(max(records, 0)))
+        records = max(records, 0)
+        if self.where is None:
+            return self._table(record_batches(self._first(records), self.schema, threads=self.threads))
+        return self._table(until(records, self._first(2**62), self.decode, self.threads))
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Records [start, stop) as one pyarrow.Table in memory."""
-        return self._table(self.loads(start, stop))
+        return self._table(self.record_batches(start, stop))
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """The records in order as Arrow batches of batch_rows rows, the last one shorter; None: as they come, about 8 MiB each."""
@@ -247,7 +285,10 @@ class Dataset:
         manifest = self.catalog.manifest
         name = manifest.name if manifest else f"{len(self._files)} file{'s' if len(self._files) != 1 else ''}"
         known = manifest is not None or "_ends" in self.__dict__
-        rows = f"{len(self):,} records" if known else f"{self.catalog.size_bytes:,} bytes"
+        rows = f"{self._total:,} records" if known else f"{self.catalog.size_bytes:,} bytes"
+        if self.where is not None:
+            found = f"{len(self):,} of " if "matching" in self.__dict__ else "of "
+            rows = f"{found}{rows} those where {self.where.predicate}"
         head = f"Dataset {name}: {rows}, {', '.join(self.splits) or 'no split'}"
         if self._given_schema is None and "_known" not in self.__dict__:
             return f"<{head}; its schema is inferred when it is needed>"
@@ -255,8 +296,8 @@ class Dataset:
         return "\n".join([f"<{head}", *features]) + ">"
 
     def loads(self, start: int = 0, stop: int | None = None, *, piece_bytes: int = PIECE_BYTES, piece_records: int | None = None) -> Iterator[Load]:
-        """The pieces of work that give records [start, stop), in order; each can be decoded by itself (`shards.batches`)."""
-        stop = len(self) if stop is None else min(stop, len(self))
+        """The pieces of work that give records [start, stop) of all, in order; `decode` makes batches of each by itself."""
+        stop = self._total if stop is None else min(stop, self._total)
         for number, (file, end) in enumerate(zip(self._files, self._ends.tolist(), strict=True)):
             begin = int(self._ends[number - 1]) if number else 0
             low, high = max(start, begin) - begin, min(stop, end) - begin
@@ -267,12 +308,25 @@ class Dataset:
             else:
                 yield from (Load(file.file, Piece(number, low, None, 0, None), block) for block in file.blocks(low, high))
 
+    def decode(self, load: Load) -> list[pa.RecordBatch]:
+        """The records of a load, or those of them for which `where` holds."""
+        return decode_load(load, self.schema) if self._selection is None else self._selection.decode(load)
+
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Records [start, stop) in order as they come, about 8 MiB of a shard each."""
-        return record_batches(self.loads(start, stop), self.schema, threads=self.threads)
+        """Records [start, stop) in order as they come, about 8 MiB of a shard each, or what `where` leaves of that."""
+        if self.where is not None and (start, stop) != (0, None):
+            start, stop = self._reach(start, stop)
+        for batches in thread_map(self.decode, self.loads(start, stop), self.threads):
+            yield from batches
+
+    def _reach(self, start: int, stop: int | None) -> tuple[int, int]:
+        """From which to which of all records those of `where` with these numbers lie; between them are no others of them."""
+        assert self.matching is not None
+        found = self.matching[start:stop]
+        return (int(found[0]), int(found[-1]) + 1) if len(found) else (0, 0)
 
     def spans(self) -> Iterator[tuple[int, int, bool]]:
-        """(first record, record behind the last, whether it can be read from anywhere) of each file that has records."""
+        """(first of all records, the one behind the last, whether it can be read from anywhere) of each file that has records."""
         start = 0
         for file, end in zip(self._files, self._ends.tolist(), strict=True):
             if end > start:
@@ -292,8 +346,8 @@ class Dataset:
             if records <= 0:
                 return
 
-    def _table(self, loads: Iterable[Load]) -> pa.Table:
-        return pa.Table.from_batches(record_batches(loads, self.schema, threads=self.threads), to_arrow(self.schema))
+    def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        return pa.Table.from_batches(batches, to_arrow(self.schema))
 
 
 def _value(column: pa.Array, feature: Feature) -> Any:
@@ -304,31 +358,3 @@ def _value(column: pa.Array, feature: Feature) -> Any:
         return to_numpy(column, replace(feature, required=True))[0] if feature.timestamp or feature.dtype == "float16" else column[0].as_py()
     value = to_numpy(column, replace(feature, required=True))[0]
     return value.to_list() if isinstance(value, Ragged) else value
-
-
-def rebatched(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of batch_rows, the last one shorter."""
-    if batch_rows < 1:
-        raise UsageError(f"batch_rows must be at least 1, not {batch_rows}")
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        while rows + batch.num_rows >= batch_rows:
-            held.append(batch.slice(0, batch_rows - rows))
-            batch = batch.slice(batch_rows - rows)
-            yield joined(held)
-            held, rows = [], 0
-        if batch.num_rows:
-            held.append(batch)
-            rows += batch.num_rows
-    if held:
-        yield joined(held)
-
-
-def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of these batches, which must not be none, as one."""
-    if len(batches) == 1:
-        return batches[0]
-    table = pa.Table.from_batches(batches)
-    columns = [column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks) for column in table.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=table.schema)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from recordmill.reader.rebatch import joined, rebatched
 from recordmill.records.columns import to_numpy
 from recordmill.records.ragged import Array, Ragged, Strings
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.threads import thread_map
-from recordmill.shards.batches import Load, decode_load
+from recordmill.shards.batches import Load
 from recordmill.shards.pieces import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -60,10 +61,8 @@ def numpy_batches(
 def _generate(
     dataset: Dataset, batch_size: int, order: Order | None, epochs: int | None, drop_remainder: bool
 ) -> Iterator[dict[str, Array | Ragged | Strings]]:
-    from recordmill.reader.dataset import rebatched
-
     if len(dataset) == 0:
-        return
+        return  # and not for ever nothing
     for epoch in count() if epochs is None else range(epochs):
         batches = dataset.record_batches() if order is None else shuffled(dataset, order, epoch)
         for batch in rebatched(batches, batch_size):
@@ -90,7 +89,7 @@ def shuffled(dataset: Dataset, order: Order, epoch: int) -> Iterator[pa.RecordBa
     mixing = generator.spawn(1)[0]
     window: list[pa.RecordBatch] = []
     held_bytes = 0
-    for batches in thread_map(lambda load: decode_load(load, dataset.schema), noted(), dataset.threads):
+    for batches in thread_map(dataset.decode, noted(), dataset.threads):
         window.extend(batches)
         held_bytes += sizes.popleft()
         if held_bytes >= order.window_bytes:
@@ -114,7 +113,5 @@ def _permuted(dataset: Dataset, order: Order, generator: np.random.Generator) ->
 
 
 def _mixed(window: list[pa.RecordBatch], generator: np.random.Generator) -> pa.RecordBatch:
-    from recordmill.reader.dataset import joined
-
     batch = joined(window)
     return batch.take(pa.array(generator.permutation(batch.num_rows)))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from recordmill.reader.tf_parse import VALID, Tensors, parser
 from recordmill.schemas.errors import MissingExtraError, UsageError
 from recordmill.schemas.feature import Schema
@@ -115,11 +117,16 @@ def _records(dataset: Dataset, options: Options) -> tf.data.Dataset:
     counts = dataset.file_records
     shards = tf.data.Dataset.from_tensor_slices(
         ([file.path for file in files] or tf.zeros([0], tf.string), [_COMPRESSIONS[file.compression] for file in files] or tf.zeros([0], tf.string),
-         tf.constant(counts, tf.int64))
+         tf.constant(counts, tf.int64), tf.constant(np.cumsum([0, *counts])[: len(counts)], tf.int64))
     )  # fmt: skip
 
-    def read(path: Any, compression: Any, count: Any) -> Any:
-        return tf.data.TFRecordDataset(path, compression, _READ_BYTES).apply(tf.data.experimental.assert_cardinality(count))
+    kept = None if dataset.matching is None else tf.constant(np.isin(np.arange(sum(counts)), dataset.matching, assume_unique=True))
+
+    def read(path: Any, compression: Any, count: Any, first: Any) -> Any:
+        records = tf.data.TFRecordDataset(path, compression, _READ_BYTES).apply(tf.data.experimental.assert_cardinality(count))
+        if kept is None:
+            return records
+        return records.enumerate(first).filter(lambda number, _: kept[number]).map(lambda _, record: record)
 
     if not options.shuffle:
         records = shards.flat_map(read)
