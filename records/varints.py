@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.records.memory import address, load8, load64, store64
+from recordmill.records.memory import address, bit_length, load8, load64, store64
 from recordmill.records.varint_lanes import (
     LOAD_BYTES,
     ROW_BITS,
@@ -27,6 +27,7 @@ from recordmill.schemas.kernels import compiles_for, inlined, kernel
 Flags = npt.NDArray[np.uint8]
 
 OVERRUN = 16  # values behind the last one that read_varints may overwrite
+_READABLE = WINDOW_BYTES + LOAD_BYTES
 _LONG_RUN = 16  # values that are read by words when one was too long for a lane
 
 _EVEN7, _ODD7 = 0x007F007F007F007F, 0x3F803F803F803F80  # where the 7 bits of a byte stand in a pair, as read and moved together
@@ -126,21 +127,30 @@ def _read_words(position: int, end: int, limit: int, into: int, count: int) -> t
 
 @inlined
 def _read_lanes(position: int, limit: int, into: int, count: int, rows: int, shuffles: int) -> tuple[int, int]:
-    """The same up to one that does not fit a lane, or up to WINDOW_BYTES before limit; may write OVERRUN values behind the last one."""
-    i, few = 0, 1
-    while few > 0 and i < count and position + WINDOW_BYTES <= limit:
-        bits, used = continuation_bits(position), 0
-        while few > 0 and i < count and used <= WINDOW_BYTES - LOAD_BYTES:
-            if (bits >> used) & 0xFFFF == 0:
-                put_single_bytes(into + 8 * i, position + used)
-                few, used = LOAD_BYTES, used + LOAD_BYTES
-            else:
-                about = load64(rows + 8 * ((bits >> used) & ROW_BITS))
-                put_lanes(into + 8 * i, position + used, shuffles + (about >> 16))
-                few, used = about & 0xFF, used + ((about >> 8) & 0xFF)
-            i += few
-        position += used
-    return min(i, count), position
+    """The same up to one that does not fit a lane, or up to _READABLE bytes before limit; may write OVERRUN values behind the last one.
+
+    Where a window's last varint ends, and how many there are, is told by its bits alone: so the processor begins the next window while this one is read.
+    """
+    i = 0
+    while i < count and position + _READABLE <= limit:
+        bits = continuation_bits(position)
+        used, end = 0, bit_length(~bits)
+        at, last = i, min(i + count_ones(~bits), count)
+        if bits == 0:
+            for first in range(0, WINDOW_BYTES, LOAD_BYTES):
+                if at + first < last:
+                    put_single_bytes(into + 8 * (at + first), position + first)
+            at = last
+        while at < last:
+            about = load64(rows + 8 * ((bits >> used) & ROW_BITS))
+            put_lanes(into + 8 * at, position + used, shuffles + (about >> 16))
+            at, used = at + (about & 0xFF), used + ((about >> 8) & 0xFF)
+            if about & 0xFF == 0:
+                return at, position + used
+        if end == 0:
+            return i, position
+        i, position = last, position + end
+    return i, position
 
 
 @inlined
