@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,16 +72,26 @@ class _Column:
 
 
 class NpyWriter:
-    """Append batches of the schema's Arrow types to the files of one folder, which must exist; `close` makes them valid."""
+    """Append batches of the schema's Arrow types to the files of one folder, which must exist; `close` makes them valid.
 
-    def __init__(self, folder: str | Path, schema: Schema) -> None:
-        self.folder, self.schema, self.rows = Path(folder), schema, 0
+    lengths: go on with files that are there, behind so many rows of each, as an earlier writer's `lengths` said.
+    """
+
+    def __init__(self, folder: str | Path, schema: Schema, rows: int = 0, lengths: Mapping[str, int] | None = None) -> None:
+        self.folder, self.schema, self.rows, self._earlier = Path(folder), schema, rows, lengths
+        if lengths is not None:
+            (self.folder / COLUMNS_NAME).unlink(missing_ok=True)
         self._columns = [self._open(feature) for feature in schema]
 
     def write(self, batch: pa.RecordBatch) -> None:
         for column, array in zip(self._columns, batch.columns, strict=True):
             column.append(array)
         self.rows += batch.num_rows
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """How many rows of each file there are so far, by its name; every byte of them has been handed to the operating system."""
+        return {name: file.rows for column in self._columns for name, file in zip(part_names(column.feature).values(), column.files, strict=True)}
 
     def close(self) -> None:
         for column in self._columns:
@@ -102,12 +113,16 @@ class NpyWriter:
     def _open(self, feature: Feature) -> _Column:
         names = part_names(feature)
         dtype = np.dtype(np.uint8) if is_bytes(feature) else numpy_dtype(feature)
-        values = NpyFile(self.folder / names["values"], dtype, () if is_bytes(feature) else feature.inner_shape)
-        splits = [NpyFile(self.folder / name, np.dtype(np.int64)) for part, name in names.items() if part.startswith("row_splits")]
+        values = self._file(names["values"], dtype, () if is_bytes(feature) else feature.inner_shape)
+        splits = [self._file(name, np.dtype(np.int64)) for part, name in names.items() if part.startswith("row_splits")]
         for file in splits:
-            file.append(np.zeros(1, np.int64))
-        valid = NpyFile(self.folder / names["valid"], np.dtype(np.bool_)) if "valid" in names else None
+            if file.rows == 0:
+                file.append(np.zeros(1, np.int64))
+        valid = self._file(names["valid"], np.dtype(np.bool_)) if "valid" in names else None
         return _Column(feature, values, splits, valid)
+
+    def _file(self, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> NpyFile:
+        return NpyFile(self.folder / name, dtype, row_shape, None if self._earlier is None else self._earlier[name])
 
 
 def part_names(feature: Feature) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from recordmill.schemas.errors import RecordmillError, Reject, UsageError
+from recordmill.storage.files import reopen_file
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
 _BUDGET = re.compile(r"(\d+)|(\d+(?:\.\d+)?)%")
@@ -96,12 +98,19 @@ class Rejected:
 
 
 class RejectWriter:
-    """Writes rejects to one JSON-lines file, made when the first one comes."""
+    """Writes rejects to one JSON-lines file, made when the first one comes.
 
-    def __init__(self, path: Path) -> None:
+    earlier, size_bytes: go on with a file that holds those in its first bytes, as an earlier writer's `mark` said.
+    """
+
+    def __init__(self, path: Path, earlier: Rejected | None = None, size_bytes: int = 0) -> None:
         self._path = path
         self._file: TextIO | None = None
-        self._rejected = Rejected.zero()
+        self._rejected = earlier or Rejected.zero()
+        if self._rejected.total:
+            self._file = io.TextIOWrapper(io.BufferedWriter(reopen_file(path, size_bytes)), encoding="utf-8", errors="backslashreplace")
+        elif earlier is not None:
+            path.unlink(missing_ok=True)
 
     def write(self, rejects: Iterable[Reject]) -> int:
         """Add these; gives how many they were."""
@@ -114,6 +123,13 @@ class RejectWriter:
         self._file.writelines(json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found)
         self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found[:_SHOWN]))
         return len(found)
+
+    def mark(self) -> tuple[Rejected, int]:
+        """All rejects so far, and how many bytes of the file they take, which have been handed to the operating system."""
+        if self._file is None:
+            return self._rejected, 0
+        self._file.flush()
+        return self._rejected, self._path.stat().st_size
 
     def close(self) -> Rejected:
         if self._file is not None:

@@ -155,6 +155,20 @@ def create_file(path: str | Path) -> BinaryIO:
     return os.fdopen(descriptor, "w+b", buffering=0)
 
 
+def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
+    """A file that is there, cut to size_bytes, to write to behind them, unbuffered; DataError if it is shorter."""
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC), "r+b", buffering=0)
+    try:
+        if os.fstat(file.fileno()).st_size < size_bytes:
+            raise DataError(f"ends before byte {size_bytes}", source=str(path))
+        file.truncate(size_bytes)
+        file.seek(size_bytes)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
     """Write every byte, also where the operating system takes fewer at once; gives the number written."""
     view = memoryview(data).cast("B")
