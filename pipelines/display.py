@@ -11,7 +11,7 @@ from typing import TextIO
 
 from recordmill.schemas.progress import Progress
 
-_STAGES = {"plan": "planning", "read": "reading", "write": "writing shards", "convert": "reading", "verify": "verifying"}
+_STAGES = {"plan": "planning", "read": "reading", "write": "writing shards", "resume": "checking what is finished", "convert": "reading", "verify": "verifying"}
 _MOVING_SEC, _PLAIN_SEC = 0.2, 10.0
 
 
@@ -37,6 +37,11 @@ class Display:
             self._thread.join()
             if self._moving and self._width:
                 self._put("\r" + " " * self._width + "\r")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if not self._quiet:
+            self._put(("\r" if self._moving else "") + text.ljust(self._width) + "\n")
 
     def _show(self) -> None:
         while not self._stop.wait(_MOVING_SEC if self._moving else _PLAIN_SEC):

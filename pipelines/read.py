@@ -11,7 +11,7 @@ import shutil
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,10 @@ from recordmill.schemas.threads import thread_map
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.read_commit import begin, commit
 from recordmill.shards.read_job import JobResult, run_job
-from recordmill.shards.read_plan import NPZ, ReadPlan, plan_read
+from recordmill.shards.read_notes import Notes, units_of
+from recordmill.shards.read_plan import NPZ, Job, ReadPlan, plan_read
+from recordmill.shards.read_resume import go_on, keep
+from recordmill.shards.read_units import run_noted
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
 
@@ -95,6 +98,8 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
         where (SQL text or a pyarrow.compute expression), sample, seed,
         row_group_rows, row_group_size, compression.
 
+    A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the same options and inputs.
+
     Raises:
         UsageError: an option or an input can't be served. DataError: a record is damaged. TooManyRejects: more records than
         `max_rejects` can't be used. Nothing is written then.
@@ -102,19 +107,28 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
     started = time.monotonic()
     settings = make_settings(**options)
     progress = progress or Progress()
-    with Display(progress, quiet):
+    with Display(progress, quiet) as display:
         folder = begin(out, settings.overwrite)
         try:
             plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
-            progress.begin("convert", plan.records)
-            results = run_jobs(plan, settings, folder, progress)
+            progress.begin("resume")
+            folder, notes = go_on(folder, plan, settings.threads)
+            if notes is not None and notes.finished:
+                plan = replace(plan, notes=(*plan.notes, _resumed(plan, notes)))
+                display.say(plan.notes[-1])
+            progress.begin("convert", _left(plan, notes))
+            results = run_jobs(plan, settings, folder, progress, notes)
             return _publish(plan, settings, folder, results, started)
+        except (KeyboardInterrupt, OSError, MemoryError) as error:
+            if count := keep(folder):
+                raise _stopped(error, folder, count) from error
+            raise
         finally:
             folder.close()
 
 
-def run_jobs(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress) -> list[JobResult]:
-    """Run every job, on threads here or on the runner that was named; the outputs then lie in folder.data."""
+def run_jobs(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress, notes: Notes | None = None) -> list[JobResult]:
+    """Run every job that is not finished, on threads here or on the runner that was named; the outputs then lie in folder.data."""
     if settings.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
 
@@ -122,10 +136,35 @@ def run_jobs(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress
     # Decoding spreads over threads within a job, writing does not: two threads a job, so long as there are jobs enough.
     at_once = max(1, min(len(plan.jobs), settings.threads // 2))
     threads = max(1, settings.threads // at_once)
-    jobs = thread_map(
-        lambda job: run_job(plan, job, folder.data, folder.rejects, to=plan.options.to, threads=threads, progress=progress), plan.jobs, at_once
-    )  # fmt: skip
-    return list(jobs)
+
+    def work(job: Job) -> JobResult:
+        if notes is not None:
+            return run_noted(plan, job, folder.data, folder.rejects, notes, threads=threads, progress=progress)
+        return run_job(plan, job, folder.data, folder.rejects, to=plan.options.to, threads=threads, progress=progress)
+
+    return list(thread_map(work, plan.jobs, at_once, stop=progress.cancel))
+
+
+def _resumed(plan: ReadPlan, notes: Notes) -> str:
+    finished, units = sum(map(len, notes.finished.values())), sum(len(units_of(plan, job)) for job in plan.jobs)
+    return f"going on from an earlier read: {finished} of {units} parts were finished"
+
+
+def _left(plan: ReadPlan, notes: Notes | None) -> int | None:
+    """How many records are still to be read."""
+    if plan.records is None or notes is None:
+        return plan.records
+    return plan.records - sum(kept[-1].read for kept in notes.finished.values())
+
+
+def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseException:
+    """The error that ended a read early, with what is left of it."""
+    kept = f"{count} finished part{'s are' if count > 1 else ' is'} kept: the same command goes on from there; to drop them, remove {folder.path}"
+    if isinstance(error, KeyboardInterrupt):
+        return KeyboardInterrupt(f"stopped; {kept}")
+    if isinstance(error, OSError):
+        return RecordmillError(f"{error.filename or folder.out}: {error.strerror or error}; {kept}")
+    return RecordmillError(f"out of memory: give less --memory or fewer --threads, or a larger machine; {kept}")
 
 
 def _publish(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results: Sequence[JobResult], started: float) -> ReadResult:

@@ -12,10 +12,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def thread_map(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+def thread_map(work: Callable[[Item], Result], items: Iterable[Item], threads: int, stop: Callable[[], None] | None = None) -> Iterator[Result]:
     """work(item) for each item, in the items' order, on that many threads, at most threads results ahead of the consumer.
 
     The first error is raised where its result would stand; what has not begun is then not begun, what runs is waited for.
+    stop: called before that, where work takes so long that it should be told.
     """
     if threads <= 1:
         yield from map(work, items)
@@ -29,6 +30,10 @@ def thread_map(work: Callable[[Item], Result], items: Iterable[Item], threads: i
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+    except BaseException:
+        if stop is not None:
+            stop()
+        raise
     finally:
         for future in pending:
             future.cancel()

@@ -1,7 +1,8 @@
 """The commit of a read: finished outputs in `DIR/_run-<id>/data` become DIR's, with `_read.json` as the last of them.
 
 A folder of plain files has no manifest that readers ask first, so the outputs are renamed one after the other, which takes
-milliseconds, and `_read.json` says that all are there. A crash before leaves nothing; one in between is undone by the next read.
+milliseconds, and `_read.json` says that all are there. A crash in between is undone by the next read: what a read that can go on
+(`read_resume`) had placed goes back into its run folder, what any other had placed is removed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 
 from recordmill.schemas.errors import RecordmillError, UsageError
 from recordmill.shards.manifest import RUN_PREFIX, is_data_set
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.read_resume import is_resumable
+from recordmill.shards.run_folder import ABOUT_NAME, RunFolder, claimed
 from recordmill.storage.files import atomic_write, put_if_absent, sync_folder, write_all
 
 SUMMARY_NAME = "_read.json"
@@ -25,7 +27,7 @@ _INTENT = "commit.json"  # in the run folder: the names in DIR that a commit add
 
 
 def begin(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
-    """A run folder in DIR, after what dead runs left was cleaned.
+    """A run folder in DIR, after what dead runs left was cleaned, except for reads that may go on.
 
     Raises:
         UsageError: DIR holds a data set, an earlier result (without overwrite), or anything else.
@@ -37,8 +39,9 @@ def begin(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
         if (path / SUMMARY_NAME).exists() and not overwrite:
             raise UsageError(f"{path} already holds the result of a read; --overwrite replaces it")
     intents = {folder: _intent(folder) for folder in path.glob(f"{RUN_PREFIX}*")} if path.is_dir() else {}
-    folder = RunFolder.create(path)
+    folder = RunFolder.create(path, keep=is_resumable)
     try:
+        _put_back(path)
         _undo(path, [names for dead, names in intents.items() if not dead.exists()])
         _check_empty(path)
     except BaseException:
@@ -69,12 +72,12 @@ def commit(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> li
         if rejects:
             (out / "rejects").mkdir(exist_ok=True)
         for name in names:
-            source = folder.rejects / name.removeprefix("rejects/") if name.startswith("rejects/") else folder.data / name
-            os.rename(source, out / name)
+            os.rename(_home(folder, name), out / name)
         sync_folder(out)
         text = json.dumps({"format": "recordmill read", "version": 1, **summary, "files": names}, indent=1, ensure_ascii=False)
         if not put_if_absent(out / SUMMARY_NAME, (text + "\n").encode()):
             raise RecordmillError(f"{out}: another read wrote its result there while this one ran")
+        (folder.path / ABOUT_NAME).unlink(missing_ok=True)  # nothing is left to go on with
     return names
 
 
@@ -93,6 +96,25 @@ def _intent(folder: Path) -> list[str]:
     with contextlib.suppress(OSError, ValueError):
         return [str(name) for name in json.loads((folder / _INTENT).read_text(encoding="utf-8"))]
     return []
+
+
+def _put_back(out: Path) -> None:
+    """Undo what commits of reads that may go on had done when they died."""
+    with _locked(out), claimed(run for run in sorted(out.glob(f"{RUN_PREFIX}*")) if is_resumable(run)) as dead:
+        published = set(_published(out) or ())
+        for run in dead:
+            for name in set(_intent(run)) - published:
+                home = _home(RunFolder.attach(run), name)
+                if home.exists() or not (out / name).exists():  # it was not placed yet: what has its name is an old result, half removed
+                    _remove(out / name)
+                else:
+                    os.rename(out / name, home)
+            (run / _INTENT).unlink(missing_ok=True)
+
+
+def _home(folder: RunFolder, name: str) -> Path:
+    """Where an output or a file of rejects is before the commit."""
+    return folder.rejects / name.removeprefix("rejects/") if name.startswith("rejects/") else folder.data / name
 
 
 def _undo(out: Path, intents: Sequence[Sequence[str]]) -> None:

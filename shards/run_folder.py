@@ -19,6 +19,7 @@ from recordmill.schemas.errors import UsageError
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, Manifest, generations, load
 
 LOCK_NAME, INTENT_NAME = "lock", "intent"
+ABOUT_NAME = "read.json"  # which read it is that could go on in this folder
 COPIES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json")  # rewritten after each commit; more may follow by `*.labels.txt`
 _OURS = (MANIFESTS, "rejects", *COPIES)
 
@@ -28,6 +29,7 @@ class RunFolder:
 
     def __init__(self, out: Path, identifier: str, descriptor: int, made: Sequence[Path] = ()) -> None:
         self.out, self.id, self._descriptor, self._made = out, identifier, descriptor, made
+        self._kept = False
 
     @classmethod
     def create(cls, out: str | os.PathLike[str], identifier: str | None = None, keep: Callable[[Path], bool] | None = None) -> RunFolder:
@@ -118,16 +120,22 @@ class RunFolder:
         (self.path / INTENT_NAME).write_text(json.dumps({"folder": folder, "inode": self.data.stat().st_ino}))
 
     def close(self) -> None:
-        """Remove the folder, and OUT and the folders above it as far as this run made them and they stayed empty."""
+        """Remove the folder, and OUT and the folders above it as far as this run made them and they stayed empty; nothing if it was released."""
+        if self._kept:
+            return
         _remove_run(self.path)
         _remove_run(self._making)
-        self.release()
+        self._unlock()
         with contextlib.suppress(OSError):
             for folder in self._made:
                 folder.rmdir()
 
     def release(self) -> None:
         """Let go of the folder and leave it there, as a dead one."""
+        self._kept = True
+        self._unlock()
+
+    def _unlock(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -208,9 +216,9 @@ def remove_data(out: Path, name: str) -> None:
 
 
 def _remove_run(folder: Path) -> None:
-    """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead."""
+    """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and that no read goes on in."""
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder), key=lambda name: name != INTENT_NAME):
+        for name in sorted(os.listdir(folder), key=lambda name: name not in (INTENT_NAME, ABOUT_NAME)):
             if name != LOCK_NAME:
                 shutil.rmtree(folder / name, ignore_errors=True)
                 (folder / name).unlink(missing_ok=True)
