@@ -47,6 +47,11 @@ class ShardFile:
     index: str | None = None
     members: str | None = None
 
+    @property
+    def identity(self) -> bytes:
+        """What the file is called in hashes: its name under its INPUT, of a data set the shard's own, so that neither moving nor building anew changes it."""
+        return (self.name if self.info is None else self.info.name).encode("utf-8", "surrogateescape")
+
 
 @dataclass(frozen=True)
 class Catalog:

@@ -23,6 +23,7 @@ from recordmill.schemas.errors import DataError, Reject
 from recordmill.schemas.feature import ITEM_BYTES, Schema
 from recordmill.schemas.threads import thread_map
 from recordmill.shards.batches import Load, decode_load, loads
+from recordmill.shards.catalog import ShardFile
 from recordmill.shards.pieces import read
 from recordmill.shards.read_plan import Job, ReadPlan
 from recordmill.shards.salvage import PARSE, Found, Salvaged, frames_of, salvage
@@ -40,8 +41,7 @@ class Slice:
 
     found: Found
     first_offset: int
-    name: str
-    path: str
+    file: ShardFile
 
 
 def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
@@ -76,12 +76,10 @@ def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
 def _frames(load: Load, lenient: bool) -> Slice:
     """The frames of a load, checked."""
     if lenient:
-        return Slice(frames_of(load), load.piece.start if load.block is None else load.block.first_offset, load.file.name, load.file.path)
+        return Slice(frames_of(load), load.piece.start if load.block is None else load.block.first_offset, load.file)
     block = next(read(load.file, load.piece)) if load.block is None else load.block  # a piece with an end is one block
     frames = block.frames
-    return Slice(
-        Found(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record), block.first_offset, load.file.name, load.file.path
-    )
+    return Slice(Found(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record), block.first_offset, load.file)
 
 
 def _cut(whole: Slice, rows: int, limit: int) -> Iterator[Slice]:
@@ -102,7 +100,7 @@ def _cut(whole: Slice, rows: int, limit: int) -> Iterator[Slice]:
 def _converted(plan: ReadPlan, part: Slice) -> Salvaged:
     """The records of a slice: those of the sample decoded, those for which the predicate holds converted."""
     found, options = part.found, plan.options
-    at = np.arange(len(found.starts)) if options.sample is None else np.flatnonzero(sampled(part.name, found.numbers, options.sample, options.seed))
+    at = np.arange(len(found.starts)) if options.sample is None else np.flatnonzero(sampled(part.file.identity, found.numbers, options.sample, options.seed))
     batch, good, undecoded = decode_lenient(found.data, found.starts[at] + HEADER_BYTES, found.lengths[at], plan.decoded)
     good = at[good]
     filtered = len(found.starts) - len(at)
@@ -110,7 +108,7 @@ def _converted(plan: ReadPlan, part: Slice) -> Salvaged:
         try:
             keep = options.where.keep(batch)
         except DataError as error:
-            raise DataError(error.reason, source=part.path) from None
+            raise DataError(error.reason, source=part.file.path) from None
         filtered += int(len(keep) - keep.sum())
         batch, good = batch.filter(pa.array(keep)), good[keep]
     if plan.selected is not plan.decoded:
@@ -122,14 +120,14 @@ def _converted(plan: ReadPlan, part: Slice) -> Salvaged:
         place = f"record {found.numbers[row]}, byte {int(found.starts[row]) + part.first_offset}"
         message = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
         if not options.lenient:
-            raise DataError(message[:290], source=part.path, place=place)
-        rejects.append(Reject(part.name, place, reason, message[:290]))
+            raise DataError(message[:290], source=part.file.path, place=place)
+        rejects.append(Reject(part.file.name, place, reason, message[:290]))
     return Salvaged((converted.batch,) if converted.batch.num_rows else (), tuple(rejects), filtered)
 
 
-def sampled(name: str, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """[records] which of these records of the file belong to a random share: decided by seed, file name and record number alone."""
-    key0, key1 = (np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE, name.encode(errors="surrogateescape")))
+def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """[records] which of these records of the file belong to a random share: decided by seed, the file's identity and the record's number alone."""
+    key0, key1 = (np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE, file))
     keys = np.empty(len(numbers), np.uint64)
     hash_positions(key0, key1, np.zeros(len(numbers), np.uint32), 0, np.ascontiguousarray(numbers, np.int64), keys)
     return (keys >> np.uint64(11)) < np.uint64(round(share * 2**53))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,22 @@ def test_samples(out: Path, tmp_path: Path) -> None:
     assert small < large
     assert large != other
     assert (none, every) == (set(), set(range(300)))
+
+
+def test_a_sample_is_the_same_however_the_files_are_named(out: Path, tmp_path: Path) -> None:
+    """Moved, as a folder, as a glob, file by file, as a data set and as its files: the same records."""
+    moved = tmp_path / "elsewhere" / "moved"
+    shutil.copytree(out, moved)
+    files = sorted(str(path) for path in (moved / FOLDER).glob("train-*"))
+    ways = [out, moved, moved / FOLDER, str(moved / FOLDER / "train-*"), files, [str(moved / FOLDER / f"train-0000{i}*") for i in range(3)]]
+    found = [ids(read(way, tmp_path / str(number), sample=0.3, seed=5)) for number, way in enumerate(ways)]
+    assert found == found[:1] * len(ways)
+    assert 50 < len(found[0]) < 130
+    assert [i % 100 for i in found[0] if i < 100] != [i % 100 for i in found[0] if 100 <= i < 200], "the files have samples of their own"
+    (moved / FOLDER).rename(moved / "data-other")
+    again = tmp_path / "again"
+    shutil.copytree(moved / "data-other", again / "deep" / "shards")
+    assert ids(read(again / "deep" / "shards", tmp_path / "to", sample=0.3, seed=5)) == found[0]
 
 
 def test_filters_before_conversions_and_rejects_beside_them(out: Path, tmp_path: Path) -> None:
