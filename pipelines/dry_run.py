@@ -9,7 +9,7 @@ from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.errors import UsageError
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.read_estimate import ReadEstimate, estimate
-from recordmill.shards.read_plan import NPZ, held_bytes, plan_read
+from recordmill.shards.read_plan import FILES, NPZ, held_bytes, plan_read
 
 
 def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
@@ -34,7 +34,8 @@ def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
 def describe(found: ReadEstimate) -> str:
     """The estimate as lines for people."""
     splits = ", ".join(f"{name} {count:,}" for name, count in found.records.items()) or "no records"
-    lines = [f"{found.rows:,} records ({splits}) would be written to {found.outputs} output{'s' if found.outputs != 1 else ''} of {found.to}"]
+    what = "folder" if found.to == FILES else "output"
+    lines = [f"{found.rows:,} records ({splits}) would be written to {found.outputs} {what}{'s' if found.outputs != 1 else ''} of {found.to}"]
     width = max((len(column.feature.name) for column in found.columns), default=0)
     for column in found.columns:
         shape = ", ".join("?" if size is None else f"{size:,}" for size in column.shape)

@@ -14,7 +14,8 @@ PART_BYTES = 255  # of a file or a folder: what ext4, XFS, APFS and NTFS allow
 NAME_BYTES = 1023  # of all of it: macOS opens paths up to 1,024 bytes
 FOLDER_FILES = 10_000  # numbered files in a folder: what file managers and `ls` still list at once
 
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|/$|^[A-Za-z]:")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|/$")
+_DRIVE = re.compile(r"[A-Za-z]:")
 _IMAGES = {"JPEG": "jpg", "PNG": "png", "GIF": "gif", "BMP": "bmp", "WebP": "webp", "TIFF": "tif"}
 
 
@@ -36,6 +37,8 @@ def safe_name(said: str, split: str | None = None) -> str | None:
     if split is not None and (at := _split_folder(parts[:-1], split)) is not None:
         del parts[at]
     name = "/".join(parts)
+    if _DRIVE.match(name):  # asked of what is left: `./C:x` and `train/C:x` hide it
+        return None
     sizes = [len(part.encode()) for part in parts]
     return name if max(sizes) <= PART_BYTES and sum(sizes) + len(parts) - 1 <= NAME_BYTES else None
 

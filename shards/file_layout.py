@@ -75,8 +75,8 @@ def _found(known: Schema, selected: Schema, records: Records) -> Feature:
     candidates = tuple(wanted or (feature.name for feature in known if _is_bytes(feature)))
     if not candidates:
         texts = [feature.name for feature in known if feature.dtype == "string" and not feature.shape]
-        more = f"; --file-feature takes a text as well: {', '.join(texts)}" if texts else ""
-        raise UsageError(f"--to files: no feature holds one bytes value that could become a file{more}")
+        said = f"--file-feature takes a text as well: {', '.join(texts)}" if texts else f"there are {', '.join(f'{f.name} ({f.describe()})' for f in known)}"
+        raise UsageError(f"--to files: no feature holds one bytes value that could become a file; {said}")
     images = with_images(candidates, records)
     fit = images if images else list(candidates)
     if len(fit) > 1:

@@ -1,0 +1,443 @@
+"""`read --to files`: what `build` took in comes out again; odd names lead nowhere; whatever is not a file is a line that says so."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_data_set import write_data_set
+from PIL import Image
+
+from recordmill.__main__ import main
+from recordmill.pipelines.build import build
+from recordmill.pipelines.dry_run import describe, dry_run
+from recordmill.pipelines.read import ReadResult, read
+from recordmill.records import file_names
+from recordmill.records.files_writer import FileLayout, FilesWriter
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards import pieces
+
+JPEG, PNG = b"\xff\xd8\xff\xe0 the rest of a JPEG", b"\x89PNG\r\n\x1a\n the rest of a PNG"
+SCHEMA = Schema((Feature("image", "bytes"), Feature("source", "string"), Feature("id", "int64", (), True), Feature("boxes", "float32", (None, 2))))
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pieces of small data, so that threads have something to share."""
+    monkeypatch.setattr(pieces.cut, "__defaults__", (10_000,))
+
+
+def table(names: list[str | None], values: list[bytes | None] | None = None, schema: Schema = SCHEMA) -> pa.Table:
+    """A row per name; without values each has a JPEG of its own."""
+    columns = {
+        "image": values or [JPEG + str(row).encode() for row in range(len(names))],
+        "source": names,
+        "id": list(range(100, 100 + len(names))),
+        "boxes": [[[row, 0.5]] * (row % 3) for row in range(len(names))],
+    }
+    arrow = to_arrow(schema)
+    return pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+
+
+def made(folder: Path, names: list[str | None], values: list[bytes | None] | None = None, split: str = "train") -> Path:
+    return write_data_set(folder / "out", {split: table(names, values)}, SCHEMA, shards=2)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def metadata(result: ReadResult, split: str = "train") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (result.files[split][0] / "metadata.jsonl").read_text().splitlines()]
+
+
+def check(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str | None]:
+    """Nothing is lost or double: a line per record in order, a file of its own for each record that has one, and no other file. Gives the names."""
+    folder = result.files[split][0]
+    lines = metadata(result, split)
+    assert [line["id"] for line in lines] == rows["id"].to_pylist()
+    names = [line["file_name"] for line in lines]
+    assert [next(iter(line)) for line in lines] == ["file_name"] * len(lines)
+    found = tree(folder)
+    assert found.pop("metadata.jsonl")
+    assert found == {name: value for name, value in zip(names, rows["image"].to_pylist(), strict=True) if name is not None}
+    assert len(found) == len(rows) - rows["image"].null_count
+    assert [path.name for path in folder.parent.iterdir() if path.name != "_read.json"] == [split]
+    return names
+
+
+def write_images(folder: Path, names: list[str]) -> None:
+    for seed, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (5 + seed % 7, 4), (seed % 256, 0, 99)).save(path, "PNG" if path.suffix == ".png" else "JPEG")
+
+
+def test_images_come_back_as_they_were(tmp_path: Path) -> None:
+    names = [f"{label}/{number:03d}.{ending}" for label in ("cat", "dog", "a b/ü") for number, ending in enumerate(["png", "jpg", "JPEG"] * 20)]
+    write_images(tmp_path / "raw", names)
+    build(tmp_path / "raw", tmp_path / "ds", kind="images", num_shards=3)
+    result = read(tmp_path / "ds", tmp_path / "back", to="files")
+    assert result.files == {"train": (tmp_path / "back" / "train",)}
+    assert (result.read, result.written) == (180, 180)
+    back = tree(tmp_path / "back" / "train")
+    lines = metadata(result)
+    del back["metadata.jsonl"]
+    assert back == tree(tmp_path / "raw")
+    assert {line["file_name"]: line["class_name"] for line in lines} == {name: name.rpartition("/")[0] for name in names}
+    assert list(lines[0]) == ["file_name", "format", "height", "width", "channels", "label", "class_name", "source"]
+    assert result.notes[-1] == "the files are 'image', named by 'source'"
+
+    build(tmp_path / "back", tmp_path / "again", kind="images", num_shards=3)  # and once more, from what was read
+    second = read(tmp_path / "again", tmp_path / "back2", to="files")
+    again = tree(tmp_path / "back2" / "train")
+    del again["metadata.jsonl"]
+    assert again == back
+    assert {line["file_name"]: line["label"] for line in metadata(second)} == {line["file_name"]: line["label"] for line in lines}
+
+
+def test_splits_in_folders_are_folders_again(tmp_path: Path) -> None:
+    raw = [f"{split}/{label}/{number}.png" for split in ("train", "val", "Test") for label in ("cat", "dog") for number in range(4)]
+    write_images(tmp_path / "raw", raw)
+    build(tmp_path / "raw", tmp_path / "ds", kind="images")
+    result = read(tmp_path / "ds", tmp_path / "back", to="files")
+    named = {name.replace("val/", "validation/").replace("Test/", "test/"): data for name, data in tree(tmp_path / "raw").items()}
+    found = {name: data for name, data in tree(tmp_path / "back").items() if not name.endswith((".jsonl", "_read.json"))}
+    assert found == named
+    again = build(tmp_path / "back", tmp_path / "again", kind="images")
+    assert again.schema.features == result.schema.features
+    assert read(tmp_path / "again", tmp_path / "back2", to="files").records == {"train": 8, "validation": 8, "test": 8}
+    assert {line["source"] for line in metadata(result, "test")} == {name for name in raw if name.startswith("Test/")}
+
+
+def test_a_class_called_like_a_split_keeps_its_folder(tmp_path: Path) -> None:
+    names: list[str | None] = ["train/1.jpg", "bus/1.jpg", "test/1.jpg"]
+    result = read(made(tmp_path, names), tmp_path / "to", to="files")
+    assert check(result, table(names)) == names
+
+
+def test_clothing_comes_back_byte_for_byte(shared_data: Path, tmp_path: Path) -> None:
+    raw = shared_data / "images" / "clothing-small"
+    build(raw, tmp_path / "ds", kind="images")
+    result = read(tmp_path / "ds", tmp_path / "back", to="files")
+    assert result.written == 713
+    expected = {name: data for name, data in tree(raw).items() if "/" in name}
+    found = {name: data for name, data in tree(tmp_path / "back").items() if not name.endswith(("metadata.jsonl", "_read.json"))}
+    assert found == expected
+
+
+ODD: list[str | None] = [
+    "a.jpg", "a.jpg", "a.jpg", None, "", "/etc/passwd", "../up.jpg", "a\0b", "x" * 300, "C:\\x.jpg", "d", "d/e.jpg", "f/g.jpg", "f", "A.jpg",
+    "metadata.jsonl", "metadata.jsonl/x.jpg", "./h.jpg", "h.jpg", "i//j.jpg", "a-1.jpg", "00000003.jpg", "no extension", "a\nb", "up/../../x", ".."
+]  # fmt: skip
+
+
+def test_odd_names_lead_nowhere_and_lose_nothing(tmp_path: Path) -> None:
+    rows = table(ODD)
+    result = read(made(tmp_path, ODD), tmp_path / "to", to="files", name_feature="source")
+    names = check(result, rows)
+    by_source = list(zip(ODD, names, strict=True))
+    assert by_source[:4] == [("a.jpg", "a.jpg"), ("a.jpg", "a-1.jpg"), ("a.jpg", "a-2.jpg"), (None, "00000003.jpg")]
+    assert dict(by_source[4:]) == {
+        "": "00000004.jpg", "/etc/passwd": "00000005.jpg", "../up.jpg": "00000006.jpg", "a\0b": "00000007.jpg", "x" * 300: "00000008.jpg",
+        "C:\\x.jpg": "00000009.jpg", "d": "d", "d/e.jpg": "00000011.jpg", "f/g.jpg": "f/g.jpg", "f": "f-13", "A.jpg": "A.jpg",
+        "metadata.jsonl": "metadata-15.jsonl", "metadata.jsonl/x.jpg": "00000016.jpg", "./h.jpg": "h.jpg", "h.jpg": "h-18.jpg", "i//j.jpg": "i/j.jpg",
+        "a-1.jpg": "a-1-20.jpg", "00000003.jpg": "00000003-21.jpg", "no extension": "no extension", "a\nb": "00000023.jpg", "up/../../x": "00000024.jpg",
+        "..": "00000025.jpg",
+    }  # fmt: skip
+    assert [line["source"] for line in metadata(result)] == ODD
+    assert result.notes[-3:] == (
+        "train: 1 record without 'source': the record's number names the file",
+        "train: 11 records whose 'source' is no safe name of a file below a folder (absolute, '..', too long, ...): the record's number names it",
+        "train: 7 records whose file name another file had already: the record's number was added to it",
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {"to", "out"}
+
+
+NAMES = st.lists(
+    st.one_of(
+        st.none(),
+        st.lists(st.sampled_from(["a", "b", "..", ".", "", "A", "0001", "00000001.jpg", "metadata.jsonl", "a-1", "x" * 255]), min_size=1, max_size=3).map(
+            "/".join
+        ),
+        st.text(max_size=8),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=150)
+@given(names=NAMES, cut=st.integers(1, 9), extend=st.booleans())
+def test_any_names_at_all(tmp_path_factory: pytest.TempPathFactory, names: list[str | None], cut: int, extend: bool) -> None:
+    """Whatever the names and the batches: as many files as records, all below the folder, and the same ones again."""
+    folder = tmp_path_factory.mktemp("names")
+    rows = table(names)
+    layout = FileLayout("image", "source", extend, ("source", "id"))
+    found = []
+    for at, step in ((folder / "1", cut), (folder / "2", 1000)):
+        writer = FilesWriter(at, SCHEMA, layout, "train")
+        for start in range(0, len(names), step):
+            for batch in rows.slice(start, step).to_batches():
+                writer.write(batch)
+        writer.close()
+        assert writer.rows == len(names)
+        found.append(tree(at))
+    assert found[0] == found[1]
+    assert {path.name for path in folder.iterdir()} == {"1", "2"}
+    lines = [json.loads(line) for line in found[0].pop("metadata.jsonl").decode().split("\n")[:-1]]
+    assert {line["file_name"]: line["id"] - 100 for line in lines} == {name: int(data.removeprefix(JPEG)) for name, data in found[0].items()}
+    assert len(found[0]) == len(names)
+    if not extend:
+        assert [line["file_name"] for line in lines] == names_in_memory(names)
+
+
+def names_in_memory(names: list[str | None]) -> list[str]:
+    """The names that the files of these records get, by sets of files and folders instead of a file system."""
+    files, folders, result = {"metadata.jsonl"}, set[str](), []
+    for row, said in enumerate(names):
+        wanted = None if said is None else file_names.safe_name(said)
+        numbered = f"{row:08d}.jpg"
+        for base in (wanted, numbered):
+            name, attempt = base, 0
+            above = [] if base is None else [base[:at] for at, letter in enumerate(base) if letter == "/"]
+            if base is None or files & set(above):
+                continue
+            while name is not None and name in files | folders:
+                name, attempt = file_names.another_name(base, row, attempt), attempt + 1
+            if name is not None:
+                files.add(name)
+                folders.update(above)
+                result.append(name)
+                break
+    return result
+
+
+def test_many_of_one_name_take_few_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number is in the name, so nothing is searched for a free one."""
+    tries = []
+    create = file_names.another_name
+    monkeypatch.setattr("recordmill.records.files_writer.another_name", lambda *args: tries.append(args) or create(*args))
+    names: list[str | None] = ["same.jpg"] * 500
+    check(read(made(tmp_path, names), tmp_path / "to", to="files", name_feature="source"), table(names))
+    assert len(tries) == 499
+
+
+def test_the_same_files_whatever_the_threads_and_the_runner(tmp_path: Path) -> None:
+    names: list[str | None] = [[f"c{row % 3}/{row % 200}.jpg", f"{row}", None, "../x"][row % 4] for row in range(600)]
+    values = [None if row % 50 == 7 else JPEG * (row % 9) + str(row).encode() for row in range(600)]
+    out = made(tmp_path, names, values)
+    trees, notes = [], set()
+    ways: list[dict[str, Any]] = [{"threads": 1}, {"threads": 8}, {"file_size": 5000, "threads": 3}, {"runner": "FnApiRunner", "threads": 2, "file_size": 5000}]
+    for number, options in enumerate(ways):
+        result = read(out, tmp_path / str(number), to="files", name_feature="source", **options)
+        check(result, table(names, values))
+        trees.append(tree(tmp_path / str(number)))
+        notes.add(result.notes)
+    assert len(trees[0]) > 500
+    assert all(other == trees[0] for other in trees[1:])
+    assert len(notes) == 1
+    assert "train: 12 records without 'image': no file, and file_name is null in metadata.jsonl" in notes.pop()
+
+
+def test_records_without_the_feature_are_lines_without_a_file(tmp_path: Path) -> None:
+    values: list[bytes | None] = [JPEG, None, b"", None]
+    names: list[str | None] = ["a", "b", "c", "d"]
+    result = read(made(tmp_path, names, values), tmp_path / "to", to="files")
+    assert check(result, table(names, values)) == ["a", None, "c", None]
+    assert [line["boxes"] for line in metadata(result)] == [[], [[1.0, 0.5]], [[2.0, 0.5]] * 2, []]
+
+
+def test_numbers_name_what_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_names, "FOLDER_FILES", 4)
+    values: list[bytes | None] = [JPEG, PNG, b"GIF89a....", b"II*\0....", b"RIFF\0\0\0\0WEBPVP8 ", b"anything else", b"", JPEG, PNG]
+    names: list[str | None] = [f"{row}.jpg" for row in range(9)]
+    result = read(made(tmp_path, names, values), tmp_path / "to", to="files", name_feature="")
+    assert check(result, table(names, values)) == [
+        "00000000.jpg", "00000001.png", "00000002.gif", "00000003.tif", "0001/00000004.webp", "0001/00000005.bin", "0001/00000006.bin",
+        "0001/00000007.jpg", "0002/00000008.png",
+    ]  # fmt: skip
+    assert read(made(tmp_path / "b", names, values), tmp_path / "to2", to="files", name_feature="id").written == 9
+    assert sorted(tree(tmp_path / "to2" / "train"))[:3] == ["100.jpg", "101.png", "102.gif"]
+
+
+def test_a_source_that_tells_nothing_apart_names_nothing(tmp_path: Path) -> None:
+    names: list[str | None] = ["flickr"] * 10 + ["web"] * 5
+    result = read(made(tmp_path, names), tmp_path / "to", to="files")
+    assert check(result, table(names))[0] == "00000000.jpg"
+    assert any("--name-feature source takes it nevertheless" in note for note in result.notes)
+
+
+def test_selection(tmp_path: Path) -> None:
+    names: list[str | None] = [f"c{row % 2}/{row}.jpg" for row in range(50)]
+    out = made(tmp_path, names)
+    result = read(out, tmp_path / "a", to="files", features="id", limit=20)
+    assert metadata(result) == [{"file_name": names[row], "id": 100 + row} for row in range(20)]
+    result = read(out, tmp_path / "b", to="files", where="id >= 140 AND source LIKE 'c1/%'", features="boxes")
+    assert [line["file_name"] for line in metadata(result)] == [names[row] for row in range(41, 50, 2)]
+    assert (result.written, result.filtered) == (5, 45)
+    result = read(out, tmp_path / "c", to="files", sample=0.5, seed=3)
+    assert 10 < result.written < 40
+    assert len(tree(tmp_path / "c" / "train")) == result.written + 1
+    result = read(out, tmp_path / "d", to="files", reshape="boxes=[-1]")
+    assert metadata(result)[2]["boxes"] == [2.0, 0.5] * 2
+    assert read(out, tmp_path / "e", to="files", limit=0).records == {"train": 0}
+    assert tree(tmp_path / "e" / "train") == {"metadata.jsonl": b""}
+
+
+def test_which_feature_becomes_the_files(tmp_path: Path) -> None:
+    schema = Schema(
+        (
+            *(Feature(name, "bytes") for name in ("left", "right", "mask")),
+            *(Feature(name, "string") for name in ("text", "file_name")),
+            Feature("n", "int64", (None,)),
+        )
+    )
+    arrow = to_arrow(schema)
+    columns = [[JPEG] * 3, [PNG] * 3, [b"mask"] * 3, ["a", "ü", ""], ["x", "y", "z"], [[1]] * 3]
+    rows = pa.table([pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)], schema=arrow)
+    out = write_data_set(tmp_path / "out", {"train": rows}, schema)
+    for options, message in (
+        ({}, "2 features hold encoded images .left, right.; say with --file-feature NAME"),
+        ({"file_feature": "nope"}, "--file-feature nope: no such feature; there are left, right"),
+        ({"file_feature": "n"}, r"as it is stored; n is int64 \[\?\]"),
+        ({"file_feature": "left", "name_feature": "n"}, "--name-feature n: a name is one text"),
+        ({"file_feature": "left", "name_feature": "left"}, "name another one"),
+        ({"file_feature": "left", "name_feature": "nope"}, "--name-feature nope: no such feature"),
+        ({"to": "parquet", "file_feature": "left"}, "say what --to files writes, not --to parquet"),
+        ({"features": "n,text,mask,left,right"}, "2 features hold encoded images"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            read(out, tmp_path / "to", **{"to": "files", **options})
+    assert not (tmp_path / "to").exists()
+    assert tree(read(out, tmp_path / "a", to="files", features="n,mask").paths[0])["00000002.bin"] == b"mask"
+    assert "00000000.png" in tree(read(out, tmp_path / "b", to="files", features="right,mask").paths[0])
+    result = read(out, tmp_path / "c", to="files", file_feature="text", features="text,file_name,n")
+    assert metadata(result)[0] == {"file_name": "00000000.txt", "file_name_": "x", "n": [1]}
+    assert tree(tmp_path / "c" / "train")["00000001.txt"] == "ü".encode()
+    result = read(out, tmp_path / "d", to="files", file_feature="left", name_feature="file_name", features="n")
+    assert metadata(result)[0] == {"file_name": "x.jpg", "n": [1]}
+
+
+def test_a_file_that_would_be_converted_is_refused(tmp_path: Path) -> None:
+    write_images(tmp_path / "raw", [f"{number}.png" for number in range(3)])
+    build(tmp_path / "raw", tmp_path / "ds", kind="images")
+    with pytest.raises(UsageError, match="as it is stored; image is uint8"):
+        read(tmp_path / "ds", tmp_path / "to", to="files", decode_images=True, resize="4x4")
+    schema = Schema((Feature("text", "string"),))
+    texts = write_data_set(tmp_path / "texts", {"train": pa.table([pa.array(["a"], pa.large_string())], schema=to_arrow(schema))}, schema)
+    with pytest.raises(UsageError, match=r"no feature holds one bytes value.*--file-feature takes a text as well: text"):
+        read(texts, tmp_path / "to", to="files")
+
+
+def test_damaged_records_are_rejects(tmp_path: Path) -> None:
+    names: list[str | None] = [f"{row}.jpg" for row in range(40)]
+    out = made(tmp_path, names)
+    shard = next((out / "data-test").glob("*.tfrecord"))
+    data = bytearray(shard.read_bytes())
+    data[40] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(DataError, match="record 0"):
+        read(out, tmp_path / "to", to="files")
+    assert not (tmp_path / "to").exists()
+    result = read(out, tmp_path / "to", to="files", max_rejects=1)
+    assert (result.written, result.rejected) == (39, 1)
+    assert sorted(tree(tmp_path / "to" / "train")) == sorted([*names[1:], "metadata.jsonl"])
+
+
+@pytest.mark.parametrize("path", ["openvinotoolkit+datumaro/tests/assets/tf_detection_api_dataset/train.tfrecord"])
+def test_files_of_others(shared_data: Path, tmp_path: Path, path: str) -> None:
+    result = read(shared_data / "tfrecord" / path, tmp_path / "a", to="files")
+    assert "named by the record's number; --name-feature image/filename" in result.notes[-1]
+    names = [line["image/filename"] for line in metadata(result)]
+    assert sorted(tree(tmp_path / "a" / "train")) == [*(f"{row:08d}.jpg" for row in range(len(names))), "metadata.jsonl"]
+    named = read(shared_data / "tfrecord" / path, tmp_path / "b", to="files", name_feature="image/filename")
+    assert [line["file_name"] for line in metadata(named)] == names
+    for line in metadata(named):
+        with Image.open(tmp_path / "b" / "train" / line["file_name"]) as image:
+            assert image.size == (line["image/width"], line["image/height"])
+
+
+def test_images_of_the_object_detection_api(shared_data: Path, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    path = next((shared_data / "tfrecord").glob("NVIDIA*/**/pets_examples.record"))
+    result = read(path, tmp_path / "a", to="files", name_feature="image/filename")
+    expected = {}
+    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+        features = tf.train.Example.FromString(record).features.feature
+        expected[features["image/filename"].bytes_list.value[0].decode()] = features["image/encoded"].bytes_list.value[0]
+    found = tree(result.paths[0])
+    del found["metadata.jsonl"]
+    assert len(expected) == 10
+    assert found == expected
+
+
+def test_overwriting_replaces_the_folder(tmp_path: Path) -> None:
+    out = made(tmp_path, ["a/1.jpg", "b.jpg"])
+    read(out, tmp_path / "to", to="files")
+    with pytest.raises(UsageError, match="--overwrite"):
+        read(out, tmp_path / "to", to="files")
+    read(out, tmp_path / "to", to="files", name_feature="", overwrite=True)
+    assert sorted(tree(tmp_path / "to")) == ["_read.json", "train/00000000.jpg", "train/00000001.jpg", "train/metadata.jsonl"]
+
+
+def test_a_kill_or_a_full_disk_shows_nothing(tmp_path: Path) -> None:
+    import resource
+
+    names: list[str | None] = [f"{row}.jpg" for row in range(300)]
+    values: list[bytes | None] = [JPEG + bytes(5000)] * 300
+    out, to = made(tmp_path, names, values), tmp_path / "to"
+    source = f"""
+import os, recordmill.storage.new_files as new, recordmill.pipelines.read as module
+inner, count = new.NewFiles.create, 0
+def create(*args):
+    global count
+    count += 1
+    return inner(*args) if count < 200 else os.kill(os.getpid(), 9)
+new.NewFiles.create = create
+module.read({str(out)!r}, {str(to)!r}, to="files")
+"""
+    assert subprocess.run([sys.executable, "-c", source], check=False).returncode == -signal.SIGKILL
+    assert [path.name for path in to.iterdir() if not path.name.startswith("_run-")] == []
+    assert len(list(to.rglob("*.jpg"))) == 199
+
+    def limit() -> None:  # a file larger than this fails to grow, as on a full disk
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+
+    words = [sys.executable, "-m", "recordmill", "read", str(out), "--out", str(tmp_path / "full"), "--to", "files", "--quiet"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=limit)
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert not (tmp_path / "full").exists()
+    assert check(read(out, to, to="files"), table(names, values)) == names
+    assert not list(to.glob("_run-*"))
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = made(tmp_path, ["a.jpg", "../b.jpg"])
+    assert main(["read", str(out), "--to", "files", "--file-feature", "image", "--name-feature", "source", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "2 records (train 2) would be written to 1 folder of files" in said
+    assert "note: the files are 'image', named by 'source'" in said
+    assert main(["read", str(out), "--to", "files", "--name-feature", "source", "--out", str(tmp_path / "to")]) == 0
+    assert "note: train: 1 record whose 'source' is no safe name" in capsys.readouterr().out
+    assert sorted(tree(tmp_path / "to" / "train")) == ["00000001.jpg", "a.jpg", "metadata.jsonl"]
+    assert main(["read", str(out), "--to", "files", "--file-feature", "id", "--out", str(tmp_path / "to2")]) == 2
+
+
+def test_an_estimate_counts_whole_blocks(tmp_path: Path) -> None:
+    found = dry_run(made(tmp_path, ["a.jpg", None, "c.jpg"], [JPEG, None, JPEG * 400]), to="files")
+    sizes = {column.feature.name: column.bytes for column in found.columns}
+    assert sizes["image"] == 4096 + -(-len(JPEG) * 400 // 4096) * 4096
+    assert "3 records" in describe(found)

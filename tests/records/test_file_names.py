@@ -1,0 +1,112 @@
+"""Names of files that come from data: what is safe stays as it is, whatever else becomes a number, and none leads out of its folder."""
+
+from __future__ import annotations
+
+import os.path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from recordmill.records.file_names import NAME_BYTES, PART_BYTES, another_name, extension_of, numbered_name, safe_name, with_extension
+
+PARTS = st.one_of(st.sampled_from(["..", ".", "", "a", "train", "val", "C:", "x" * 254, "ü" * 130]), st.text(max_size=6))
+NAMES = st.one_of(st.text(max_size=12), st.lists(PARTS, min_size=1, max_size=5).map("/".join))
+
+
+@given(name=NAMES, split=st.sampled_from([None, "train", "validation", "fold1"]))
+@example(name="..", split=None)
+@example(name="train/..", split="train")
+@example(name="./C:x", split=None)
+@example(name="train/C:x", split="train")
+def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> None:
+    safe = safe_name(name, split)
+    if safe is None:
+        return
+    assert os.path.normpath(safe) == safe
+    assert not os.path.isabs(safe)
+    assert safe not in ("", ".")
+    parts = safe.split("/")
+    assert ".." not in parts
+    assert not set(safe) & set("\0\n\\")
+    assert max(len(part.encode()) for part in parts) <= PART_BYTES
+    assert len(safe.encode()) <= NAME_BYTES
+    assert safe_name(safe) == safe
+    if split is None:
+        assert safe == os.path.normpath(name)
+
+
+@pytest.mark.parametrize("name", ["3/0217.png", "a b/ü.JPG", ".hidden", "a.b.c", "ab:c.jpg", "x" * 255, "-", "..a", "a..", "metadata.jsonl", "~"])
+def test_usual_names_stay_as_they_are(name: str) -> None:
+    assert safe_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "./", "/", "/etc/passwd", "..", "a/..", "../a", "a/../b", "a\\b", "C:\\a", "c:a", "D:/a", "a/", "a\0", "a\nb", "\x7f", "x" * 256, "ü" * 128],
+)
+def test_unsafe_names_are_none(name: str) -> None:
+    assert safe_name(name) is None
+    assert safe_name("/".join(["x" * 200] * 6)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "expected"),
+    [
+        ("train/cat/1.jpg", "train", "cat/1.jpg"),
+        ("val/cat/1.jpg", "validation", "cat/1.jpg"),
+        ("images/Test/cat/1.jpg", "test", "images/cat/1.jpg"),
+        ("train2017/1.jpg", "train", "1.jpg"),
+        ("my-test.set/train/1.jpg", "train", "my-test.set/1.jpg"),  # whole names count before words in names
+        ("train/val/1.jpg", "validation", "train/val/1.jpg"),  # the outermost one said the split
+        ("test/1.jpg", "train", "test/1.jpg"),
+        ("fold1/1.jpg", "fold1", "1.jpg"),
+        ("train", "train", "train"),  # a file
+        ("cat/train.jpg", "train", "cat/train.jpg"),
+    ],
+)
+def test_the_folder_of_the_split_is_left_out(name: str, split: str, expected: str) -> None:
+    assert safe_name(name, split) == expected
+    assert safe_name(name) == name
+
+
+@given(name=NAMES, number=st.integers(0, 10**12), attempt=st.integers(0, 3))
+def test_another_name_is_another_one_and_as_safe(name: str, number: int, attempt: int) -> None:
+    safe = safe_name(name)
+    other = None if safe is None else another_name(safe, number, attempt)
+    if safe is None or other is None:
+        return
+    assert other != safe
+    assert safe_name(other) == other
+    assert os.path.dirname(other) == os.path.dirname(safe)
+    assert str(number) in other
+    assert other != another_name(safe, number, attempt + 1)
+    assert other != another_name(safe, number + 1, attempt)
+
+
+def test_another_name_keeps_the_extension() -> None:
+    assert another_name("a.b/c.tar.gz", 5, 0) == "a.b/c.tar-5.gz"
+    assert another_name("a.b/c", 5, 0) == "a.b/c-5"
+    assert another_name(".hidden", 5, 0) == ".hidden-5"
+    assert another_name("x" * 254, 5, 0) is None
+
+
+def test_numbers_sort_and_fill_folders_of_ten_thousand() -> None:
+    assert [numbered_name(number, "png") for number in (0, 9_999, 10_000, 123_456_789)] == [
+        "00000000.png", "00009999.png", "0001/00010000.png", "12345/123456789.png",
+    ]  # fmt: skip
+
+
+def test_extensions_tell_of_the_content() -> None:
+    assert [extension_of(head, False) for head in (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF\0\0\0\0WEBPVP8 ", b"II*\0", b"BM\0", b"")] == [
+        "jpg", "png", "gif", "webp", "tif", "bin", "bin",
+    ]  # fmt: skip
+    assert extension_of(b"text", True) == "txt"
+    assert [with_extension(name, "jpg") for name in ("a/b.c/d", "d.jpeg", "d.JPG", "d.txt", ".jpg")] == [
+        "a/b.c/d.jpg",
+        "d.jpeg",
+        "d.JPG",
+        "d.txt.jpg",
+        ".jpg.jpg",
+    ]
+    assert [with_extension(name, "txt") for name in ("a", "a.md", "a.")] == ["a.txt", "a.md", "a..txt"]

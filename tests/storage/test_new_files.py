@@ -1,0 +1,71 @@
+"""`NewFiles`: a file where none was, nowhere but below its folder, and never twice."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from recordmill.storage import new_files
+from recordmill.storage.new_files import CREATED, TAKEN, UNFIT, NewFiles
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> NewFiles:
+    return NewFiles(tmp_path / "new")
+
+
+def test_files_stand_below_the_folder(files: NewFiles, tmp_path: Path) -> None:
+    assert files.create("a.txt", b"one") == CREATED
+    assert files.create("b/c/d.txt", memoryview(b"two")) == CREATED
+    assert files.create("b/c/e.txt", b"") == CREATED
+    files.sync()
+    files.close()
+    files.close()
+    found = {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {"new/a.txt": b"one", "new/b/c/d.txt": b"two", "new/b/c/e.txt": b""}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "new" / "a.txt").stat().st_mode) == 0o666 & ~mask
+
+
+def test_what_is_there_stays(files: NewFiles, tmp_path: Path) -> None:
+    assert files.create("a/b", b"first") == CREATED
+    assert files.create("a/b", b"second") == TAKEN
+    assert files.create("a", b"the folder's name") == TAKEN
+    assert files.create("a/b/c", b"below a file") == UNFIT
+    assert files.create("a/b/c/d", b"further below a file") == UNFIT
+    assert files.create("x" * 300, b"too long") == UNFIT
+    assert files.create("y/" + "x" * 300 + "/z", b"too long a folder") == UNFIT
+    assert (tmp_path / "new" / "a" / "b").read_bytes() == b"first"
+    with pytest.raises(FileExistsError):
+        NewFiles(tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["", "/a", "../a", "a/../../b", "a//b", "a/", "a\0b", ".."])
+def test_no_name_leads_out(files: NewFiles, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="no name of a file"):
+        files.create(name, b"x")
+    assert [path.name for path in tmp_path.rglob("*")] == ["new"]
+
+
+def test_other_errors_are_not_taken_for_names(files: NewFiles, tmp_path: Path) -> None:
+    files.close()
+    with pytest.raises(OSError, match="descriptor"):
+        files.create("a", b"x")
+
+
+def test_everything_is_synced_where_there_is_no_syncfs(files: NewFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    monkeypatch.setattr(new_files.ctypes, "CDLL", lambda *args, **kwargs: object())
+    monkeypatch.setattr(new_files.os, "sync", lambda: called.append(1))
+    files.sync()
+    assert called == [1]
+
+
+def test_a_sync_that_fails_is_an_error(files: NewFiles) -> None:
+    files.close()
+    with pytest.raises(OSError, match="descriptor"):
+        new_files._sync_file_system(-1)
