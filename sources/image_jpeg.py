@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.schemas.kernels import kernel
+from recordmill.schemas.kernels import inlined, kernel
+from recordmill.sources.byte_masks import LANES, equal_mask, first_bit
 from recordmill.sources.image_header import CMYK, CORRUPT, GRAY, OTHER, RGB, TRUNCATED, BadImage, ImageHeader
 
 _OK, _CUT, _NO_EOI, _LENGTH, _TWICE, _NO_FRAME, _NO_SCAN, _FRAME = range(8)
@@ -24,14 +25,28 @@ _MESSAGES = {
 _COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
 
 
+@inlined
+def _next_marker(data: npt.NDArray[np.uint8], at: int) -> int:
+    """Where the next marker stands, or len(data) - 1: FF and neither 00 (a stuffed FF of the entropy-coded data) nor FF (fill)."""
+    size = len(data)
+    while at + LANES < size:
+        begins = equal_mask(data, at, 0xFF)
+        if begins != 0:
+            begins &= ~(equal_mask(data, at + 1, 0) | equal_mask(data, at + 1, 0xFF))
+            if begins != 0:
+                return int(at + first_bit(begins))
+        at += LANES
+    while at + 1 < size and not (data[at] == 0xFF and data[at + 1] != 0 and data[at + 1] != 0xFF):
+        at += 1
+    return at
+
+
 @kernel
 def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
     """Fills about with [height, width, components, bits, place]; gives one of the codes above."""
     size, at, frames, scans = len(data), 2, 0, 0
     while True:
-        # A marker is FF and neither 00 (a stuffed FF of the entropy-coded data) nor FF (fill). Stray bytes between segments are skipped as libjpeg does.
-        while at + 1 < size and not (data[at] == 0xFF and data[at + 1] != 0 and data[at + 1] != 0xFF):
-            at += 1
+        at = _next_marker(data, at)  # stray bytes between segments are skipped as libjpeg does
         about[4] = at
         if at + 1 >= size:
             return _NO_EOI
