@@ -80,27 +80,23 @@ def make_settings(
     if unknown:
         raise TypeError(f"read has no option {', '.join(unknown)}")
     budget = RejectBudget.parse(max_rejects)
-    memory_bytes = parse_size(memory, "--memory")
-    chosen = _names(features)
     images = parse_images(decode_images, resize, channels, ragged=to not in (NPY, NPZ))
-    steps = images + parse_steps(decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut)
     plan = ReadOptions(
-        to=to,
-        features=chosen,
-        split=split,
-        limit=limit,
-        file_bytes=parse_size(file_size, "--file-size"),
-        lenient=budget != RejectBudget(),
-        steps=steps,
-        where=None if where is None else Where(where),
-        sample=sample,
-        seed=seed,
-        parquet=_parquet(row_group_rows, row_group_size, compression),
-        files=FileRequest(file_feature, name_feature),
-    )
+        to=to, features=_names(features), split=split, limit=limit, file_bytes=parse_size(file_size, "--file-size"), lenient=budget != RejectBudget(),
+        steps=images + parse_steps(decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut),
+        where=None if where is None else Where(where), sample=sample, seed=seed,
+        parquet=_parquet(row_group_rows, row_group_size, compression), files=FileRequest(file_feature, name_feature),
+    )  # fmt: skip
+    threads, memory_bytes = _room(threads, memory)
+    return ReadSettings(plan, budget, _schema(schema), threads, memory_bytes, overwrite, runner, tuple(beam_args))
+
+
+def _room(threads: int, memory: str | int) -> tuple[int, int]:
+    """How many threads may work in how many bytes."""
     if threads < 0:
         raise UsageError(f"--threads {threads}: 0 (one per core) or more")
-    return ReadSettings(plan, budget, _schema(schema), default_threads(threads, memory_bytes), memory_bytes, overwrite, runner, tuple(beam_args))
+    memory_bytes = parse_size(memory, "--memory")
+    return default_threads(threads, memory_bytes), memory_bytes
 
 
 def _parquet(rows: int | None, size: str | int, compression: str) -> ParquetOptions:
