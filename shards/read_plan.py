@@ -23,6 +23,7 @@ from recordmill.shards.file_layout import FileRequest, check_layout, choose_layo
 from recordmill.shards.pieces import PIECE_BYTES, Piece, cut
 from recordmill.shards.resolve import Records, Unresolved, resolve
 from recordmill.shards.schema_of import infer_schema
+from recordmill.shards.suggest import suggestions
 
 PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES = "parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"
 FORMATS = (PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES)
@@ -122,7 +123,7 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
         DataError: a shard is damaged (only its size and headers are looked at here, and, where a schema must be inferred, its records).
     """
     catalog = find(inputs, options.split, lenient=options.lenient)
-    known = schema or catalog.schema or infer_schema(catalog.files, threads=threads, lenient=options.lenient)
+    known, said = _known(catalog, schema, threads, options.lenient)
     selected = known
     if options.features is not None:
         if unknown := [name for name in options.features if name not in known]:
@@ -141,9 +142,17 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
         check_csv(schema)
     if layout is not None:
         check_layout(layout, schema)
+    if layout is None and said is not None:
+        notes = tuple(suggestions(records, schema))
     return ReadPlan(
-        catalog.files, schema, jobs, options, _records(by_split, options), decoded, selected, steps, (*catalog.notes, *notes), layout
+        catalog.files, schema, jobs, options, _records(by_split, options), decoded, selected, steps, (*catalog.notes, *(said or ()), *notes), layout
     )  # fmt: skip
+
+
+def _known(catalog: Catalog, schema: Schema | None, threads: int, lenient: bool) -> tuple[Schema, list[str] | None]:
+    """(what the records hold, notes on the hints beside the files, or None where it need not be inferred)."""
+    known = schema or catalog.schema
+    return (known, None) if known is not None else infer_schema(catalog.files, threads=threads, lenient=lenient)
 
 
 def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:

@@ -37,9 +37,9 @@ def infer_files(
     return total
 
 
-def infer_schema(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False, sample: Sample | None = None) -> Schema:
-    """The features of the files' records, or of a sample's, by what came along with them and fits; lenient: of those that can be read."""
-    return schema_of(files, infer_files(files, threads=threads, lenient=lenient, sample=sample))[0]
+def infer_schema(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False, sample: Sample | None = None) -> tuple[Schema, list[str]]:
+    """(the features of the files' records, or of a sample's, by what came along with them and fits; notes on that); lenient: of records that can be read."""
+    return schema_of(files, infer_files(files, threads=threads, lenient=lenient, sample=sample))
 
 
 def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:

@@ -97,7 +97,7 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     digests = dict(enumerate(thread_map(lambda file: digest_file(file.path), files, common.threads)))
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    return TfrecordSource(schema, files, units, shards, digests, (*notes, said))
+    return TfrecordSource(schema, files, units, shards, digests, (*notes, *said))
 
 
 def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
@@ -143,19 +143,20 @@ def _count_stream(shard: ShardFile, piece: Piece) -> Unit:
     return Unit(piece.file, piece.file + 1, rows=records, size_bytes=size)
 
 
-def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, str]:
-    """(schema, where it is from)."""
+def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, Sequence[str]]:
+    """(schema, notes on where it is from)."""
     if common.schema is not None:
-        schema, said = common.schema, "schema as given"
+        schema, said = common.schema, ["schema as given"]
     else:
         paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
         if paths:
             found = [tfmd.from_pbtxt(read_range(path).tobytes().decode(), path) for path in paths]
             if any(other != found[0] for other in found[1:]):
                 raise DataError(f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} differ; say which: --schema FILE")
-            schema, said = found[0], f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"
+            schema, said = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
         else:
-            schema, said = infer_schema(shards, threads=common.threads, lenient=True), "schema inferred from all records"
+            schema, hinted = infer_schema(shards, threads=common.threads, lenient=True)
+            said = ["schema inferred from all records", *hinted]
     if common.label is not None:
         if common.label not in schema:
             raise UsageError(f"--label {common.label}: no such feature; there are {', '.join(schema.names)}")

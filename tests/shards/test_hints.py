@@ -12,6 +12,7 @@ import pytest
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.__main__ import main
+from recordmill.pipelines.read import read
 from recordmill.reader.dataset import open
 from recordmill.records import frames
 from recordmill.records.example import example
@@ -20,6 +21,9 @@ from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.hints import read_schema
 from recordmill.shards.schema_of import infer_schema
+from recordmill.shards.tfrecord_source import TfrecordOptions, plan_tfrecord
+from recordmill.sources.contract import PlanOptions
+from recordmill.sources.listing import list_inputs
 
 
 def framed(*payloads: bytes) -> bytes:
@@ -51,7 +55,7 @@ def test_a_schema_beside_the_files_says_what_they_are(tmp_path: Path, place: str
     assert ds.schema.label == "label"
     assert ds.to_table()["matrix"].equals(mixed_rows(40)["matrix"])
     assert ds.schema_notes[0].startswith(f"{len(MIXED)} features described by ")
-    assert infer_schema(ds.catalog.files) == ds.schema
+    assert infer_schema(ds.catalog.files) == (ds.schema, list(ds.schema_notes))
 
 
 def test_our_features_json_comes_back(tmp_path: Path) -> None:
@@ -114,6 +118,36 @@ def test_hints_that_differ_or_are_none_are_said(tmp_path: Path) -> None:
     assert ds.schema["n"].dtype == "int64"
     (tmp_path / "a" / "features.json").write_text('["x"]')
     assert "is no JSON object" in open(tmp_path / "a").schema_notes[0]
+
+
+def test_read_and_build_say_which_hint_was_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "a.tfrecord", {"n": 1}, {"n": 2})
+    assert read(tmp_path / "in", tmp_path / "plain").notes == ()
+    put(tmp_path / "in" / "features.json", json.dumps(tfds.features_json(Schema((Feature("n", "int8", (), True),)))))
+    said = f"1 feature described by {tmp_path}/in/features.json"
+    result = read(tmp_path / "in", tmp_path / "out")
+    assert result.notes == ("left out what is no TFRecord (1): features.json", said)
+    assert result.schema["n"].dtype == "int8"
+    files = list_inputs([str(tmp_path / "in" / "a.tfrecord")]).files
+    assert plan_tfrecord(files, TfrecordOptions(), PlanOptions()).notes == ("schema inferred from all records", said)
+    assert main(["read", str(tmp_path / "in"), "--out", str(tmp_path / "cli")]) == 0
+    assert f"note: {said}\n" in capsys.readouterr().out
+
+
+def test_read_says_what_it_could_decode(tmp_path: Path) -> None:
+    """Only of bytes that it leaves as they are; values that are no whole tensors are no tensors."""
+    tf = pytest.importorskip("tensorflow")
+    png = tf.io.encode_png(np.zeros((3, 2, 3), np.uint8)).numpy()
+    tensors = [tf.io.serialize_tensor(np.full((2, 3), i, np.float32)).numpy() for i in range(3)]
+    write(tmp_path / "a.tfrecord", *({"photo": png, "t": tensor, "odd": tensor[:-1], "text": b"a", "n": 1} for tensor in tensors))
+    photo = "photo holds encoded images: --decode-images photo makes pixels of them"
+    tensor = "t holds TensorProtos (float32 [2, 3]): --decode-tensor t makes arrays of them"
+    assert read(tmp_path / "a.tfrecord", tmp_path / "0").notes == (photo, tensor)
+    assert read(tmp_path / "a.tfrecord", tmp_path / "1", decode_tensor="t").notes == (photo,)
+    assert read(tmp_path / "a.tfrecord", tmp_path / "2", features="n,t", decode_tensor="t").notes == ()
+    assert read(tmp_path / "a.tfrecord", tmp_path / "3", decode_images=True, features="photo", limit=1).notes == ()
+    assert read(tmp_path / "a.tfrecord", tmp_path / "4", limit=0).notes == ()
 
 
 def test_inspect_says_which_hint_was_used_and_takes_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
