@@ -1,0 +1,249 @@
+"""No damage is silent: small files with each byte changed, and cut at each length, through `recordmill.open` and `recordmill.read`.
+
+Each is refused by file and place, or, where rejects are allowed, accounted for: what is written is what went in, and read = written + rejected.
+What nobody can notice is pinned here: a cut exactly between two records (or, compressed, two gzip members there) leaves a whole file of fewer
+records, so only a manifest would know; and a byte that the compression's own decoder does not need, such as the time in a gzip header.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import recordmill
+from recordmill.records.encode import encode
+from recordmill.records.frames import frame
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.errors import DataError
+from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
+
+SCHEMA = Schema((Feature("id", "int64", (), True), Feature("x", "float32", (None,), True), Feature("y", "bytes")))
+STEPS = Schema((Feature("id", "int64", (), True), Feature("step", "int64", (None, None), True, per_step=True)), message=SEQUENCE_EXAMPLE)
+ROWS = 4
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """data: the file. schema, rows: its records. starts: where each record begins in the uncompressed bytes, and their end.
+
+    inflate: the uncompressed bytes of other data by a decoder that is not ours (an exception if there are none).
+    """
+
+    data: bytes
+    schema: Schema
+    rows: tuple[Row, ...]
+    starts: tuple[int, ...]
+    inflate: Callable[[bytes], bytes]
+
+    @property
+    def plain(self) -> bool:
+        return self.inflate is bytes
+
+
+def examples() -> tuple[bytes, Schema, tuple[Row, ...]]:
+    rows = tuple({"id": i, "x": [0.5] * i, "y": [b"abc", None, b"", b"\xff"][i]} for i in range(ROWS))
+    return encode(pa.RecordBatch.from_pylist(list(rows), to_arrow(SCHEMA)), SCHEMA).data.tobytes(), SCHEMA, rows
+
+
+def sequences() -> tuple[bytes, Schema, tuple[Row, ...]]:
+    """SequenceExamples {context {id}, feature_lists {step}}, written field by field."""
+
+    def field(number: int, payload: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(payload)]) + payload
+
+    def ints(values: list[int]) -> bytes:
+        return field(3, field(1, bytes(values)))
+
+    records = []
+    for i in range(ROWS):
+        context = field(1, field(1, b"id") + field(2, ints([i])))
+        steps = b"".join(field(1, ints(list(range(i + j)))) for j in range(2))
+        records.append(field(1, context) + field(2, field(1, field(1, b"step") + field(2, steps))))
+    data = frame(np.frombuffer(b"".join(records), np.uint8), np.cumsum([0, *map(len, records)])).data.tobytes()
+    return data, STEPS, tuple({"id": i, "step": [list(range(i + j)) for j in range(2)]} for i in range(ROWS))
+
+
+def members(data: bytes, ends: tuple[int, ...]) -> bytes:
+    """gzip members that end at these bytes, each with a time and a name in its header."""
+    made = io.BytesIO()
+    for start, end in zip((0, *ends), (*ends, len(data)), strict=True):
+        with gzip.GzipFile("a name", "wb", fileobj=made, mtime=1) as member:
+            member.write(data[start:end])
+    return made.getvalue()
+
+
+def starts_of(data: bytes) -> tuple[int, ...]:
+    """Where each frame begins, and the end, by their lengths alone."""
+    starts = [0]
+    while starts[-1] < len(data):
+        starts.append(starts[-1] + struct.unpack_from("<Q", data, starts[-1])[0] + 16)
+    return tuple(starts)
+
+
+def make(kind: str) -> Case:
+    data, schema, rows = sequences() if kind == "sequences" else examples()
+    starts = starts_of(data)
+    if kind == "gzip":  # one member ends within a record, one between two
+        return Case(members(data, (starts[1] + 20, starts[2])), schema, rows, starts, gzip.decompress)
+    if kind == "zlib":
+        return Case(zlib.compress(data), schema, rows, starts, zlib.decompress)
+    return Case(data, schema, rows, starts, bytes)
+
+
+@pytest.fixture(params=["examples", "sequences", "gzip", "zlib"])
+def case(request: pytest.FixtureRequest) -> Case:
+    return make(request.param)
+
+
+@pytest.fixture(
+    params=[
+        "google+yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset/toy.nocompress-tfe-tfrecord-00000-of-00002",
+        "tensorflow+ecosystem/hadoop/src/test/resources/zipped-tf-records/part-m-00000.gz",
+        "pytorch+data/test/_fakedata/tfrecord/sequence_example.tfrecord",
+    ],
+    ids=["Examples", "gzip", "SequenceExamples"],
+)
+def real(request: pytest.FixtureRequest, shared_data: Path) -> Case:
+    """A file that another system wrote; its rows are compared with what protobuf parses in test_foreign_parquet."""
+    path = shared_data / "tfrecord" / request.param
+    data, opened = path.read_bytes(), recordmill.open(path)
+    inflate = gzip.decompress if path.suffix == ".gz" else bytes
+    return Case(data, opened.schema, tuple(opened.to_table().to_pylist()), starts_of(inflate(data)), inflate)
+
+
+def flips(case: Case) -> Iterator[tuple[int, bytes]]:
+    """Each byte with one bit changed (another one each time), and with all of them."""
+    for at in range(len(case.data)):
+        for mask in (1 << at % 8, 0xFF):
+            yield at, case.data[:at] + bytes([case.data[at] ^ mask]) + case.data[at + 1 :]
+
+
+def cuts(case: Case) -> Iterator[tuple[int, bytes]]:
+    return ((size, case.data[:size]) for size in range(len(case.data)))
+
+
+def unnoticeable(case: Case, damaged: bytes) -> int | None:
+    """How many records a damaged file has to anybody who reads it, if it is a whole file; None if it is none.
+
+    Only frames that stand in the original can be whole: the CRCs of others are wrong, which the tests of the codec show.
+    """
+    if not damaged:
+        return 0
+    try:
+        content = case.inflate(damaged)
+    except (OSError, EOFError, zlib.error):
+        return None
+    original = case.inflate(case.data)
+    return case.starts.index(len(content)) if len(content) in case.starts and original.startswith(content) else None
+
+
+def check_refused(path: Path, case: Case, damaged: bytes) -> bool:
+    """Open and read strictly; whether the damage was refused, as it must be if anybody can notice it."""
+    path.write_bytes(damaged)
+    left = unnoticeable(case, damaged)
+    if left is None:
+        with pytest.raises(DataError, match=rf"{path.name}.*(record|byte) \d+"):
+            recordmill.open(path, threads=1).to_table()
+        return True
+    assert recordmill.open(path, threads=1, schema=case.schema).to_table().to_pylist() == list(case.rows[:left])
+    return False
+
+
+def test_flips_are_refused(case: Case, tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    kept = {at for at, damaged in flips(case) if not check_refused(path, case, damaged)}
+    headers = [match.start() for match in re.finditer(rb"\x1f\x8b\x08", case.data)]
+    assert len(headers) == (3 if case.inflate is gzip.decompress else 0)
+    unused = {header + at for header in headers for at in range(4, 16)}  # the time, the hint on the level, the system, the name
+    assert unused <= kept
+    flags = {header + 3 for header in headers}  # one bit says that the content is text
+    # Behind the last code of a deflate stream some bits fill up a byte.
+    assert len(kept - unused - flags) <= (0 if case.plain else max(len(headers), 1))
+
+
+def test_cuts_are_refused_unless_they_leave_a_whole_file(case: Case, tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    whole = [size for size, damaged in cuts(case) if not check_refused(path, case, damaged)]
+    if case.plain:
+        assert whole == list(case.starts[:-1])
+    else:
+        assert len(whole) == (2 if case.inflate is gzip.decompress else 1)
+        assert whole[0] == 0
+
+
+def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
+    """Read with rejects allowed: what is written is unchanged, and everything else is reported; how many records were written."""
+    path = folder / "a.tfrecord"
+    path.write_bytes(damaged)
+    result = recordmill.read(path, folder / "out", schema=case.schema, max_rejects=1000, overwrite=True, threads=1)
+    rejects = [json.loads(line) for file in result.rejects for line in file.read_text().splitlines()]
+    kept = places(pq.read_table(list(result.paths)).to_pylist(), case.rows)
+    assert result.read == result.written + result.rejected
+    assert (result.written, result.rejected) == (len(kept), len(rejects))
+    assert all(reject["source"] == "a.tfrecord" and re.match(r"record \d+", reject["place"]) for reject in rejects)
+    left = unnoticeable(case, damaged)
+    if left is not None:
+        assert (kept, rejects) == (list(range(left)), [])
+        return len(kept)
+    assert rejects, "something is lost, and nothing says so"
+    if case.plain:
+        sizes = np.diff(case.starts)
+        lost = [_bytes_of(reject, case) for reject in rejects]
+        assert sum(sizes[kept].tolist()) + sum(lost) == len(damaged)
+    return len(kept)
+
+
+def places(found: Sequence[Row], rows: Sequence[Row]) -> list[int]:
+    """Which of the rows were found, in order; an error if something was found that never was there."""
+    at = -1
+    kept = []
+    for row in found:
+        at = rows.index(row, at + 1)
+        kept.append(at)
+    return kept
+
+
+def _bytes_of(reject: dict[str, str], case: Case) -> int:
+    """How many bytes of the file a reject stands for: those it says were skipped, or one frame whose header is right."""
+    skipped = re.search(r"skipped (\d+) bytes", reject["message"])
+    number, offset = (int(word) for word in re.findall(r"\d+", reject["place"]))
+    assert skipped or (reject["reason"] == "crc" and case.starts[number] == offset)
+    return int(skipped[1]) if skipped else case.starts[number + 1] - offset
+
+
+def test_flips_are_accounted_for(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # what is tested does not outlive the process
+    written = [check_accounted(tmp_path, case, damaged) for _, damaged in flips(case)]
+    assert min(written) < ROWS
+    if case.plain:
+        assert set(written) == {ROWS - 1}
+
+
+def test_cuts_are_accounted_for(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    written = [check_accounted(tmp_path, case, damaged) for _, damaged in cuts(case)]
+    assert written == sorted(written)
+    assert written[-1] in (ROWS - 1, ROWS)
+    if case.plain:
+        assert written == [sum(end <= size for end in case.starts[1:]) for size in range(len(case.data))]
+
+
+@pytest.mark.slow
+def test_damage_to_real_files_is_refused(real: Case, tmp_path: Path) -> None:
+    refused = [check_refused(tmp_path / "a.tfrecord", real, damaged) for _, damaged in (*flips(real), *cuts(real))]
+    assert sum(refused) > 2 * len(real.data)
