@@ -138,22 +138,55 @@ def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
         assert check_equal(found, ds) > 3
 
 
-def test_readers_of_other_systems_files(shared_data: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def foreign_sets(shared_data: Path) -> list[Dataset]:
+    """All shared files, those of one folder and message type together, as somebody would read them."""
+    groups: dict[tuple[Path, str, frozenset[str]], list[Path]] = {}
+    for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines():
+        path = shared_data / "tfrecord" / json.loads(line)["path"]
+        schema = open(path).schema
+        groups.setdefault((path.parent, schema.message, frozenset(schema.names)), []).append(path)
+    assert sum(map(len, groups.values())) == 108
+    return [open(paths) for paths in groups.values()]
+
+
+@pytest.mark.slow
+def test_readers_of_other_systems_files(foreign_sets: list[Dataset], tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    names = [
-        "pytorch+data/test/_fakedata/tfrecord/example.tfrecord",
-        "pytorch+data/test/_fakedata/tfrecord/sequence_example.tfrecord",
-        "tensorflow+tfx/tfx/components/testdata/csv_example_gen/Split-train/data_tfrecord-00003-of-00012.gz",
-        "calico+basenji/testdata/cage/tfrecord/cage10-train-00000-of-00100.tfrecord",
-        "google-deepmind+deepmind-research/iodine/test_data/tetrominoes_mini.tfrecords",
-        "google+yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset/toy.nocompress-tfe-tfrecord-00000-of-00002",
-        "linkedin+detext/test/detext/resources/train/ranking/tfrecord/test.tfrecord",
-        "aws+sagemaker-tensorflow-extensions/src/pipemode_op/test/testRecordReader/resources/100.tfrecords",
-        "NVIDIA+DeepLearningExamples/TensorFlow/Detection/SSD/models/research/object_detection/test_data/pets_examples.record",
-    ]
-    sets = [open(shared_data / "tfrecord" / name) for name in names]
-    for ds, found in zip(sets, run_programs(tmp_path, [emit("reader", ds) for ds in sets]), strict=True):
-        assert check_equal(found, ds) > 3
+    records = 0
+    for ds, found in zip(foreign_sets, run_programs(tmp_path, [emit("reader", ds) for ds in foreign_sets]), strict=True):
+        assert {len(values) for values in found.values()} == {len(ds)}
+        assert check_equal(found, ds) > 0
+        records += len(ds)
+    assert records == 23_558
+
+
+@pytest.mark.slow
+def test_specifications_and_schemas_of_other_systems_files(foreign_sets: list[Dataset]) -> None:
+    tf = pytest.importorskip("tensorflow")
+    parsed = 0
+    for ds in foreign_sets:
+        assert tfmd.from_pbtxt(emit("schema", ds)) == ds.schema
+        if ds.schema.message == "bytes":
+            with pytest.raises(UsageError, match="no Examples"):
+                emit("parse-spec", ds)
+            continue
+        made: dict[str, Any] = {}
+        exec(emit("parse-spec", ds), made)
+        records = [
+            record
+            for file in ds.catalog.files
+            for record in tf.data.TFRecordDataset(file.path, "" if file.compression == "none" else file.compression.upper()).as_numpy_iterator()
+        ]
+        if ds.schema.message == "Example":
+            found = tf.io.parse_example(records, made["FEATURES"])
+            names = set(found)
+        else:
+            context, steps, _ = tf.io.parse_sequence_example(records, made["CONTEXT"] or None, made["FEATURE_LISTS"] or None)
+            names = {*context, *steps}
+        assert names == set(ds.schema.names)
+        parsed += len(records)
+    assert parsed > 22_000
 
 
 def test_the_program_runs_where_it_was_made_and_misses_no_record(tmp_path: Path) -> None:
