@@ -111,21 +111,52 @@ class FileAccess:
             raise DataError("the index does not fit the shard", source=self.file.path, place=f"record {record}, byte {offset}")
         return frames
 
-    def _bytes(self, offset: int, size: int) -> Bytes:
+    def portions(self, records: Int64s, portion_bytes: int) -> Iterator[Int64s]:
+        """Ascending records of a seekable file, divided as `reach` takes them: about so many bytes, or what lies in one gzip member."""
+        offsets, lengths = self._offsets_lengths()
         if self.file.compression == "none":
-            if self._mapped is None:
-                self._mapped = map_file(self.file.path)
-            return self._mapped[offset : offset + size]
+            group = np.cumsum(lengths[records] + FRAME_BYTES) // portion_bytes
+        else:
+            group = np.searchsorted(self.members["uncompressed"], offsets[records], "right")
+        yield from np.split(records, np.flatnonzero(np.diff(group)) + 1)
+
+    def reach(self, records: Int64s) -> tuple[Bytes, Int64s, Int64s]:
+        """A portion of records: (bytes, in which their frames begin at these places, the payloads' lengths)."""
+        offsets, lengths = self._offsets_lengths()
+        if self.file.compression == "none":
+            return self.mapped, offsets[records], lengths[records]
+        start, data = self._inflated(int(offsets[records[0]]))
+        return data, offsets[records] - start, lengths[records]
+
+    @property
+    def mapped(self) -> Bytes:
+        """An uncompressed file's bytes, mapped."""
+        if self._mapped is None:
+            self._mapped = map_file(self.file.path)
+        return self._mapped
+
+    @property
+    def members(self) -> Index:
+        """(compressed, uncompressed): where each gzip member of one of our shards begins."""
         if self._members is None:
             self._members = load_members(self.file)
-        members = self._members
+        return self._members
+
+    def _bytes(self, offset: int, size: int) -> Bytes:
+        if self.file.compression == "none":
+            return self.mapped[offset : offset + size]
+        start, data = self._inflated(offset)
+        return data[offset - start : offset - start + size]
+
+    def _inflated(self, offset: int) -> tuple[int, Bytes]:
+        """(first uncompressed byte, bytes) of the gzip member in which a byte lies."""
+        members, member = self.members, self._member
         at = int(np.searchsorted(members["uncompressed"], offset, "right")) - 1
         start = int(members["uncompressed"][at])
-        member = self._member
         if member is None or member[0] != start:
             stop = int(members["uncompressed"][at + 1]) if at + 1 < len(members) else self.file.info.framed_bytes  # type: ignore[union-attr]
             member = self._member = (start, read_bytes(self.file, Piece(self._ordinal, 0, None, start, stop)))
-        return member[1][offset - start : offset - start + size]
+        return member
 
 
 def _hopped(file: ShardFile) -> Index:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.reader.dataset import Dataset, open
@@ -50,6 +52,13 @@ def test_any_records_in_any_order(out: Path) -> None:
         open(out, "train")[[0, 300]]
     with pytest.raises(TypeError, match="addressed"):
         open(out, "train")[[True, False]]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(wanted=st.lists(st.integers(-320, 319), max_size=60), threads=st.integers(1, 3))
+def test_scattered_records_of_many_files_are_those_of_the_table(out: Path, wanted: list[int], threads: int) -> None:
+    ds = open(out, threads=threads)
+    assert ds.take(wanted).equals(ds.to_table().take(pa.array([number % 320 for number in wanted], pa.int64())))
 
 
 def test_one_record_is_a_dict(out: Path) -> None:
@@ -194,8 +203,17 @@ class TestDamage:
         shard.write_bytes(data)
         ds = open(out)
         assert ds[156]["id"] == 156
-        with pytest.raises(DataError, match=rf"record 7, byte {index['offset'][7]}: CRC of the data"):
-            ds[157]
+        for ask in (lambda: ds[157], lambda: ds.take([3, 157, 200]), lambda: ds.take([157, 299])):
+            with pytest.raises(DataError, match=rf"record 7, byte {index['offset'][7]}: CRC of the data"):
+                ask()
+        assert ds.take([3, 156, 158])["id"].to_pylist() == [3, 156, 158]
+
+    def test_scattered_records_of_a_shard_cut_after_opening(self, tmp_path: Path, compression: str) -> None:
+        out, shard = self.made(tmp_path, compression)
+        ds = open(out)
+        shard.write_bytes(shard.read_bytes()[:-20])
+        with pytest.raises(DataError, match=shard.name):
+            ds.take([0, 20, 299])
 
     def test_an_index_of_another_shard_is_refused(self, tmp_path: Path, compression: str) -> None:
         out, _ = self.made(tmp_path, compression)
