@@ -441,3 +441,26 @@ def test_an_estimate_counts_whole_blocks(tmp_path: Path) -> None:
     sizes = {column.feature.name: column.bytes for column in found.columns}
     assert sizes["image"] == 4096 + -(-len(JPEG) * 400 // 4096) * 4096
     assert "3 records" in describe(found)
+
+
+def test_what_is_replaced_is_removed_when_the_new_result_stands(tmp_path: Path) -> None:
+    """A kill while a million old files are removed: the new result is whole, and the next read clears the rest away."""
+    out, to = made(tmp_path, ["a/1.jpg", "b.jpg"]), tmp_path / "to"
+    read(out, to, to="files")
+    (to / "train" / "b.jpg").unlink()  # by somebody else
+    source = f"""
+import os, recordmill.shards.run_folder as run, recordmill.pipelines.read as module
+remove = run._remove_run
+def kill(folder):
+    if any(folder.glob("replaced-*/0")):
+        os.kill(os.getpid(), 9)
+    remove(folder)
+run._remove_run = kill
+module.read({str(out)!r}, {str(to)!r}, to="files", name_feature="", overwrite=True)
+"""
+    assert subprocess.run([sys.executable, "-c", source], check=False).returncode == -signal.SIGKILL
+    assert json.loads((to / "_read.json").read_text())["files"] == ["train"]
+    assert sorted(tree(to / "train")) == ["00000000.jpg", "00000001.jpg", "metadata.jsonl"]
+    assert list(to.glob("_run-*/replaced-*/0/a/1.jpg"))
+    read(out, to, to="files", overwrite=True)
+    assert sorted(tree(to)) == ["_read.json", "train/a/1.jpg", "train/b.jpg", "train/metadata.jsonl"]
