@@ -1,8 +1,9 @@
 """Build a 1,000,000-row, 12-column CSV, the same as JSONL, and 2,000 JPEGs of about 100 kB, beside what people use today.
 
-    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--folder FOLDER]
+    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--folder FOLDER] [--ray-python PYTHON] [--mosaicml-python PYTHON]
 
-Inputs are made once in FOLDER. The slow peers run once, the others in turn; medians are printed with the ratio to recordmill.
+Inputs are made once in FOLDER. The slow peers run once, the others in turn; medians are printed with the ratio to recordmill. Ray Data and
+MosaicML's streaming need environments of their own: name the interpreters of these, or they are left out.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
+    parser.add_argument("--ray-python", help="an interpreter with ray[data] and tensorflow")
+    parser.add_argument("--mosaicml-python", help="an interpreter with mosaicml-streaming")
     args = parser.parse_args()
     os.makedirs(args.folder, exist_ok=True)
     print(machine())
@@ -56,12 +59,17 @@ def main() -> None:
         if kind == "images":
             peers = {"TFDS writer": ("build_jobs:tfds_images", source, out + "-tfds"), "tutorial loop": ("build_jobs:tutorial_images", source, out + "-loop")}
             peers["plain Beam"] = ("build_jobs:plain_beam_images", source, out + "-beam")
+            if args.mosaicml_python:
+                peers["MosaicML writer"] = ("build_jobs:mosaicml_images", source, out + "-mds")
         else:
             names = {"pyarrow + tfx-bsl + TFRecordWriter": "arrow_tfx_bsl", "tutorial loop": "tutorial", "plain Beam": "plain_beam"}
             peers = {name: (f"build_jobs:{function}", kind, source, f"{out}-{function}") for name, function in names.items()}
+            if args.ray_python:
+                peers["Ray Data"] = ("build_jobs:ray_data", kind, source, f"{out}-ray")
         print(f"\n{kind}: {source}")
-        slow = ("tutorial loop", "plain Beam") if kind != "images" else ()
-        compare({"recordmill": ("build_jobs:recordmill", kind, source, out), **peers}, args.rounds, slow=slow)
+        slow = ("tutorial loop", "plain Beam", "Ray Data") if kind != "images" else ()
+        pythons = {name: python for name, python in (("Ray Data", args.ray_python), ("MosaicML writer", args.mosaicml_python)) if python}
+        compare({"recordmill": ("build_jobs:recordmill", kind, source, out), **peers}, args.rounds, slow=slow, pythons=pythons)
 
 
 if __name__ == "__main__":

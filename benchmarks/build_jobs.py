@@ -209,3 +209,34 @@ def tfds_images(source: str, out: str) -> Work:
 
     assert tfds
     return work
+
+
+def mosaicml_images(source: str, out: str) -> Work:
+    """MosaicML streaming's writer: its own format (MDS), in the order in which it is written. No shuffle, no check."""
+    from streaming import MDSWriter
+
+    def work() -> None:
+        _fresh(out)
+        with MDSWriter(out=out, columns={"image": "bytes", "label": "int"}) as writer:
+            for path in sorted(glob.glob(f"{source}/*/*.jpg")):
+                with open(path, "rb") as file:
+                    writer.write({"image": file.read(), "label": int(os.path.basename(os.path.dirname(path))[-1])})
+
+    return work
+
+
+def ray_data(kind: str, source: str, out: str) -> Work:
+    """Ray Data: read, shuffle globally, write TFRecords; Ray's own processes are started before."""
+    import ray
+
+    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
+
+    def work() -> None:
+        _fresh(out)
+        rows = ray.data.read_csv(source) if kind == "csv" else ray.data.read_json(source, lines=True)
+        times = [name for name, dtype in zip(rows.schema().names, rows.schema().types, strict=True) if "timestamp" in str(dtype)]
+        if times:  # its writer knows numbers and strings only
+            rows = rows.map_batches(lambda frame: frame.assign(**{name: frame[name].astype("int64") for name in times}), batch_format="pandas")
+        rows.random_shuffle(seed=7).repartition(SHARDS).write_tfrecords(out)
+
+    return work

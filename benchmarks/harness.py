@@ -49,24 +49,30 @@ def resident_bytes() -> int:
         return int(status.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def run(name: str, *args: str, timeout_sec: float = 3600) -> Measured:
-    """Run `module:function` with args in a fresh process."""
+def run(name: str, *args: str, python: str = sys.executable, timeout_sec: float = 3600) -> Measured:
+    """Run `module:function` with args in a fresh process; python: of which interpreter."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    child = subprocess.run([sys.executable, __file__, name, *args], cwd=HERE, env=environment, capture_output=True, text=True, timeout=timeout_sec, check=False)
+    child = subprocess.run([python, __file__, name, *args], cwd=HERE, env=environment, capture_output=True, text=True, timeout=timeout_sec, check=False)
     for line in child.stdout.splitlines():
         if line.startswith("MEASURED "):
             return Measured(*json.loads(line.removeprefix("MEASURED ")))
     raise RuntimeError(f"{name} failed:\n{child.stdout[-2000:]}\n{child.stderr[-4000:]}")
 
 
-def compare(jobs: Mapping[str, Sequence[str]], rounds: int = 3, slow: Sequence[str] = (), before: Callable[[], object] = lambda: None) -> dict[str, Measured]:
-    """Run the jobs in turn, `rounds` times (those in `slow` once), and print medians and ratios to the first."""
+def compare(
+    jobs: Mapping[str, Sequence[str]],
+    rounds: int = 3,
+    slow: Sequence[str] = (),
+    before: Callable[[], object] = lambda: None,
+    pythons: Mapping[str, str] | None = None,
+) -> dict[str, Measured]:
+    """Run the jobs in turn, `rounds` times (those in `slow` once), and print medians and ratios to the first; pythons: interpreters of some of them."""
     results: dict[str, list[Measured]] = {name: [] for name in jobs}
     for number in range(rounds):
         for name, command in jobs.items():
             if number == 0 or name not in slow:
                 before()
-                results[name].append(run(*command))
+                results[name].append(run(*command, python=(pythons or {}).get(name, sys.executable)))
     medians = {
         name: Measured(*(statistics.median(getattr(one, field) for one in found) for field in ("start_up", "work", "peak", "base")))  # type: ignore[arg-type]
         for name, found in results.items()

@@ -48,9 +48,9 @@ def _tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
         number = shuffles.setdefault(tuple(lengths), len(shuffles))
         rows[row] = len(lengths) | sum(lengths) << 8 | number * LOAD_BYTES << 16
     table = np.full((len(shuffles), LANES, LANE_BYTES), _NOTHING, np.uint8)
-    for lengths, number in shuffles.items():
+    for pattern, number in shuffles.items():
         begin = 0
-        for lane, length in enumerate(lengths):
+        for lane, length in enumerate(pattern):
             table[number, lane, :length] = range(begin, begin + length)
             begin += length
     return rows, table.reshape(-1)

@@ -25,7 +25,7 @@ Portion = tuple[FileAccess, Int64s]
 
 def are_scattered(numbers: Int64s) -> bool:
     """Whether ascending numbers are mostly alone, so that to read them one by one is less than to read the stretches in which they lie."""
-    return len(numbers) > 1 and np.count_nonzero(np.diff(numbers) > 1) > len(numbers) // 2
+    return len(numbers) > 1 and int(np.count_nonzero(np.diff(numbers) > 1)) > len(numbers) // 2
 
 
 def scattered_batches(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, schema: Schema, threads: int) -> Iterator[pa.RecordBatch]:
@@ -77,6 +77,7 @@ def _joined(parts: Sequence[Frames]) -> Frames:
     if len(parts) == 1:
         return parts[0]
     sizes = [len(part.data) for part in parts]
-    shift = np.repeat(np.cumsum(sizes) - sizes, [len(part) for part in parts])
-    starts, lengths, crcs = (np.concatenate([getattr(part, name) for part in parts]) for name in ("starts", "lengths", "crcs"))
-    return Frames(np.concatenate([part.data for part in parts]), starts + shift, lengths, crcs)
+    before = (np.cumsum(sizes) - sizes).tolist()
+    starts = np.concatenate([part.starts + shift for part, shift in zip(parts, before, strict=True)])
+    lengths, crcs = np.concatenate([part.lengths for part in parts]), np.concatenate([part.crcs for part in parts])
+    return Frames(np.concatenate([part.data for part in parts]), starts, lengths, crcs)
