@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from recordmill.records.convert import Step, output_schema
+from recordmill.records.decode_images import DecodeImages
 from recordmill.records.files_writer import FileLayout
 from recordmill.records.parquet_writer import ParquetOptions
 from recordmill.records.text_writers import check_csv
@@ -31,6 +32,7 @@ FOLDERS = (NPY, NPZ, FILES)  # a folder per split, written in one go
 FILE_BYTES = 512 << 20  # 512 MiB of uncompressed shards per Parquet or Arrow file: few files, and enough of them for many cores
 _BASE_BYTES = 128 << 20  # the row group that is held and the one being written
 _THREAD_BYTES = 12 * PIECE_BYTES  # a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
+_STREAM_BYTES = 32 << 20  # what the other writers hold: nothing but the batch they write
 _STREAM_RATIO = 4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
 
 
@@ -100,7 +102,7 @@ class ReadPlan:
     """schema: of the output. records: how many the jobs hold together, None where a stream does not tell before it is read. notes: for people.
 
     decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes `schema` of that.
-    layout: of FILES, else None.
+    layout: of FILES, else None. memory_bytes, image_bytes: --memory, and what a job may take of it for images; 0: any. Neither decides a byte.
     """
 
     files: tuple[ShardFile, ...]
@@ -113,6 +115,8 @@ class ReadPlan:
     steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
     layout: FileLayout | None = None
+    memory_bytes: int = 0
+    image_bytes: int = 0
 
 
 def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = None, threads: int = 1) -> ReadPlan:
@@ -167,7 +171,7 @@ def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piec
                     return
                 if piece.records is not None and piece.records > left:
                     piece = _shortened(file, piece, left)
-                left -= min(left, piece.records or 0)
+                left -= min(left, 1 if piece.fault else piece.records or 0)
             yield piece
 
 
@@ -219,3 +223,17 @@ def default_threads(threads: int, memory_bytes: int) -> int:
 def held_bytes(threads: int) -> int:
     """What a read with so many threads holds at most, beside the interpreter."""
     return _BASE_BYTES + threads * _THREAD_BYTES
+
+
+def shared_out(plan: ReadPlan, jobs: int, threads: int, memory_bytes: int) -> tuple[ReadPlan, int]:
+    """(the plan with a job's share of the memory, how many jobs run at once).
+
+    Decoding spreads over threads within a job, writing does not: two threads a job, so long as there are jobs enough; and a job of images has a
+    GiB at least where there is so much, since one may take that.
+    """
+    at_once = max(1, min(jobs, threads // 2))
+    if not any(isinstance(step, DecodeImages) for step in plan.steps):
+        return plan, at_once
+    at_once = max(1, min(at_once, memory_bytes >> 30))
+    base = (_BASE_BYTES if plan.options.to == PARQUET else _STREAM_BYTES) + 4 * PIECE_BYTES
+    return replace(plan, memory_bytes=memory_bytes, image_bytes=max(memory_bytes // at_once - base, 1)), at_once
