@@ -3,7 +3,8 @@
 It is the layout that Hugging Face's ImageFolder reads: `file_name`, relative to the folder, is the first field of each line. Lines stand
 in the records' order, and a record without the feature has a line too, whose file_name is null. Names are given in that order, so they
 depend on the records alone. The first to ask for a name has it: `A.jpg` and `a.jpg` are two names where the file system keeps them apart,
-and one where it does not, so nothing is overwritten there either. A file per record costs the system's calls for each, some 30 microseconds, whatever is done around them.
+and one where it does not, so nothing is overwritten there either. A file per record costs the system's calls for each, tens of
+microseconds, whatever is done around them.
 """
 
 from __future__ import annotations
