@@ -80,7 +80,7 @@ class Unifier:
 
     def _feature(self, field: pa.Field, where: str) -> Feature:
         try:
-            return from_arrow_field(field)
+            return replace(from_arrow_field(field), per_step=False)  # rows of tables become Examples, which have no feature lists
         except DataError as error:
             if field.name not in self._declared:
                 raise DataError(f"{error.reason}, or declare what it shall be: --dtype {field.name}=string", source=where) from None
