@@ -108,7 +108,7 @@ def note_name(job: Job, unit: int) -> str:
     return f"{job.name}.{unit:06d}.json"
 
 
-def noted(run: Path) -> list[Path]:
+def noted_in(run: Path) -> list[Path]:
     """The notes in a run folder."""
     return sorted((run / NOTES).glob("[!.]*.json"))
 

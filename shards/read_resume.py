@@ -17,7 +17,7 @@ from recordmill.schemas.threads import thread_map
 from recordmill.shards.input_digest import digest_inputs
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.read_job import output_name
-from recordmill.shards.read_notes import NOTES, Note, Notes, fingerprint, fingerprint_of, grows, identity, is_noted, note_name, noted, units_of
+from recordmill.shards.read_notes import NOTES, Note, Notes, fingerprint, fingerprint_of, grows, identity, is_noted, note_name, noted_in, units_of
 from recordmill.shards.read_plan import Job, ReadPlan
 from recordmill.shards.read_units import growing_name
 from recordmill.shards.run_folder import RunFolder
@@ -25,15 +25,15 @@ from recordmill.shards.run_folder import RunFolder
 
 def is_resumable(run: Path) -> bool:
     """Whether a run folder is that of a read that has finished something."""
-    return fingerprint_of(run) is not None and bool(noted(run))
+    return fingerprint_of(run) is not None and bool(noted_in(run))
 
 
-def go_on(folder: RunFolder, plan: ReadPlan, threads: int) -> tuple[RunFolder, Notes | None]:
+def go_on(folder: RunFolder, plan: ReadPlan, threads: int, *, noted: bool = True) -> tuple[RunFolder, Notes | None]:
     """The run folder of a dead read of the same plan, where there is one, else `folder`; and the notes that stand, None if the read is too small for them.
 
-    Dead reads of other plans are removed.
+    Dead reads of other plans are removed. noted: False for a read that can neither write notes nor go on.
     """
-    mark = fingerprint(plan) if is_noted(plan) else None
+    mark = fingerprint(plan) if noted and is_noted(plan) else None
     taken = _take(folder.out, mark)
     if mark is None:
         return folder, None
@@ -50,7 +50,7 @@ def go_on(folder: RunFolder, plan: ReadPlan, threads: int) -> tuple[RunFolder, N
 
 def keep(folder: RunFolder) -> int:
     """Leave the run folder of a read that ends early where it is, if it has finished something; gives how many units that is."""
-    count = len(noted(folder.path)) if is_resumable(folder.path) else 0
+    count = len(noted_in(folder.path)) if is_resumable(folder.path) else 0
     if count:
         folder.release()
     return count
@@ -59,7 +59,7 @@ def keep(folder: RunFolder) -> int:
 def _take(out: Path, mark: str | None) -> RunFolder | None:
     """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
     found: RunFolder | None = None
-    for run in sorted((run for run in out.glob(f"{RUN_PREFIX}*") if is_resumable(run)), key=lambda run: (-len(noted(run)), run)):
+    for run in sorted((run for run in out.glob(f"{RUN_PREFIX}*") if is_resumable(run)), key=lambda run: (-len(noted_in(run)), run)):
         taken = RunFolder.take_over(run)
         if taken is None:  # it is at work
             continue

@@ -22,7 +22,7 @@ from recordmill.pipelines.read import ReadResult, read
 from recordmill.schemas.errors import RecordmillError, UsageError
 from recordmill.schemas.progress import Progress
 from recordmill.shards import pieces, read_resume
-from recordmill.shards.read_notes import fingerprint_of, noted
+from recordmill.shards.read_notes import fingerprint_of, noted_in
 from recordmill.shards.run_folder import RunFolder
 
 ROWS = {"train": mixed_rows(600), "test": mixed_rows(90, 600)}
@@ -100,10 +100,10 @@ def run_of(out: Path) -> Path:
     return run
 
 
-def records_noted(run: Path) -> int:
+def records_noted_in(run: Path) -> int:
     """How many records the notes of a dead read speak of: those of each job's last unit that has all before it."""
     by_job: dict[str, list[dict[str, Any]]] = {}
-    for path in noted(run):
+    for path in noted_in(run):
         by_job.setdefault(path.name.split(".")[0], []).append(json.loads(path.read_text()))
     return sum(notes[-1]["read"] for notes in by_job.values())
 
@@ -117,8 +117,8 @@ def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
 
 def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
     """Go on with the read that was killed in `out`: the rest alone is read, and all files are those of an undisturbed read."""
-    before = records_noted(run_of(out))
-    count = len(noted(run_of(out)))
+    before = records_noted_in(run_of(out))
+    count = len(noted_in(run_of(out)))
     progress = Progress()
     result = read(source, out, progress=progress, **{**UNITS, **options})
     whole = undisturbed(source, out, **options)
@@ -145,7 +145,7 @@ def test_a_killed_read_goes_on_and_ends_with_the_same_files(inputs: dict[str, An
     out = tmp_path / "out"
     assert killed("note:4", inputs[name], out, **options).returncode == -signal.SIGKILL
     assert [path.name for path in out.iterdir()] == [run_of(out).name]
-    assert len(noted(run_of(out))) >= 4
+    assert len(noted_in(run_of(out))) >= 4
     result = check_goes_on(inputs[name], out, **options)
     assert (result.rejected > 0) == ("max_rejects" in options)
 
@@ -167,7 +167,7 @@ def test_killed_again_and_again(inputs: dict[str, Any], tmp_path: Path, to: str)
     counts = []
     for when in ("note:1", "note:2", "sync:3", "note:2"):
         assert killed(when, inputs["plain"], out, to=to).returncode == -signal.SIGKILL
-        counts.append(len(noted(run_of(out))))
+        counts.append(len(noted_in(run_of(out))))
     assert counts == sorted(counts)
     assert counts[-1] > counts[0]
     check_goes_on(inputs["plain"], out, to=to)
@@ -224,7 +224,7 @@ def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Pa
     assert new != data
     about = victim.stat()
     assert killed("note:9" if name == "foreign" else "note:4", str(source), out, to=to, threads=1).returncode == -signal.SIGKILL
-    noted_before = len(noted(run_of(out)))
+    noted_before = len(noted_in(run_of(out)))
     victim.write_bytes(new)
     os.utime(victim, ns=(about.st_atime_ns, about.st_mtime_ns))
     progress = Progress()
@@ -256,7 +256,7 @@ def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_
     first, second = sorted((run_of(out) / "data").glob("*.parquet"))[:2]
     first.write_bytes(first.read_bytes()[:-1])
     second.unlink()
-    before = len(noted(run_of(out)))
+    before = len(noted_in(run_of(out)))
     result = read(inputs["plain"], out, **UNITS)
     assert f"read: {before - 2} of" in result.notes[-1]
     undisturbed(inputs["plain"], out)
@@ -303,6 +303,16 @@ def test_what_makes_a_read_another_one(inputs: dict[str, Any], other: str, monke
     assert mark(**after) != first
 
 
+def test_with_a_runner_it_begins_anew(inputs: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    killed("note:3", inputs["plain"], out)
+    progress = Progress()
+    result = read(inputs["plain"], out, runner="FnApiRunner", progress=progress, **UNITS)
+    assert progress.records == result.read
+    undisturbed(inputs["plain"], out)
+    assert tree(out) == tree(tmp_path / "whole")
+
+
 def test_a_mistyped_command_leaves_what_is_finished(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     killed("note:3", inputs["plain"], out)
@@ -327,7 +337,7 @@ def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(inputs: dict[str, 
     progress = Progress()
     result = read(inputs["plain"], out, progress=progress, **UNITS)
     assert progress.records == result.read
-    assert noted(first.path)
+    assert noted_in(first.path)
     first.release()
     progress = Progress()
     again = read(inputs["plain"], out, overwrite=True, progress=progress, **UNITS)
@@ -384,7 +394,7 @@ def test_the_command_line_is_stopped_and_given_again(inputs: dict[str, Any], tmp
     command = [sys.executable, "-m", "recordmill", "read", *_files(tmp_path / "in", inputs, 60), "--to", to, "--file-size", "1", "--features", "id,tokens"]
     process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not (runs := list(out.glob("_run-*"))) or len(noted(runs[0])) < 5:
+    while not (runs := list(out.glob("_run-*"))) or len(noted_in(runs[0])) < 5:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -392,7 +402,7 @@ def test_the_command_line_is_stopped_and_given_again(inputs: dict[str, Any], tmp
     error = process.communicate(timeout=60)[1]
     assert process.returncode == (-9 if stop == signal.SIGKILL else 130)
     run = run_of(out)
-    count = len(noted(run))
+    count = len(noted_in(run))
     assert 5 <= count < 60
     if stop != signal.SIGKILL:
         assert f"recordmill: error: stopped; {count} finished parts are kept: the same command goes on from there; to drop them, remove {run}" in error
@@ -457,12 +467,12 @@ def test_an_input_that_changes_while_it_is_read_gets_no_note(inputs: dict[str, A
     assert fingerprint_of(folder.path) == fingerprint(plan)
     job = plan.jobs[0]
     notes.save(plan, job, 0, units_of(plan, job)[0], Note())
-    assert len(noted(folder.path)) == 1
+    assert len(noted_in(folder.path)) == 1
     for path in source.glob("*"):
         os.utime(path, ns=(1, 1))
     notes.save(plan, job, 1, units_of(plan, job)[0], Note())
     for path in source.glob("*"):
         path.unlink()
     notes.save(plan, job, 2, units_of(plan, job)[0], Note())
-    assert len(noted(folder.path)) == 1
+    assert len(noted_in(folder.path)) == 1
     folder.close()
