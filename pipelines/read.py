@@ -26,7 +26,7 @@ from recordmill.shards.catalog import Inputs
 from recordmill.shards.read_commit import begin, commit
 from recordmill.shards.read_job import JobResult, run_job
 from recordmill.shards.read_notes import Notes, units_of
-from recordmill.shards.read_plan import NPZ, Job, ReadPlan, plan_read
+from recordmill.shards.read_plan import NPZ, Job, ReadPlan, plan_read, shared_out
 from recordmill.shards.read_resume import go_on, keep
 from recordmill.shards.read_units import run_noted
 from recordmill.shards.rejects import Rejected
@@ -98,7 +98,8 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
         where (SQL text or a pyarrow.compute expression), sample, seed,
         row_group_rows, row_group_size, compression.
 
-    A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the same options and inputs.
+    A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the same options and inputs; with a
+    runner it begins anew.
 
     Raises:
         UsageError: an option or an input can't be served. DataError: a record is damaged. TooManyRejects: more records than
@@ -112,7 +113,7 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
         try:
             plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
             progress.begin("resume")
-            folder, notes = go_on(folder, plan, settings.threads)
+            folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
             if notes is not None and notes.finished:
                 plan = replace(plan, notes=(*plan.notes, _resumed(plan, notes)))
                 display.say(plan.notes[-1])
@@ -133,8 +134,7 @@ def run_jobs(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress
         from recordmill.pipelines.read_beam import run_on_beam
 
         return run_on_beam(plan, settings, folder, progress)
-    # Decoding spreads over threads within a job, writing does not: two threads a job, so long as there are jobs enough.
-    at_once = max(1, min(len(plan.jobs), settings.threads // 2))
+    plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
     threads = max(1, settings.threads // at_once)
 
     def work(job: Job) -> JobResult:

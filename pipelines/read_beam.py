@@ -17,7 +17,7 @@ import pyarrow as pa
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.schemas.progress import Progress
 from recordmill.shards.read_job import JobResult, notes_of, output_name, write_output
-from recordmill.shards.read_plan import ARROW, FILES, FOLDERS, NPY, Job, ReadPlan, split_job
+from recordmill.shards.read_plan import ARROW, FILES, FOLDERS, NPY, Job, ReadPlan, shared_out, split_job
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.files import map_file, read_range
@@ -33,7 +33,7 @@ def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progr
     parts = plan.options.to in FOLDERS
     jobs = tuple(part for job in plan.jobs for part in split_job(job, plan.files, plan.options.file_bytes)) if parts else plan.jobs
     local = is_local(settings.runner)
-    at_once = max(1, min(len(jobs), settings.threads // 2)) if local else 1
+    plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
     run = ReadRun(
         plan=plan,
         jobs=jobs,

@@ -6,28 +6,33 @@ not applied, all as tf.io.decode_image does. Resizing is bilinear with antialias
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.records.columns import take_apart
+from recordmill.records.frames import Int64s
 from recordmill.schemas.arrow import arrow_type
-from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Feature
 from recordmill.sources.image_check import HEAD_BYTES, check_structure, open_image, sniff
 from recordmill.sources.image_header import DECODE, BadImage, ImageHeader
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Pixels = npt.NDArray[np.uint8]
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 MAX_PIXELS = 1 << 26  # 67 million: 200 MB of RGB, more than any camera; a forged header must not ask for more
-_LARGE_PIXELS = 1 << 22  # 4 million: above it only one thread at a time decodes, so that memory does not grow with the threads
-_BATCH_BYTES = 256 << 20  # 256 MiB of pixels of one slice of images without a common size
-_large = threading.Lock()
+_BAND_PIXELS = 1 << 20  # 1 million pixels are taken out of Pillow's own memory at once: it would build two copies of all of them
+# Bytes for each pixel while an image is decoded: Pillow's pixels (4), the decoder's own (progressive JPEG: up to 6) or converted colours (4), the result (4).
+_WORK_BYTES = {"WebP": 20}  # the decoder has two canvases, and gives a copy
+_OTHER_WORK_BYTES = 12
 
 
 @dataclass(frozen=True)
@@ -51,19 +56,11 @@ class DecodeImages:
         splits = parts.splits[0]
         images: list[Pixels | None] = []
         faults: list[tuple[int, str]] = []
-        size = 0
         for row, there in enumerate(column.is_valid().to_pylist()):
             try:
-                image = self._decode(parts.values[splits[row] : splits[row + 1]]) if there else None
+                images.append(self._decode(parts.values[splits[row] : splits[row + 1]]) if there else None)
             except BadImage as error:
                 faults.append((row, error.message))
-                continue
-            images.append(image)
-            size += 0 if image is None else image.nbytes
-            if size > _BATCH_BYTES and self.height is None:
-                raise DataError(
-                    f"feature {self.feature!r}: {row + 1} images in a row have more than {_BATCH_BYTES >> 20} MiB of pixels; --resize HxW makes them fit"
-                )
         return (_ragged if self.height is None else _fixed)(images, out), faults
 
     def _decode(self, data: Pixels) -> Pixels:
@@ -71,10 +68,26 @@ class DecodeImages:
         size = f"{header.height} x {header.width}"
         if not self.resize and self.height is not None and (header.height, header.width) != (self.height, self.width):
             raise BadImage("size", f"an image of {size} pixels where {self.height} x {self.width} is expected")
-        if header.height * header.width <= _LARGE_PIXELS:
-            return self._pixels(data, header)
-        with _large:
-            return self._pixels(data, header)
+        return self._pixels(data, header)
+
+    def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
+        """([rows] bytes of pixels of each image's result, [rows] bytes that are needed while it is decoded); 0 for what is no image or is missing.
+
+        Only headers are looked at.
+        """
+        parts = take_apart(column, replace(feature, required=True))
+        splits = parts.splits[0]
+        result, work = np.zeros((2, len(column)), np.int64)
+        for row, there in enumerate(column.is_valid().to_pylist()):
+            try:
+                header = check_structure(parts.values[splits[row] : splits[row + 1]], MAX_PIXELS) if there else None
+            except BadImage:
+                continue
+            if header is not None:
+                size = (header.height, header.width) if self.height is None or self.width is None else (self.height, self.width)
+                result[row] = size[0] * size[1] * self.channels
+                work[row] = header.height * header.width * _WORK_BYTES.get(header.format, _OTHER_WORK_BYTES)
+        return result, work
 
     def _pixels(self, data: Pixels, header: ImageHeader) -> Pixels:
         from PIL import Image
@@ -89,15 +102,25 @@ class DecodeImages:
                     image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
                 elif image.mode == "F":
                     raise BadImage(DECODE, "pixels of floating point; only 8 and 16 bits become uint8")
-                image = image.convert(MODES[self.channels])
+                if image.mode != MODES[self.channels]:
+                    image = image.convert(MODES[self.channels])
                 if self.resize and self.width is not None and self.height is not None:
                     image = image.resize((self.width, self.height), Image.Resampling.BILINEAR)
-                pixels = np.asarray(image, np.uint8)
-                return pixels.reshape(*pixels.shape[:2], self.channels)
+                return _array(image, self.channels)
         except BadImage:
             raise
         except Exception as error:  # Pillow's plugins raise what their parsers meet
             raise BadImage(DECODE, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
+
+
+def _array(image: Image.Image, channels: int) -> Pixels:
+    """[height, width, channels], taken over in bands."""
+    pixels = np.empty((image.height, image.width, channels), np.uint8)
+    rows = max(_BAND_PIXELS // image.width, 1)
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height))) if rows < image.height else image
+        pixels[top : top + rows] = np.asarray(band, np.uint8).reshape(-1, image.width, channels)
+    return pixels
 
 
 def looks_like_image(payload: bytes) -> bool:
@@ -135,7 +158,7 @@ def _fixed(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
 def _ragged(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
     """large_list (rows) of large_list (pixels) of fixed_size_list (channels)."""
     there = [image for image in images if image is not None]
-    flat = np.concatenate([np.empty(0, np.uint8), *(image.reshape(-1) for image in there)])
+    flat = there[0].reshape(-1) if len(there) == 1 else np.concatenate([np.empty(0, np.uint8), *(image.reshape(-1) for image in there)])
     heights = np.array([0 if image is None else image.shape[0] for image in images], np.int64)
     widths = np.repeat(np.array([image.shape[1] for image in there], np.int64), [image.shape[0] for image in there])
     rows, pixels = (np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]) for sizes in (heights, widths))

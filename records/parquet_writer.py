@@ -7,6 +7,7 @@ gives the same Examples. Compression is zstd at its fast level 1, unless told ot
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,10 @@ from recordmill.storage.files import create_file
 ROW_GROUP_BYTES = 64 << 20  # 64 MiB of Arrow memory: DuckDB and Spark read a group per thread, and it bounds the writer's memory
 ROW_GROUP_ROWS = 1 << 20  # 1,048,576 rows: pyarrow's own limit
 MAX_GROUP_BYTES = ROW_GROUP_BYTES  # what a read's memory is planned with; a group is held until it is written
+# Bytes that pyarrow takes to write a list's value of 1 byte, measured with version 25: two levels, a number of 4 bytes, a page of them, each in a
+# buffer that doubles. It writes an array as a whole, so arrays are cut.
+WRITE_BYTES = 35
+_WRITE_VALUES = 1 << 20  # 1 million values of lists, or one row: 35 MiB
 _ZSTD_LEVEL = 1
 _DICTIONARY_LIMIT = 1 << 20  # bytes of distinct values per column and group; Parquet falls back to plain behind it
 
@@ -104,8 +109,26 @@ class ParquetWriter:
 
     def _flush(self) -> None:
         if self._held_rows:
-            self._writer.write_table(pa.Table.from_batches(self._held, self._arrow), row_group_size=self._held_rows)
+            batches = [part for batch in self._held for part in _small(batch)]
+            self._writer.write_table(pa.Table.from_batches(batches, self._arrow), row_group_size=self._held_rows)
         self._held, self._held_bytes, self._held_rows = [], 0, 0
+
+
+def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices of a batch whose lists have no more than _WRITE_VALUES values, if rows are about equally long."""
+    most = max((_values(column) for column in batch.columns), default=0)
+    rows = max(batch.num_rows * _WRITE_VALUES // most, 1) if most > _WRITE_VALUES else batch.num_rows
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _values(column: pa.Array) -> int:
+    """How many values the lists of a column hold; 0 of a column that is no list."""
+    if not pa.types.is_nested(column.type):
+        return 0
+    while pa.types.is_nested(column.type):
+        column = column.flatten()
+    return len(column)
 
 
 def parquet_schema(schema: Schema) -> pa.Schema:

@@ -1,47 +1,26 @@
 """The pieces of one `Job` to its records in order: read, checked, decoded, filtered and converted on threads, the bad ones as rejects.
 
 Without conversions a piece is decoded as a whole. Conversions may make much of little, so a piece's frames are then cut into slices
-whose output has about a stated size.
+whose output has about a stated size. Images are cut by what their headers say (`image_parts`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from dataclasses import replace
 
 from recordmill.records.columns import is_bytes
-from recordmill.records.convert import convert
-from recordmill.records.decode import decode_lenient
 from recordmill.records.decode_images import DecodeImages
-from recordmill.records.frames import HEADER_BYTES, Int64s
-from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, Reject
 from recordmill.schemas.feature import ITEM_BYTES, Schema
 from recordmill.schemas.threads import thread_map
 from recordmill.shards.batches import Load, decode_load, loads
-from recordmill.shards.catalog import ShardFile
-from recordmill.shards.pieces import read
+from recordmill.shards.converting import cut_rows, finish, frames_in, keep
+from recordmill.shards.image_parts import image_parts
 from recordmill.shards.read_plan import Job, ReadPlan
-from recordmill.shards.salvage import PARSE, Found, Salvaged, frames_of, salvage
-from recordmill.shards.siphash import derive_key, hash_positions
+from recordmill.shards.salvage import Salvaged, salvage
 
-CONVERT = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
 _SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
-_SAMPLE = b"recordmill-sampl"
-_IMAGES_BYTES = 1 << 20  # 1 MiB encoded is some 20 MiB of pixels, where no common size says it better
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Frames of one file, whose offsets in it are found.starts + first_offset."""
-
-    found: Found
-    first_offset: int
-    file: ShardFile
 
 
 def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
@@ -57,10 +36,15 @@ def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Sal
     """The records of these loads, in order."""
     if not plan.steps and not plan.options.filters:
         return thread_map(lambda load: _decoded(plan, load), work, threads)
+    if any(isinstance(step, DecodeImages) for step in plan.steps):
+        # Frames are read by one thread: a hundred times quicker than images are decoded by another.
+        whole = (keep(plan, frames_in(load, plan.options.lenient)) for load in work)
+        parts = (part for kept in whole for part in image_parts(plan, kept))
+        room = plan.image_bytes or sys.maxsize
+        return thread_map(lambda part: finish(plan, part[0]), parts, threads, weight=lambda part: part[1], room=room)
     rows = max(_SLICE_BYTES // row_bytes(plan.schema), 1)
-    limit = _IMAGES_BYTES if any(isinstance(step, DecodeImages) and step.height is None for step in plan.steps) else 0
-    found = thread_map(lambda load: _frames(load, plan.options.lenient), work, threads)
-    return thread_map(lambda part: _converted(plan, part), (part for whole in found for part in _cut(whole, rows, limit)), threads)
+    found = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)
+    return thread_map(lambda part: finish(plan, keep(plan, part)), (part for whole in found for part in cut_rows(whole, rows)), threads)
 
 
 def row_bytes(schema: Schema) -> int:
@@ -71,66 +55,6 @@ def row_bytes(schema: Schema) -> int:
 
 def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
     return salvage(load, plan.schema) if plan.options.lenient else Salvaged(tuple(decode_load(load, plan.schema)), ())
-
-
-def _frames(load: Load, lenient: bool) -> Slice:
-    """The frames of a load, checked."""
-    if lenient:
-        return Slice(frames_of(load), load.piece.start if load.block is None else load.block.first_offset, load.file)
-    block = next(read(load.file, load.piece)) if load.block is None else load.block  # a piece with an end is one block
-    frames = block.frames
-    return Slice(Found(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record), block.first_offset, load.file)
-
-
-def _cut(whole: Slice, rows: int, limit: int) -> Iterator[Slice]:
-    """Slices of at most so many records and, unless limit is 0, bytes (or one record); the rejects go with the first one."""
-    found = whole.found
-    rejects = found.rejects
-    ends = np.cumsum(found.lengths)
-    start = 0
-    while start < max(len(found.starts), 1):
-        stop = start + rows
-        if limit and start < len(ends):
-            stop = min(stop, max(int(np.searchsorted(ends, (ends[start - 1] if start else 0) + limit, "right")), start + 1))
-        part = slice(start, stop)
-        yield replace(whole, found=Found(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects))
-        start, rejects = stop, ()
-
-
-def _converted(plan: ReadPlan, part: Slice) -> Salvaged:
-    """The records of a slice: those of the sample decoded, those for which the predicate holds converted."""
-    found, options = part.found, plan.options
-    at = np.arange(len(found.starts)) if options.sample is None else np.flatnonzero(sampled(part.file.identity, found.numbers, options.sample, options.seed))
-    batch, good, undecoded = decode_lenient(found.data, found.starts[at] + HEADER_BYTES, found.lengths[at], plan.decoded)
-    good = at[good]
-    filtered = len(found.starts) - len(at)
-    if options.where is not None:
-        try:
-            keep = options.where.keep(batch)
-        except DataError as error:
-            raise DataError(error.reason, source=part.file.path) from None
-        filtered += int(len(keep) - keep.sum())
-        batch, good = batch.filter(pa.array(keep)), good[keep]
-    if plan.selected is not plan.decoded:
-        batch = pa.RecordBatch.from_arrays(batch.columns[: len(plan.selected)], schema=to_arrow(plan.selected))
-    converted = convert(plan.steps, batch, plan.selected)
-    bad = [(int(at[record.row]), PARSE, record) for record in undecoded] + [(int(good[record.row]), CONVERT, record) for record in converted.bad]
-    rejects = list(found.rejects)
-    for row, reason, record in sorted(bad, key=lambda item: item[0]):
-        place = f"record {found.numbers[row]}, byte {int(found.starts[row]) + part.first_offset}"
-        message = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
-        if not options.lenient:
-            raise DataError(message[:290], source=part.file.path, place=place)
-        rejects.append(Reject(part.file.name, place, reason, message[:290]))
-    return Salvaged((converted.batch,) if converted.batch.num_rows else (), tuple(rejects), filtered)
-
-
-def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """[records] which of these records of the file belong to a random share: decided by seed, the file's identity and the record's number alone."""
-    key0, key1 = (np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE, file))
-    keys = np.empty(len(numbers), np.uint64)
-    hash_positions(key0, key1, np.zeros(len(numbers), np.uint32), 0, np.ascontiguousarray(numbers, np.int64), keys)
-    return (keys >> np.uint64(11)) < np.uint64(round(share * 2**53))
 
 
 def _limited(parts: Iterator[Salvaged], limit: int | None, filters: bool) -> Iterator[Salvaged]:

@@ -23,7 +23,7 @@ from recordmill.records.npy_writer import open_columns
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import pieces
+from recordmill.shards import image_parts, pieces
 
 SCHEMA = Schema((Feature("image", "bytes"), Feature("label", "int64", (), True), Feature("other", "bytes", (), True)))
 
@@ -135,12 +135,54 @@ def test_floating_point_and_another_size_are_named() -> None:
 
 def test_pixels_beyond_bounds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     column = pa.array([encoded((30, 30), seed) for seed in range(4)], pa.large_binary())
-    monkeypatch.setattr(decode_images, "_BATCH_BYTES", 5_000)
-    with pytest.raises(DataError, match="--resize HxW makes them fit"):
-        DecodeImages("x", None, None).convert(column, Feature("x", "bytes"))
     monkeypatch.setattr(decode_images, "MAX_PIXELS", 800)
     _, faults = DecodeImages("x", None, None).convert(column, Feature("x", "bytes"))
     assert len(faults) == 4
+
+
+def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
+    """It is an error, however many rejects are allowed: what is written must not depend on --memory."""
+    into = io.BytesIO()
+    Image.new("RGB", (4000, 4000)).save(into, "PNG")
+    out = write(tmp_path, [encoded((9, 7), 1), encoded((8, 7), 2), into.getvalue()])
+    for number, options in enumerate([{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]):
+        with pytest.raises(DataError, match=r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* --memory 230MiB leaves") as error:
+            read(out, tmp_path / str(number), decode_images="image", features="image", memory="230MiB", max_rejects="50%", **options)
+        assert not (tmp_path / str(number)).exists() or not list((tmp_path / str(number)).glob("*"))
+        assert ("--to arrow" in str(error.value)) == (options["to"] == "parquet")
+        enough = str(error.value).split("; --memory ")[1].split()[0]
+        assert read(out, tmp_path / f"{number} enough", decode_images="image", features="image", memory=enough, **options).written == 3
+
+
+def test_files_depend_neither_on_memory_nor_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are cut by the images alone: some of one image, some of many, bad ones and missing ones in between."""
+    monkeypatch.setattr(image_parts, "_PART_BYTES", 3_000)
+    images: list[bytes | None] = [encoded((5 + 13 * (seed % 7), 4 + seed % 5), seed) for seed in range(60)]
+    images[7], images[20], images[41] = b"no image", None, encoded((9, 9), 5)[:-20]
+    out = write(tmp_path, images)
+    trees = []
+    ways: list[dict[str, Any]] = [{"threads": 1}, {"threads": 4}, {"threads": 4, "memory": "240MiB"}, {"runner": "FnApiRunner"}]
+    for to in ("parquet", "arrow", "npy"):
+        for number, options in enumerate(ways):
+            result = read(out, tmp_path / f"{to}{number}", to=to, decode_images="image", max_rejects=9, resize="4x4" if to == "npy" else None, **options)
+            assert (result.written, result.rejected) == (58, 2)
+            files = sorted(path for path in (tmp_path / f"{to}{number}").rglob("*") if path.is_file())
+            trees.append([(path.relative_to(tmp_path / f"{to}{number}"), path.read_bytes()) for path in files])
+        assert trees[-1] == trees[-2] == trees[-3] == trees[-4]
+    table = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "parquet0").glob("*.parquet"))])
+    for row, image in zip(table["label"].to_pylist(), table["image"], strict=True):
+        expected = images[row]
+        assert image.as_py() == (None if expected is None else plain(expected).tolist())
+
+
+def test_large_images_are_taken_over_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_images, "_BAND_PIXELS", 50)
+    for channels, mode in ((1, "L"), (3, "RGB"), (4, "RGBA")):
+        for size in ((7, 23), (60, 3), (1, 50)):
+            image = encoded(size, 3)
+            column, faults = DecodeImages("x", None, None, channels).convert(pa.array([image], pa.large_binary()), Feature("x", "bytes"))
+            assert not faults
+            assert column.to_pylist()[0] == plain(image, mode).tolist()
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,132 @@
+"""Peak memory of reads, in absolute terms: sets of 1 GiB and 4 GiB under one --memory, and big photos decoded.
+
+    python benchmarks/read_memory.py [--memory 384MiB] [--folder FOLDER] [grow] [photos]
+
+grow: each set to .npy and to Parquet, then how peak and time grew from the one to the other. photos: `read --decode-images` of 1 GiB of pixels, as
+they are to Parquet, and resized to .npy. A peak is the kernel's own figure of a process that does nothing else, interpreter and libraries included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from harness import Measured, machine, run
+
+SHARD_BYTES = 256 << 20
+SIZES = {"1 GiB": 1 << 30, "4 GiB": 4 << 30}
+PHOTO = (3000, 4000)  # rows and columns of pixels: 12 million, as a telephone takes them
+
+
+def read_job(source: str, out: str, memory: str, *options: str) -> Callable[[], object]:
+    """Imports, then the read; options as `name=value`."""
+    import recordmill
+
+    shutil.rmtree(out, ignore_errors=True)
+    named = dict(option.split("=", 1) for option in options)
+    return lambda: recordmill.read(source, out, memory=memory, **named)
+
+
+def make_set(folder: Path, size: int) -> Path:
+    """Shards of records of about 2.4 KB: a number, 12 floats, 2 KiB of bytes that nothing compresses, up to 60 tokens, and a text."""
+    import pyarrow as pa
+
+    from recordmill.records.encode import encode
+    from recordmill.schemas.arrow import to_arrow
+    from recordmill.schemas.feature import Feature, Schema
+
+    if folder.exists():
+        return folder
+    folder.mkdir(parents=True)
+    rows = 8192
+    generator = np.random.default_rng(0)
+    tokens = np.concatenate([[0], np.cumsum(generator.integers(0, 60, rows))])
+    columns = {
+        "id": pa.array(np.arange(rows)),
+        "x": pa.FixedSizeListArray.from_arrays(pa.array(generator.random(12 * rows, np.float32)), 12),
+        "payload": pa.array([generator.bytes(2048) for _ in range(rows)], pa.large_binary()),
+        "tokens": pa.LargeListArray.from_arrays(pa.array(tokens), pa.array(generator.integers(0, 50_000, tokens[-1]))),
+        "text": pa.array([f"record number {number} of a text that repeats" for number in range(rows)], pa.large_string()),
+    }
+    kinds = {"id": ("int64", ()), "x": ("float32", (12,)), "payload": ("bytes", ()), "tokens": ("int64", (None,)), "text": ("string", ())}
+    schema = Schema(tuple(Feature(name, *kind, True) for name, kind in kinds.items()))
+    data = encode(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=to_arrow(schema)), schema).data.tobytes()
+    for number in range(size // SHARD_BYTES):
+        with (folder / f"train-{number:05d}-of-{size // SHARD_BYTES:05d}.tfrecord").open("wb") as file:
+            for _ in range(SHARD_BYTES // len(data)):
+                file.write(data)
+    return folder
+
+
+def make_photos(path: Path, size: int) -> Path:
+    """One file of JPEG photos of PHOTO's size and a little less, each another, whose pixels are `size` bytes together."""
+    from PIL import Image
+
+    import recordmill
+    from recordmill.records.frames import frame
+
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(0)
+    height, width = PHOTO
+    with path.open("wb") as file:
+        for number in range(size // (height * width * 3)):
+            rough = Image.fromarray(generator.integers(0, 256, (60, 80, 3), np.uint8)).resize((width - 8 * (number % 5), height), Image.Resampling.BICUBIC)
+            noise = generator.integers(-6, 7, (rough.height, rough.width, 1))
+            photo = io.BytesIO()
+            Image.fromarray((np.asarray(rough, np.int16) + noise).clip(0, 255).astype(np.uint8)).save(photo, "JPEG", quality=90)
+            record = recordmill.example({"image": photo.getvalue(), "label": number % 7})
+            file.write(frame(np.frombuffer(record, np.uint8), np.array([0, len(record)], np.int64)).data.tobytes())
+    return path
+
+
+def show(name: str, one: Measured) -> None:
+    print(f"{name:44} peak {one.peak >> 20:5} MiB, of them {one.base >> 20:4} MiB before the read, {one.work:6.1f} s", flush=True)
+
+
+def grow(folder: Path, memory: str) -> None:
+    sources = {name: make_set(folder / name.replace(" ", ""), size) for name, size in SIZES.items()}
+    print(f"\n--memory {memory}")
+    for to in ("npy", "parquet"):
+        found = {}
+        for name, source in sources.items():
+            found[name] = run("read_memory:read_job", str(source), str(folder / "out"), memory, f"to={to}")
+            show(f"{name} to {to}", found[name])
+            shutil.rmtree(folder / "out")
+        small, large = found.values()
+        print(f"{'':44} peak {large.peak / small.peak - 1:+.1%}, time {large.work / small.work:.2f}x")
+
+
+def photos(folder: Path) -> None:
+    """Parquet takes 36 bytes to write a byte of one record's list, so a photo of 36 MB in lists needs the default --memory."""
+    source = make_photos(folder / "photos.tfrecord", 1 << 30)
+    print(f"\n{PHOTO[1]} x {PHOTO[0]} pixels each, {source.stat().st_size >> 20} MiB encoded, 1 GiB decoded")
+    for memory, options in (("256MiB", ("to=npy", "resize=224x224")), ("320MiB", ("to=arrow",)), ("2GiB", ("to=parquet",))):
+        one = run("read_memory:read_job", str(source), str(folder / "out"), memory, "decode_images=image", *options)
+        show(f"--memory {memory} {' '.join(options)}", one)
+        shutil.rmtree(folder / "out")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=("grow", "photos"), metavar="CASE", help="grow, photos")
+    parser.add_argument("--memory", default="384MiB")
+    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks-memory"))
+    args = parser.parse_args()
+    folder = Path(args.folder)
+    print(machine())
+    if "grow" in args.cases:
+        grow(folder, args.memory)
+    if "photos" in args.cases:
+        photos(folder)
+
+
+if __name__ == "__main__":
+    main()
