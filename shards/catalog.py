@@ -141,9 +141,14 @@ def of_files(inputs: Iterable[str]) -> Catalog:
         raise DataError(f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs))
     notes = list(listing.notes)
     if left_out:
-        shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
-        notes.append(f"left out what is no TFRecord ({len(left_out)}): {shown}")
+        notes.append(f"left out what is no TFRecord ({len(left_out)}): {_shown(left_out)}")
+    if empty := [file.name for file in files if file.stat.size_bytes == 0]:  # a shard without records, or one whose copying failed: nothing tells them apart
+        notes.append(f"no byte, and so no record, is in {_shown(empty)} ({len(empty)})")
     return Catalog(tuple(files), notes=tuple(notes))
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def split_of(name: str) -> str:

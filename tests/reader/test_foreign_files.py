@@ -53,6 +53,15 @@ def test_several_files_and_an_inferred_schema(tmp_path: Path) -> None:
     assert open([tmp_path / "p1.tfrecord", tmp_path / "p0.tfrecord"]).to_table()["id"].to_pylist() == [*range(10, 20), *range(10)]
 
 
+def test_empty_files_are_said(tmp_path: Path) -> None:
+    plain_file(tmp_path / "a.tfrecord", 3)
+    for name in ("b.tfrecord", "_SUCCESS"):
+        (tmp_path / name).touch()
+    ds = open(tmp_path)
+    assert len(ds) == 3
+    assert ds.catalog.notes == ("ignored 1 marker: _SUCCESS", "no byte, and so no record, is in b.tfrecord (1)")
+
+
 def test_splits_by_name(tmp_path: Path) -> None:
     plain_file(tmp_path / "train-00000-of-00001.tfrecord", 5)
     plain_file(tmp_path / "mnist-test.tfrecord-00000-of-00001", 3)
