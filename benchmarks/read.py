@@ -1,8 +1,8 @@
-"""Read 1,000,000 records of 12 features back to Parquet and to NumPy files, beside what people use today.
+"""Read records back, beside what people use today: 1,000,000 of 12 features to Parquet and to NumPy files, and 20,000 raw tensors to NumPy files.
 
-    python benchmarks/read.py [--rounds 3] [--folder FOLDER]
+    python benchmarks/read.py [--rounds 3] [--folder FOLDER] [table] [tensors]
 
-The data set is what `benchmarks/build.py csv` builds; it is made first if it is not there.
+The data sets are made first if they are not there: that of `table` is what `benchmarks/build.py csv` builds.
 """
 
 from __future__ import annotations
@@ -13,34 +13,63 @@ import tempfile
 
 from harness import compare, machine
 from make_csv import write_csv
+from read_jobs import TENSOR, make_tensors
+
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.tfmd import to_pbtxt
 
 TUTORIAL_ROWS = 20_000
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
-    args = parser.parse_args()
-    source = os.path.join(args.folder, f"shards-{args.rows}")
+def table(folder: str, rows: int, rounds: int) -> None:
+    source = os.path.join(folder, f"shards-{rows}")
     if not os.path.exists(source):
         import recordmill
 
-        csv_path = os.path.join(args.folder, f"{args.rows}.csv")
-        os.makedirs(args.folder, exist_ok=True)
+        csv_path = os.path.join(folder, f"{rows}.csv")
+        os.makedirs(folder, exist_ok=True)
         if not os.path.exists(csv_path):
-            write_csv(csv_path, args.rows)
+            write_csv(csv_path, rows)
         recordmill.build(csv_path, source, kind="csv", num_shards=16)
-    print(machine())
     for to in ("parquet", "npy"):
-        print(f"\n{args.rows:,} records to {to}; the tutorial loop reads {TUTORIAL_ROWS:,} of them only, so multiply its time by {args.rows / TUTORIAL_ROWS:g}")
-        jobs = {"recordmill": ("read_jobs:recordmill", source, os.path.join(args.folder, "table"), to)}
-        jobs["tf.data, parse_example in batches"] = ("read_jobs:tf_data", source, os.path.join(args.folder, "table-tf"), to)
+        print(f"\n{rows:,} records to {to}; the tutorial loop reads {TUTORIAL_ROWS:,} of them only, so multiply its time by {rows / TUTORIAL_ROWS:g}")
+        jobs = {"recordmill": ("read_jobs:recordmill", source, os.path.join(folder, "table"), to)}
+        jobs["tf.data, parse_example in batches"] = ("read_jobs:tf_data", source, os.path.join(folder, "table-tf"), to)
         if to == "parquet":
-            jobs["tfx-bsl in Beam"] = ("read_jobs:tfx_bsl_beam", source, os.path.join(args.folder, "table-bsl"), to)
-            jobs["tutorial loop (20,000 records)"] = ("read_jobs:tutorial", source, os.path.join(args.folder, "table-loop"), to)
-        compare(jobs, args.rounds, slow=("tutorial loop (20,000 records)", "tfx-bsl in Beam"))
+            jobs["tfx-bsl in Beam"] = ("read_jobs:tfx_bsl_beam", source, os.path.join(folder, "table-bsl"), to)
+            jobs["tutorial loop (20,000 records)"] = ("read_jobs:tutorial", source, os.path.join(folder, "table-loop"), to)
+        compare(jobs, rounds, slow=("tutorial loop (20,000 records)", "tfx-bsl in Beam"))
+
+
+def tensors(folder: str, records: int, rounds: int) -> None:
+    source, schema, out = os.path.join(folder, f"tensors-{records}.tfrecord"), os.path.join(folder, "tensors.schema.pbtxt"), os.path.join(folder, "arrays")
+    if not os.path.exists(source):
+        make_tensors(source, records)
+    with open(schema, "w", encoding="utf-8") as file:
+        file.write(to_pbtxt(Schema((Feature("image", "bytes", (), True), Feature("label", "int64", (), True)))))
+    print(f"\n{records:,} float32 tensors of {TENSOR}, {os.stat(source).st_size >> 20} MiB, to npy")
+    jobs = {
+        "read, check CRC, write once": ("read_jobs:tensors_limit", source, out),
+        "recordmill --decode-raw --schema": ("read_jobs:tensors_recordmill", source, out, schema),
+        "recordmill --decode-raw (schema inferred)": ("read_jobs:tensors_recordmill", source, out),
+        "tf.data, parse_example in batches": ("read_jobs:tensors_tf_data", source, out),
+    }
+    compare(jobs, rounds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=("table", "tensors"), metavar="CASE", help="table, tensors")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--tensors", type=int, default=20_000)
+    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
+    args = parser.parse_args()
+    print(machine())
+    if "table" in args.cases:
+        table(args.folder, args.rows, args.rounds)
+    if "tensors" in args.cases:
+        tensors(args.folder, args.tensors, args.rounds)
 
 
 if __name__ == "__main__":

@@ -116,3 +116,95 @@ def tfx_bsl_beam(source: str, out: str, to: str) -> Work:
             _ = pipeline | pattern.BeamSource(batch_size=50_000) | beam.Map(write)
 
     return work
+
+
+TENSOR = (64, 64, 3)  # float32 values of a record of `make_tensors`: 49,152 bytes
+
+
+def make_tensors(path: str, records: int) -> None:
+    """One file of Examples: a tensor as its memory, and a label."""
+    import numpy as np
+
+    import recordmill
+    from recordmill.records.frames import frame
+
+    generator = np.random.default_rng(0)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        for number in range(records):
+            record = recordmill.example({"image": generator.random(TENSOR, np.float32).tobytes(), "label": number % 10})
+            file.write(frame(np.frombuffer(record, np.uint8), np.array([0, len(record)], np.int64)).data.tobytes())
+
+
+def tensors_recordmill(source: str, out: str, schema: str = "") -> Work:
+    """`read --to npy --decode-raw`; schema: a file, or nothing to have it inferred."""
+    import recordmill
+
+    options = {"to": "npy", "decode_raw": "image=float32[64,64,3]", "schema": schema or None}
+    shutil.rmtree(out, ignore_errors=True)
+    recordmill.read(source, out, limit=10, **options)
+    shutil.rmtree(out)
+    return lambda: recordmill.read(source, out, **options)
+
+
+def tensors_tf_data(source: str, out: str) -> Work:
+    """tf.data in batches, decode_raw, and a memory map of the known size, flushed as recordmill's files are."""
+    import numpy as np
+    import tensorflow as tf
+
+    spec = {"image": tf.io.FixedLenFeature((), tf.string), "label": tf.io.FixedLenFeature((), tf.int64)}
+
+    def parse(records: Any) -> Any:
+        found = tf.io.parse_example(records, spec)
+        return tf.io.decode_raw(found["image"], tf.float32), found["label"]
+
+    def work() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        os.makedirs(out)
+        rows = sum(1 for _ in tf.data.TFRecordDataset(source))
+        images = np.lib.format.open_memmap(f"{out}/image.npy", "w+", np.float32, (rows, *TENSOR))
+        labels = np.empty(rows, np.int64)
+        at = 0
+        for batch, label in tf.data.TFRecordDataset(source).batch(256).map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2).as_numpy_iterator():
+            images[at : at + len(batch)] = batch.reshape(-1, *TENSOR)
+            labels[at : at + len(batch)] = label
+            at += len(batch)
+        images.flush()
+        np.save(f"{out}/label.npy", labels)
+
+    return work
+
+
+def tensors_limit(source: str, out: str) -> Work:
+    """What must be done at least: read each byte, check both CRCs of each record, write each tensor once from where it lies, flush."""
+    import numpy as np
+
+    from recordmill.records.frames import HEADER_BYTES, scan
+    from recordmill.records.npy_file import npy_header
+
+    size = int(np.prod(TENSOR)) * 4
+    scan(np.empty(0, np.uint8), source=source)  # compiled code comes from the cache
+
+    def work() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        os.makedirs(out)
+        block = np.empty(8 << 20, np.uint8)
+        at = rows = 0
+        with open(source, "rb", buffering=0) as file, open(f"{out}/image.npy", "wb", buffering=0) as target:
+            target.write(bytes(128))
+            while count := os.preadv(file.fileno(), [block], at):
+                frames, used = scan(block[:count], source=source, final=at + count == os.fstat(file.fileno()).st_size)
+                begins = frames.starts + HEADER_BYTES + payload_at(block[frames.starts[0] + HEADER_BYTES :], size)
+                for first in range(0, len(frames), 512):  # as many as the system takes in one call
+                    os.writev(target.fileno(), [block[begin : begin + size] for begin in begins[first : first + 512].tolist()])
+                at, rows = at + used, rows + len(frames)
+            os.fsync(target.fileno())
+            os.pwrite(target.fileno(), npy_header(np.dtype(np.float32), (rows, *TENSOR), 128), 0)
+
+    return work
+
+
+def payload_at(record: Any, size: int) -> int:
+    """Where the tensor of a record of `make_tensors` begins: behind its own length, which is written as protobuf writes numbers."""
+    length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14])
+    return record[:200].tobytes().index(b"\x0a" + length) + 1 + len(length)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.schemas.errors import DataError, UsageError
+from recordmill.schemas.room import room
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -53,7 +54,7 @@ def stat(path: str) -> Stat:
 
 
 def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
-    """Bytes [start, stop) of the file, up to its end if stop is None or beyond it.
+    """Bytes [start, stop) of the file, up to its end if stop is None or beyond it, in memory that is used again (`schemas.room`).
 
     Raises:
         OSError: as the operating system says it.
@@ -62,7 +63,7 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
     try:
         size = os.fstat(descriptor).st_size
         stop = size if stop is None else min(stop, size)
-        return _fill(descriptor, np.empty(max(stop - start, 0), np.uint8), start)
+        return _fill(descriptor, room(max(stop - start, 0), np.uint8), start)
     finally:
         os.close(descriptor)
 
