@@ -183,7 +183,7 @@ def tensors_limit(source: str, out: str) -> Work:
     from recordmill.records.npy_file import npy_header
 
     size = int(np.prod(TENSOR)) * 4
-    scan(np.empty(0, np.uint8), source=source)  # compiled code comes from the cache
+    scan(np.empty(0, np.uint8), source=source, final=True)  # compiled code comes from the cache
 
     def work() -> None:
         shutil.rmtree(out, ignore_errors=True)
