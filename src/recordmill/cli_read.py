@@ -33,12 +33,14 @@ formats:
            Names that lead out of the folder or that no system takes become the number; a name that is taken gets the number added. Both are counted
 
 --where is evaluated by DuckDB on the features as they are stored, before conversions, and may name features that --features leaves out;
-a name such as image/height stands in double quotes. From Python a pyarrow.compute expression serves as well, without DuckDB.
+a name such as image/height stands in double quotes. A record's own values decide: random(), now() and queries inside it are refused.
+From Python a pyarrow.compute expression serves as well, without DuckDB.
 
 conversions:
   --decode-images --resize 224x224        JPEG, PNG, GIF, BMP, WebP and TIFF, the first frame, without applying an EXIF rotation; the INPUTs stand before it.
                                           Without --resize images of one size are [height, width, channels]; of several sizes lists of rows of pixels
-                                          in Parquet and Arrow, and an error in NumPy. 16 bits are cut to the upper 8. At most 67 million pixels each
+                                          in Parquet and Arrow, and an error in NumPy. 16 bits are cut to the upper 8. At most 67 million pixels each,
+                                          and as large as --memory can hold: 12 bytes a pixel, in lists in Parquet 36 a value
   --decode-raw depth=float32[256,256]     little-endian, row-major (as tf.io.decode_raw); depth=>float32[256,256] is big-endian;
                                           points=float32[-1,3] takes any number of points
   --decode-tensor embedding               dtype and shape are those of the first record, which all others must have;
