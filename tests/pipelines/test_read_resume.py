@@ -3,63 +3,26 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from killed_read import CHILD, UNITS, check_goes_on, killed, make_inputs, run_of, tree, undisturbed
 from made_data_set import FOLDER, mixed_rows, write_data_set
 
-from recordmill.pipelines.read import ReadResult, read
+from recordmill.pipelines.read import read
 from recordmill.schemas.errors import RecordmillError, UsageError
 from recordmill.schemas.progress import Progress
-from recordmill.shards import pieces, read_resume
+from recordmill.shards import pieces
 from recordmill.shards.read_notes import fingerprint_of, noted_in
 from recordmill.shards.run_folder import RunFolder
-
-ROWS = {"train": mixed_rows(600), "test": mixed_rows(90, 600)}
-UNITS = {"file_size": 20_000, "threads": 2}  # some 14 units
-
-_CHILD = """
-import json, os, sys
-from recordmill.shards import pieces, read_commit, read_job, read_notes, read_units
-pieces.cut.__defaults__ = (5_000,)
-when, count = sys.argv[1].split(":")
-left = int(count)
-def kill_behind(module, name, of=lambda *args: True):
-    inner = getattr(module, name)
-    def outer(*args, **named):
-        global left
-        result = inner(*args, **named)
-        left -= of(*args)
-        if left == 0:
-            os.kill(os.getpid(), 9)
-        return result
-    setattr(module, name, outer)
-if when == "note":
-    kill_behind(read_notes.Notes, "save")
-elif when == "commit":
-    if left:
-        kill_behind(os, "rename", lambda path, to: "_run-" in str(path) and "_run-" not in str(to))
-    else:
-        read_commit.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
-elif when == "size":
-    import resource
-    resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
-elif when == "sync":
-    kill_behind(read_units, "sync_file")
-    kill_behind(read_job, "sync_file")
-from recordmill.pipelines.read import read
-read(json.loads(sys.argv[2]), sys.argv[3], **json.loads(sys.argv[4]))
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -69,66 +32,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The same records as a data set, as one of gzip shards, as files of others, as their gzip streams, and with a damaged record in every file."""
-    root = tmp_path_factory.mktemp("inputs")
-    plain = write_data_set(root / "plain", ROWS, shards=6)
-    write_data_set(root / "gzip", ROWS, shards=6, compression="gzip")
-    for folder in ("foreign", "streams", "damaged"):
-        (root / folder).mkdir()
-    for path in sorted((plain / FOLDER).glob("*.tfrecord")):
-        data = path.read_bytes()
-        (root / "foreign" / path.name).write_bytes(data)
-        (root / "streams" / f"{path.name}.gz").write_bytes(gzip.compress(data, mtime=0))
-        broken = bytearray(data)
-        broken[len(data) // 2] ^= 1
-        (root / "damaged" / path.name).write_bytes(broken)
-    return {path.name: str(path) for path in root.iterdir()}
-
-
-def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A read in a process of its own that is killed when so many notes are written, or so many outputs renamed."""
-    command = [sys.executable, "-c", _CHILD, when, json.dumps(source), str(out), json.dumps({**UNITS, **options})]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def run_of(out: Path) -> Path:
-    (run,) = out.glob("_run-*")
-    return run
-
-
-def records_noted_in(run: Path) -> int:
-    """How many records the notes of a dead read speak of: those of each job's last unit that has all before it."""
-    by_job: dict[str, list[dict[str, Any]]] = {}
-    for path in noted_in(run):
-        by_job.setdefault(path.name.split(".")[0], []).append(json.loads(path.read_text()))
-    return sum(notes[-1]["read"] for notes in by_job.values())
-
-
-def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
-    """The same read without any notes, into `whole` beside out."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(read_resume, "is_noted", lambda plan: False)
-        return read(source, out.with_name("whole"), **{**UNITS, **options})
-
-
-def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
-    """Go on with the read that was killed in `out`: the rest alone is read, and all files are those of an undisturbed read."""
-    before = records_noted_in(run_of(out))
-    count = len(noted_in(run_of(out)))
-    progress = Progress()
-    result = read(source, out, progress=progress, **{**UNITS, **options})
-    whole = undisturbed(source, out, **options)
-    assert f"going on from an earlier read: {count} of" in result.notes[-1]
-    assert before > 0
-    assert progress.records == whole.read - before
-    assert (result.read, result.records, result.rejected, result.filtered) == (whole.read, whole.records, whole.rejected, whole.filtered)
-    assert result.reject_reasons == whole.reject_reasons
-    assert tree(out) == tree(out.with_name("whole"))
-    return result
+    return make_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 _CASES: list[tuple[str, dict[str, Any]]] = [
@@ -348,7 +252,7 @@ def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(inputs: dict[str, 
 def test_two_processes_at_once(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     killed("note:3", inputs["plain"], out, to="npy")
-    command = [sys.executable, "-c", _CHILD, "never:0", json.dumps(inputs["plain"]), str(out), json.dumps({**UNITS, "to": "npy"})]
+    command = [sys.executable, "-c", CHILD, "never:0", json.dumps(inputs["plain"]), str(out), json.dumps({**UNITS, "to": "npy"})]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     errors = [process.communicate()[1] for process in processes]
     codes = [process.returncode for process in processes]
@@ -357,87 +261,6 @@ def test_two_processes_at_once(inputs: dict[str, Any], tmp_path: Path) -> None:
         assert code == 0 or "another read wrote its result" in error or "already holds the result" in error
     undisturbed(inputs["plain"], out, to="npy")
     assert tree(out) == tree(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("to", ["npy", "jsonl"])
-def test_a_full_disk_keeps_what_is_finished_and_says_so(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
-    out = tmp_path / "out"
-    options = {"to": to, "file_size": 20_000 if to == "npy" else 40_000}
-    sizes = [path.stat().st_size for path in read(inputs["plain"], tmp_path / "sizes", **{**UNITS, **options}).out.rglob("*") if path.is_file()]
-    limit = max(sizes) - (2_000 if to == "npy" else 200)
-    ended = killed(f"size:{limit}", inputs["plain"], out, **options)
-    assert ended.returncode == 1
-    assert f"kept: the same command goes on from there; to drop them, remove {run_of(out)}" in ended.stderr
-    assert "File too large" in ended.stderr
-    check_goes_on(inputs["plain"], out, **options)
-
-
-def test_a_full_disk_before_anything_is_finished_leaves_nothing(inputs: dict[str, Any], tmp_path: Path) -> None:
-    ended = killed("size:300", inputs["plain"], tmp_path / "out", to="npy")
-    assert ended.returncode == 1
-    assert "File too large" in ended.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def _files(root: Path, inputs: dict[str, Any], times: int) -> list[str]:
-    """Many small files, each of them a unit of its own where --file-size is 1."""
-    root.mkdir()
-    shards = sorted(Path(inputs["foreign"]).glob("train-*"))
-    for number, path in zip(range(times), itertools.cycle(shards), strict=False):
-        os.link(path, root / f"{number:04d}.tfrecord")
-    return [str(root)]
-
-
-@pytest.mark.parametrize(("to", "stop"), [("parquet", signal.SIGKILL), ("parquet", signal.SIGTERM), ("npy", signal.SIGKILL), ("npy", signal.SIGINT)])
-def test_the_command_line_is_stopped_and_given_again(inputs: dict[str, Any], tmp_path: Path, to: str, stop: signal.Signals) -> None:
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "recordmill", "read", *_files(tmp_path / "in", inputs, 30), "--to", to, "--file-size", "1", "--features", "id,tokens"]
-    process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (runs := list(out.glob("_run-*"))) or len(noted_in(runs[0])) < 5:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    process.send_signal(stop)
-    error = process.communicate(timeout=60)[1]
-    assert process.returncode == (-9 if stop == signal.SIGKILL else 130)
-    run = run_of(out)
-    count = len(noted_in(run))
-    assert 5 <= count < 30
-    if stop != signal.SIGKILL:
-        assert f"recordmill: error: stopped; {count} finished parts are kept: the same command goes on from there; to drop them, remove {run}" in error
-    for folder in (out, tmp_path / "whole"):
-        ended = subprocess.run([*command, "--out", str(folder)], check=True, capture_output=True, text=True)
-        assert (f"going on from an earlier read: {count} of 30 parts were finished" in ended.stderr) == (folder == out)
-        assert (f"note: going on from an earlier read: {count} of 30" in ended.stdout) == (folder == out)
-    assert tree(out) == tree(tmp_path / "whole")
-
-
-def test_stopping_one_of_two_splits_does_not_wait_for_the_other(inputs: dict[str, Any], tmp_path: Path) -> None:
-    """Ctrl-C reaches the threads that write the splits at once; else it would take as long as the read."""
-    source = f"""
-import sys, time
-import recordmill.shards.read_units as units
-inner = units.read_parts
-def slow(*args):
-    for part in inner(*args):
-        print("part", flush=True)
-        time.sleep(0.3)
-        yield part
-units.read_parts = slow
-from recordmill.shards import pieces
-pieces.cut.__defaults__ = (500,)
-from recordmill.pipelines.read import read
-read({inputs["plain"]!r}, {str(tmp_path / "out")!r}, to="npy", features="id", file_size=1000, threads=4)
-"""
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for _ in range(6):
-        assert process.stdout.readline() == "part\n"
-    process.send_signal(signal.SIGINT)
-    rest, error = process.communicate(timeout=60)
-    assert "stopped; " in error
-    assert rest.count("part") < 20  # of some 300
 
 
 def test_a_small_read_writes_no_notes(inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,116 @@
+"""Reads that are killed for real, in processes of their own, and what they must end with when they are called again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_data_set import FOLDER, mixed_rows, write_data_set
+
+from recordmill.pipelines.read import ReadResult, read
+from recordmill.schemas.progress import Progress
+from recordmill.shards import read_resume
+from recordmill.shards.read_notes import noted_in
+
+ROWS = {"train": mixed_rows(600), "test": mixed_rows(90, 600)}
+UNITS = {"file_size": 20_000, "threads": 2}  # some 14 units
+
+CHILD = """
+import json, os, sys
+from recordmill.shards import pieces, read_commit, read_job, read_notes, read_units
+pieces.cut.__defaults__ = (5_000,)
+when, count = sys.argv[1].split(":")
+left = int(count)
+def kill_behind(module, name, of=lambda *args: True):
+    inner = getattr(module, name)
+    def outer(*args, **named):
+        global left
+        result = inner(*args, **named)
+        left -= of(*args)
+        if left == 0:
+            os.kill(os.getpid(), 9)
+        return result
+    setattr(module, name, outer)
+if when == "note":
+    kill_behind(read_notes.Notes, "save")
+elif when == "commit":
+    if left:
+        kill_behind(os, "rename", lambda path, to: "_run-" in str(path) and "_run-" not in str(to))
+    else:
+        read_commit.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
+elif when == "size":
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
+elif when == "sync":
+    kill_behind(read_units, "sync_file")
+    kill_behind(read_job, "sync_file")
+from recordmill.pipelines.read import read
+read(json.loads(sys.argv[2]), sys.argv[3], **json.loads(sys.argv[4]))
+"""
+
+
+def make_inputs(root: Path) -> dict[str, Any]:
+    """The same records as a data set, as one of gzip shards, as files of others, as their gzip streams, and with a damaged record in every file."""
+    plain = write_data_set(root / "plain", ROWS, shards=6)
+    write_data_set(root / "gzip", ROWS, shards=6, compression="gzip")
+    for folder in ("foreign", "streams", "damaged"):
+        (root / folder).mkdir()
+    for path in sorted((plain / FOLDER).glob("*.tfrecord")):
+        data = path.read_bytes()
+        (root / "foreign" / path.name).write_bytes(data)
+        (root / "streams" / f"{path.name}.gz").write_bytes(gzip.compress(data, mtime=0))
+        broken = bytearray(data)
+        broken[len(data) // 2] ^= 1
+        (root / "damaged" / path.name).write_bytes(broken)
+    return {path.name: str(path) for path in root.iterdir()}
+
+
+def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A read in a process of its own that is killed when so many notes are written, or so many outputs renamed."""
+    command = [sys.executable, "-c", CHILD, when, json.dumps(source), str(out), json.dumps({**UNITS, **options})]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def run_of(out: Path) -> Path:
+    (run,) = out.glob("_run-*")
+    return run
+
+
+def records_noted_in(run: Path) -> int:
+    """How many records the notes of a dead read speak of: those of each job's last unit that has all before it."""
+    by_job: dict[str, list[dict[str, Any]]] = {}
+    for path in noted_in(run):
+        by_job.setdefault(path.name.split(".")[0], []).append(json.loads(path.read_text()))
+    return sum(notes[-1]["read"] for notes in by_job.values())
+
+
+def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
+    """The same read without any notes, into `whole` beside out."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(read_resume, "is_noted", lambda plan: False)
+        return read(source, out.with_name("whole"), **{**UNITS, **options})
+
+
+def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
+    """Go on with the read that was killed in `out`: the rest alone is read, and all files are those of an undisturbed read."""
+    before = records_noted_in(run_of(out))
+    count = len(noted_in(run_of(out)))
+    progress = Progress()
+    result = read(source, out, progress=progress, **{**UNITS, **options})
+    whole = undisturbed(source, out, **options)
+    assert f"going on from an earlier read: {count} of" in result.notes[-1]
+    assert before > 0
+    assert progress.records == whole.read - before
+    assert (result.read, result.records, result.rejected, result.filtered) == (whole.read, whole.records, whole.rejected, whole.filtered)
+    assert result.reject_reasons == whole.reject_reasons
+    assert tree(out) == tree(out.with_name("whole"))
+    return result
