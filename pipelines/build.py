@@ -165,10 +165,9 @@ def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> No
         from recordmill.transforms.stages import IngestGroups, ShardRuns
 
         groups = range(len(plan.groups))
-        plan_path = pipeline | "Plan" >> beam.Create([path])
         packs = pipeline | "Groups" >> beam.Create([tuple(groups)] if local else [(group,) for group in groups])
-        ingested = packs | "Ingest" >> IngestGroups(plan_path)
-        _ = ingested | "Shard" >> ShardRuns(plan_path, packs=1 if local else 1 << 16)
+        ingested = packs | "Ingest" >> IngestGroups(path)
+        _ = ingested | "Shard" >> ShardRuns(path, packs=1 if local else 1 << 16)
 
     run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress)
 

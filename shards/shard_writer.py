@@ -35,8 +35,24 @@ class WrittenShard:
     info: ShardInfo
 
 
-def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block], memory_bytes: int, progress: Progress) -> WrittenShard:
-    """Write the shard and its index under their names in folder, replacing what an earlier attempt left there.
+@dataclass(frozen=True)
+class UnsyncedShard:
+    """A shard that is written but perhaps not on disk yet; files: its files' temporary names and their own, the shard last."""
+
+    shard: WrittenShard
+    files: tuple[tuple[Path, Path], ...]
+
+    def settle(self) -> WrittenShard:
+        """Wait until the disk has it, and give the files their names, replacing what an earlier attempt left there."""
+        for temporary, _ in self.files:
+            sync_file(temporary)
+        for temporary, path in self.files:
+            os.replace(temporary, path)
+        return self.shard
+
+
+def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block], memory_bytes: int, progress: Progress) -> UnsyncedShard:
+    """Write the shard and its index into folder.
 
     Memory: about memory_bytes, or twice the largest record if that is more.
 
@@ -45,6 +61,7 @@ def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block]
     """
     attempt = uuid.uuid4().hex
     temporary, temporary_index = folder / f".{attempt}.tmp", folder / INDEX_FOLDER / f".{attempt}.npy"
+    files = [(temporary_index, folder / INDEX_FOLDER / name.index_name)]
     index = NpyFile(temporary_index, INDEX_DTYPE)
     total, framed = 0, 0
     with create_file(temporary) as file:
@@ -56,19 +73,15 @@ def write_shard(folder: Path, name: ShardName, cut: Cut, blocks: Sequence[Block]
             total = add_sums(total, record_sum(keys, frames.crcs))
             progress.advance(len(frames))
         members = output.close()
-        os.fsync(file.fileno())
     index.close()
-    sync_file(temporary_index)
-    os.replace(temporary_index, folder / INDEX_FOLDER / name.index_name)
     if members is not None:
         temporary_members = folder / INDEX_FOLDER / f".{attempt}.members.npy"
         table = NpyFile(temporary_members, MEMBERS_DTYPE)
         table.append(members)
         table.close()
-        sync_file(temporary_members)
-        os.replace(temporary_members, folder / INDEX_FOLDER / name.members_name)
-    os.replace(temporary, folder / str(name))
-    return WrittenShard(cut.split, cut.index, ShardInfo(str(name), index.rows, output.bytes, framed, output.sha256, f"{total:016x}"))
+        files.append((temporary_members, folder / INDEX_FOLDER / name.members_name))
+    info = ShardInfo(str(name), index.rows, output.bytes, framed, output.sha256, f"{total:016x}")
+    return UnsyncedShard(WrittenShard(cut.split, cut.index, info), (*files, (temporary, folder / str(name))))
 
 
 def _stoppable(rounds: Iterator[Merged], progress: Progress) -> Iterator[Merged]:

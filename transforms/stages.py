@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton
@@ -23,9 +24,16 @@ from recordmill.shards.ingest import Ingested, ingest
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.names import ShardName
 from recordmill.shards.run_file import Histogram
-from recordmill.shards.shard_writer import WrittenShard, write_shard
+from recordmill.shards.shard_writer import UnsyncedShard, WrittenShard, write_shard
+
+_SYNCING = 4  # threads that only wait for the disk, so that the others need not
 
 PlanPath = str  # where the BuildPlan is pickled; workers load it once
+
+
+def _given(plan: PlanPath | beam.PCollection) -> Any:
+    """The path as the functions of a stage get it: as it is, or as a side input where it is known only when the pipeline runs."""
+    return plan if isinstance(plan, str) else AsSingleton(plan)
 
 
 class _Reported:
@@ -54,13 +62,13 @@ def ingest_pack(groups: Iterable[int], plan_path: PlanPath) -> Iterator[Ingested
 class IngestGroups(beam.PTransform):
     """Packs of group numbers to what each became: runs on disk, and accounts.
 
-    plan: a PCollection with the one path of the pickled plan.
+    plan: the path of the pickled plan, or a PCollection with it.
     """
 
-    plan: beam.PCollection
+    plan: PlanPath | beam.PCollection
 
     def expand(self, packs: beam.PCollection) -> beam.PCollection:  # (group, ...) -> Ingested
-        return packs | beam.FlatMap(ingest_pack, AsSingleton(self.plan))
+        return packs | beam.FlatMap(ingest_pack, _given(self.plan))
 
 
 class _MergeHistograms(beam.CombineFn):
@@ -104,23 +112,23 @@ def cut_run(ingested: Ingested, cuts: list[Cut], plan_path: PlanPath, packs: int
 
 
 def write_pack(pack: tuple[int, Iterable[tuple[int, Block]]], cuts: list[Cut], plan_path: PlanPath) -> Iterator[WrittenShard]:
-    """The shards of a pack, each merged from its blocks, on the plan's threads."""
+    """The shards of a pack, each merged from its blocks, on the plan's threads; others wait for the disk."""
     plan = load_plan(plan_path)
     progress = progress_of(plan.folder)
     blocks: dict[int, list[Block]] = {}
     for ordinal, block in pack[1]:
         blocks.setdefault(ordinal, []).append(block)
 
-    def write(ordinal: int) -> WrittenShard:
+    def write(ordinal: int) -> UnsyncedShard:
         cut = cuts[ordinal]
         name = ShardName(plan.splits[cut.split], cut.index, cut.of, plan.compression)
         return write_shard(Path(plan.folder, "data"), name, cut, blocks[ordinal], plan.arena_bytes, progress)
 
     with _Reported(plan):
-        yield from thread_map(write, sorted(blocks), plan.threads)
+        yield from thread_map(UnsyncedShard.settle, thread_map(write, sorted(blocks), plan.threads), _SYNCING)
 
 
-def finish_build(_: None, ingested: Iterable[Ingested], shards: Iterable[WrittenShard], plan_path: PlanPath) -> Manifest:
+def finish_build(_: list[Cut], ingested: Iterable[Ingested], shards: Iterable[WrittenShard], plan_path: PlanPath) -> Manifest:
     """Reconcile and commit."""
     plan = load_plan(plan_path)
     with _Reported(plan):
@@ -132,15 +140,15 @@ def finish_build(_: None, ingested: Iterable[Ingested], shards: Iterable[Written
 class ShardRuns(beam.PTransform):
     """Runs, wherever they came from, to a committed data set: footers decide the cuts, blocks travel to their shards, shards are merged.
 
-    plan: a PCollection with the one path of the pickled plan. packs: over how many elements the shards are spread (1 on one machine).
+    plan: the path of the pickled plan, or a PCollection with it. packs: over how many elements the shards are spread (1 on one machine).
     Gives a PCollection with the one Manifest.
     """
 
-    plan: beam.PCollection
+    plan: PlanPath | beam.PCollection
     packs: int = 1
 
     def expand(self, ingested: beam.PCollection) -> beam.PCollection:  # Ingested -> Manifest
-        plan = AsSingleton(self.plan)
+        plan = _given(self.plan)
         # From here on only footers travel: kilobytes a run. They add up to one histogram, which fixes every cut.
         cuts = (
             ingested
@@ -156,7 +164,8 @@ class ShardRuns(beam.PTransform):
             | "WriteShards" >> beam.FlatMap(write_pack, AsSingleton(cuts), plan)
         )
         accounts = ingested | "Accounts" >> beam.Map(_without_footers)
-        return ingested.pipeline | "Once" >> beam.Create([None]) | "Finish" >> beam.Map(finish_build, AsIter(accounts), AsIter(shards), plan)
+        # The cuts are one element, also of no records: with it the last step runs once, when what it looks at is there.
+        return cuts | "Finish" >> beam.Map(finish_build, AsIter(accounts), AsIter(shards), plan)
 
 
 def _without_footers(ingested: Ingested) -> Ingested:
