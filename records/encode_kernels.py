@@ -1,7 +1,7 @@
 """The encoder's compiled code: a plan (one row of numbers per entry of the Example's map) and sizes, to the bytes of framed records.
 
 An entry of the map is `0A entry_length | 0A name_length name 12 | feature_length kind_tag list_length | list`; the middle part
-is constant for a column and is called its key. Copies go in 16-byte chunks and numbers in 8-byte words, so up to 15 bytes behind an entry may be
+is constant for a column and is called its key. Copies and lists of numbers go in 16-byte chunks, so up to 15 bytes behind an entry may be
 overwritten: there stand later entries of the same record, or the 16 bytes of its CRC and the next record's header, all written later.
 """
 
@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from recordmill.records.frames import put_frame
 from recordmill.records.memory import (
-    SCRATCH_BYTES,
     address,
     copy,
     copy_chunks,
@@ -20,13 +19,12 @@ from recordmill.records.memory import (
     load32,
     load64,
     put_varint,
-    put_varints,
     store8,
     store32,
     store64,
     varint_bytes,
-    varints_bytes,
 )
+from recordmill.records.packing import SCRATCH_BYTES, put_varints, varints_bytes
 from recordmill.schemas.kernels import inlined, kernel
 
 Bytes = npt.NDArray[np.uint8]

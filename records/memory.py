@@ -17,14 +17,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from recordmill.schemas.kernels import inlined, kernel
+from recordmill.schemas.kernels import inlined
 
 if sys.byteorder != "little":
     raise ImportError("recordmill's kernels need a little-endian machine")
 
 CHUNK_BYTES = 16  # what copy_chunks moves at once, and so by how much less than this it may write behind its end
-
-SCRATCH_BYTES = 1024  # what put_varints needs: 64 words and 64 lengths
 
 _WORD = ir.IntType(64)
 
@@ -196,7 +194,7 @@ def varint_bytes(value: int) -> int:
 
 
 @inlined
-def _spread(value: int, length: int) -> int:
+def spread_varint(value: int, length: int) -> int:
     """The varint of a number below 2^56 as a word: its seven-bit groups in a byte each, all but the last with the high bit."""
     low = (value & 0x000000000FFFFFFF) | ((value & 0x00FFFFFFF0000000) << 4)
     low = (low & 0x00003FFF00003FFF) | ((low & 0x0FFFC0000FFFC000) << 2)
@@ -212,56 +210,11 @@ def put_varint(at: int, value: int) -> int:
         return at + 1
     length = varint_bytes(value)
     if length <= 8:
-        store64(at, _spread(value, length))
+        store64(at, spread_varint(value, length))
         return at + length
-    store64(at, _spread(value & 0x00FFFFFFFFFFFFFF, 8) | np.int64(-0x8000000000000000))  # eight bytes, each with another one behind it
+    store64(at, spread_varint(value & 0x00FFFFFFFFFFFFFF, 8) | np.int64(-0x8000000000000000))  # eight bytes, each with another one behind it
     high = (value >> 56) & 0xFF
     store8(at + 8, high if length == 9 else (high | 0x80))
     if length == 10:
         store8(at + 9, 1)
     return at + length
-
-
-@kernel
-def varints_bytes(values: int, count: int) -> int:
-    """The bytes of count int64 from an address as varints."""
-    size = 0
-    for i in range(count):
-        size += varint_bytes(item64(values, i))
-    return size
-
-
-@kernel
-def _spread_all(values: int, count: int, words: int, sizes: int) -> int:
-    """Each number as the word and the length of its varint, in vector code; gives all numbers' bits."""
-    bits = 0
-    for i in range(count):
-        value = item64(values, i)
-        length = varint_bytes(value)
-        bits |= value
-        put_item64(words, i, _spread(value, length))
-        put_item64(sizes, i, length)
-    return bits
-
-
-@kernel
-def put_varints(at: int, values: int, count: int, scratch: int) -> int:
-    """Write count int64 from an address as varints and give the address behind them. Writes up to 7 bytes behind the end.
-
-    scratch: the address of SCRATCH_BYTES bytes. Short runs, and those with numbers of more than 56 bits, go one by one.
-    """
-    while count >= 8:
-        run = min(count, 64)
-        bits = _spread_all(values, run, scratch, scratch + 512)
-        if bits >> 56 == 0:
-            for i in range(run):
-                store64(at, item64(scratch, i))
-                at += item64(scratch + 512, i)
-        else:
-            for i in range(run):
-                at = put_varint(at, item64(values, i))
-        values += 8 * run
-        count -= run
-    for i in range(count):
-        at = put_varint(at, item64(values, i))
-    return at
