@@ -2,8 +2,9 @@
 
     python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--folder FOLDER] [--ray-python PYTHON] [--mosaicml-python PYTHON]
 
-Inputs are made once in FOLDER. The slow peers run once, the others in turn; medians are printed with the ratio to recordmill. Ray Data and
-MosaicML's streaming need environments of their own: name the interpreters of these, or they are left out.
+Inputs are made once in FOLDER. Before each run the disk is let catch up, or the one that syncs its files would wait for what others left.
+The slow peers run once, the others in turn; medians are printed with the ratio to recordmill. Ray Data and MosaicML's streaming need
+environments of their own: name the interpreters of these, or they are left out.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def main() -> None:
         print(f"\n{kind}: {source}")
         slow = ("tutorial loop", "plain Beam", "Ray Data") if kind != "images" else ()
         pythons = {name: python for name, python in (("Ray Data", args.ray_python), ("MosaicML writer", args.mosaicml_python)) if python}
-        compare({"recordmill": ("build_jobs:recordmill", kind, source, out), **peers}, args.rounds, slow=slow, pythons=pythons)
+        compare({"recordmill": ("build_jobs:recordmill", kind, source, out), **peers}, args.rounds, slow=slow, pythons=pythons, before=os.sync)
 
 
 if __name__ == "__main__":

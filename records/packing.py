@@ -50,7 +50,7 @@ if compiles_for("ssse3"):
     @inlined
     def _put_lanes(at: int, values: int) -> int:
         """LANES values below 2^_LANE_BITS; gives the address behind them."""
-        return at + put_joined(at, values, address(JOINED_ROWS), address(JOINING_SHUFFLES))
+        return int(at + put_joined(at, values, address(JOINED_ROWS), address(JOINING_SHUFFLES)))
 else:
     _LANE_BITS = 0
 
