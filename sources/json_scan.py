@@ -41,7 +41,8 @@ DEPTH = 60  # levels of nesting: what a stack of fixed size holds; deeper record
 UNREADABLE = 0xFF  # a line that starts with this byte, which is in no UTF-8 text, was found not to be UTF-8
 
 # columns of the trie's nodes; node 0 is the record itself
-PARENT, KEY_START, KEY_STOP, ELEMENT, FIRST, NEXT, COUNT, LAST, FIELDS = range(9)
+# PLAIN: 1 if the key stands in a text as it is, since nothing in it needs an escape
+PARENT, KEY_START, KEY_STOP, ELEMENT, FIRST, NEXT, COUNT, LAST, PLAIN, FIELDS = range(10)
 # cells of the state that the kernel keeps between calls
 AT, LINE, ROWS, ERRORS, TAPE, NODES, ARENA, STATUS, STATES = range(9)
 _TRUE, _FALSE, _NULL = (np.frombuffer(word, np.uint8).copy() for word in (b"true", b"false", b"null"))
@@ -227,6 +228,11 @@ def _member(data: Any, at: int, stop: int, parent: int, before: int, nodes: Any,
     if at >= stop or data[at] != 34:
         return at, 0, CUT if at >= stop or data[at] == 10 else SYNTAX
     start = at + 1
+    guess = nodes[parent, FIRST] if before < 0 else nodes[before, NEXT]
+    if guess >= 0 and nodes[guess, PLAIN] == 1:  # mostly the key is the one that followed last time
+        end = start + nodes[guess, KEY_STOP] - nodes[guess, KEY_START]
+        if end + 1 < stop and data[end] == 34 and data[end + 1] == 58 and _same(data, start, end, arena, nodes[guess, KEY_START], nodes[guess, KEY_STOP]):
+            return skip_space(data, end + 2, stop), guess, OK
     end, kind, wrong = string_end(data, start, stop)
     if wrong != OK:
         return end, 0, wrong
@@ -234,7 +240,6 @@ def _member(data: Any, at: int, stop: int, parent: int, before: int, nodes: Any,
     if at >= stop or data[at] != 58:  # colon
         return at, 0, CUT if at >= stop or data[at] == 10 else SYNTAX
     at = skip_space(data, at + 1, stop)
-    guess = nodes[parent, FIRST] if before < 0 else nodes[before, NEXT]
     if kind == ESCAPED:
         if state[ARENA] + end - start > len(arena):
             return at, 0, GROW
@@ -297,8 +302,11 @@ def _find(text: Any, start: int, stop: int, parent: int, guess: int, nodes: Any,
         return -1
     nodes[node] = -1
     key = state[ARENA]
+    nodes[node, PLAIN] = 1
     for i in range(stop - start):
         arena[key + i] = text[start + i]
+        if text[start + i] < 32 or text[start + i] == 34 or text[start + i] == 92:
+            nodes[node, PLAIN] = 0
     nodes[node, PARENT], nodes[node, KEY_START], nodes[node, KEY_STOP], nodes[node, COUNT] = parent, key, key + stop - start, 0
     table[slot] = node
     state[ARENA] += stop - start
