@@ -138,7 +138,7 @@ def try_scan(
     """As `scan`, but with what is wrong behind the last good frame as a value, so that the good ones are not lost."""
     data = np.ascontiguousarray(data)
     parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
-    consumed, code, found, room = 0, MORE, 0, 4096
+    consumed, code, found, room = 0, MORE, 0, min(4096, len(data) // FRAME_BYTES + 1)
     while code == MORE:
         arrays = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
         count, consumed, code = _scan(address_of(data), len(data), consumed, max_record_bytes, final, check, *arrays)
