@@ -6,11 +6,14 @@ It is pickled into the run's folder, from where workers load it once; elements t
 from __future__ import annotations
 
 import functools
+import itertools
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from recordmill.schemas.feature import Schema
 from recordmill.shards.cuts import ShardOptions
@@ -97,16 +100,11 @@ def load_plan(path: str) -> BuildPlan:
 
 
 def group_units(source: Source, arena_bytes: int, threads: int) -> tuple[range, ...]:
-    """Consecutive units whose records together fill about one run, as the plan estimates them, but enough groups for all threads."""
-    total = sum(unit.size_bytes for unit in source.units)
-    target = min(arena_bytes, max(total // (2 * threads), _LEAST_ARENA_BYTES))
-    groups: list[range] = []
-    first, size = 0, 0
-    for number, unit in enumerate(source.units):
-        if number > first and size + unit.size_bytes > target:
-            groups.append(range(first, number))
-            first, size = number, 0
-        size += unit.size_bytes
-    if len(source.units) > first:
-        groups.append(range(first, len(source.units)))
-    return tuple(groups)
+    """Consecutive units whose records together fill about one run, as the plan estimates them: as many groups for each thread, and about equal."""
+    sizes = np.array([unit.size_bytes for unit in source.units], np.int64)
+    total = max(int(sizes.sum()), 1)
+    count = -(-total // min(arena_bytes, max(total // (2 * threads), _LEAST_ARENA_BYTES)))
+    count += -count % threads  # or the last round would leave threads idle
+    owners = (np.cumsum(sizes) - sizes / 2) * count // total  # a unit is in the group in which its middle lies
+    firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
+    return tuple(range(first, last) for first, last in itertools.pairwise([*firsts, len(sizes)]))

@@ -23,7 +23,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources import layout
 from recordmill.sources.conform import conform
 from recordmill.sources.content import extension
-from recordmill.sources.contract import UNIT_BYTES, Chunk, InputFile, PlanOptions, Unit
+from recordmill.sources.contract import BATCH_BYTES, Chunk, InputFile, PlanOptions, Unit
 from recordmill.sources.image_check import EXTENSIONS, HEAD_BYTES, MAX_PIXELS, sniff, sniff_foreign
 from recordmill.sources.image_header import SIZE
 from recordmill.sources.image_labels import LabelRequest, label_columns
@@ -36,6 +36,7 @@ from recordmill.storage.files import local_path, read_range
 
 STRUCTURE, DECODE = "structure", "decode"
 REJECT, IGNORE = "reject", "ignore"
+UNIT_BYTES = BATCH_BYTES  # one chunk a unit: there is nothing to set up for a file, and the finer the units, the better all threads share them
 UNIT_FILES = 8192  # files: bounds the Python objects that a unit of tiny images makes
 MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)  # 2 GiB less 1 MiB: a serialized Example must stay below 2 GiB
 
