@@ -119,4 +119,4 @@ def _round(cursors: Sequence[_Cursor], counts: Sequence[int]) -> Merged:
     if len(taken) == 1:
         return Merged(entries, starts, pieces)
     order = sort_order(entries)
-    return Merged(entries[order], starts[order], pieces)
+    return Merged(np.take(entries, order), starts[order], pieces)

@@ -136,7 +136,7 @@ class RunWriter:
         sizes = entries["size"].astype(np.int64)
         starts = np.cumsum(sizes) - sizes
         path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
-        ordered = entries[order]
+        ordered = np.take(entries, order)  # entries[order] would copy field by field
         with create_file(path) as file:
             for piece in permuted(data, starts, sizes, order):
                 write_all(file, piece)
