@@ -107,7 +107,7 @@ def _batches(stream: compressed.Stream, record: int, offset: int, options: _Opti
     rest, room = np.empty(0, np.uint8), options.batch_bytes
     while options.stop is None or offset < options.stop:
         if options.stop is not None:
-            room = min(room, max(options.stop - offset, _frame_bytes(rest)))
+            room = min(room, max(options.stop - offset, frame_bytes(rest)))
         buffer = np.empty(room, np.uint8)
         buffer[: len(rest)] = rest
         count = stream.fill(buffer[len(rest) :])
@@ -127,11 +127,11 @@ def _batches(stream: compressed.Stream, record: int, offset: int, options: _Opti
             return
         record, offset, rest = record + len(frames), offset + consumed, data[consumed:]
         # A length is only believed as far as bytes arrive for it: doubling keeps the room within twice what is there.
-        room = options.batch_bytes if consumed else min(max(2 * room, FRAME_BYTES), max(_frame_bytes(rest), FRAME_BYTES))
+        room = options.batch_bytes if consumed else min(max(2 * room, FRAME_BYTES), max(frame_bytes(rest), FRAME_BYTES))
 
 
-def _frame_bytes(rest: Bytes) -> int:
-    """The bytes of the frame that begins here, or of its header while not even that is there; the header has been checked."""
+def frame_bytes(rest: Bytes) -> int:
+    """The bytes of the frame that begins with rest, or of its header while not even that is there; the header has been checked."""
     if len(rest) < HEADER_BYTES:
         return HEADER_BYTES
     return int.from_bytes(rest[:8].tobytes(), "little") + FRAME_BYTES

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from recordmill.records.decode import decode
 from recordmill.records.frames import FRAME_BYTES, HEADER_BYTES
-from recordmill.schemas.errors import DataError
+from recordmill.records.lenient import Gap, read_frames_around
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.threads import thread_map
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.pieces import Block, Piece, read, stream
+from recordmill.shards.pieces import PIECE_BYTES, Block, Piece, read, stream
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,26 @@ class Load:
 def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False) -> Iterator[Load]:
     """The work of these pieces in order; streams are read here, block by block.
 
-    lenient: a stream that is damaged ends with a load of no bytes, whose piece says the fault, instead of an error.
+    lenient: where a stream holds no good frame, a load of no bytes, whose piece says the fault, instead of an error.
     """
     for piece in pieces:
         file = files[piece.file]
         if piece.stop is not None:
             yield Load(file, piece)
-            continue
-        record = offset = 0
-        try:
+        elif lenient:
+            yield from _lenient(file, piece)
+        else:
             for block in stream(file):
-                record, offset = block.first_record + len(block.frames), block.first_offset
                 yield Load(file, piece, block)
-        except DataError as error:
-            if not lenient:
-                raise
-            yield Load(file, Piece(piece.file, record, None, offset, offset, f"{error.place}: {error.reason}; what is behind it is lost"))
+
+
+def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
+    for part in read_frames_around(file.path, compression=file.compression, batch_bytes=PIECE_BYTES):
+        if isinstance(part, Gap):
+            end = part.first_offset + part.size_bytes
+            yield Load(file, Piece(piece.file, part.first_record, None, part.first_offset, end, part.reason, part.kind))
+        else:
+            yield Load(file, piece, Block(part, part.first_record, part.first_offset))
 
 
 def decode_block(block: Block, schema: Schema, source: str) -> pa.RecordBatch:

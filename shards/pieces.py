@@ -16,6 +16,7 @@ import numpy as np
 from recordmill.records.crc32c import of_word, unmasked
 from recordmill.records.frames import MAX_RECORD_BYTES, Frames, Int64s, scan
 from recordmill.records.hop import hop as hop_headers
+from recordmill.records.lenient import FRAME
 from recordmill.records.memory import address, load32, load64
 from recordmill.records.shard_file import read_frames
 from recordmill.schemas.errors import DataError
@@ -33,7 +34,7 @@ class Piece:
     """Records [first_record, first_record + records) of the file, at uncompressed bytes [start, stop).
 
     file: ordinal in the catalog. stop None: to the file's end, read as a stream, and records is then None as well.
-    fault: why these bytes hold no readable frame (only where a caller asked for what is around them).
+    fault: why these bytes hold no readable frame (only where a caller asked for what is around them); fault_kind: as of a `Gap`.
     """
 
     file: int
@@ -42,6 +43,7 @@ class Piece:
     start: int
     stop: int | None
     fault: str = ""
+    fault_kind: str = FRAME
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,15 @@ import pyarrow as pa
 
 from recordmill.records.decode import decode_lenient
 from recordmill.records.frames import FRAME_BYTES, HEADER_BYTES, Int64s, try_scan
+from recordmill.records.lenient import DATA as CRC
+from recordmill.records.lenient import FRAME, STREAM
 from recordmill.schemas.errors import Reject
 from recordmill.schemas.feature import Schema
 from recordmill.shards.batches import Load
 from recordmill.shards.pieces import load_index, next_frame, read_bytes
 from recordmill.storage.files import Bytes
 
-FRAME, CRC, PARSE, STREAM, MISSING = "frame", "crc", "record", "compression", "truncated"
+PARSE, MISSING = "record", "truncated"
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,9 @@ def frames_of(load: Load) -> Found:
     piece = load.piece
     assert piece.stop is not None
     if piece.fault:
-        reason = f"{piece.fault}; skipped {piece.stop - piece.start} bytes" if piece.stop > piece.start else piece.fault
-        return _nothing([Reject(load.file.name, _place(piece.first_record, piece.start), FRAME, reason)])
+        skipped = piece.fault_kind != CRC and piece.stop > piece.start
+        reason = f"{piece.fault}; skipped {piece.stop - piece.start} bytes" if skipped else piece.fault
+        return _nothing([Reject(load.file.name, _place(piece.first_record, piece.start), piece.fault_kind, reason)])
     damaged: list[tuple[int, int]] = []
     return _scanned(read_bytes(load.file, piece, damaged), load, damaged)
 

@@ -10,6 +10,7 @@ import os
 import struct
 import zlib
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,7 @@ def detect(head: bytes) -> str:
         return ZSTD
     if len(head) >= 6 and head[0] & 0x0F == 8 and head[0] <= 0x78 and (head[0] << 8 | head[1]) % 31 == 0:
         try:
-            zlib.decompressobj(_WINDOW_BITS[ZLIB]).decompress(head, 1 << 16)
+            zlib.decompressobj(_WINDOW_BITS[ZLIB]).decompress(head, 256)  # a fault further on is damage
         except zlib.error:
             return NONE
         return ZLIB
@@ -188,9 +189,11 @@ def _inflate(path: str, source: str, compression: str, max_ratio: int | None) ->
                 if compression == ZLIB:
                     raise DataError("zlib data ends and something follows", source=source, place=f"byte {begun} of the file")
                 inflater = zlib.decompressobj(_WINDOW_BITS[compression])
+            before = inflater.copy()  # of the 40 KiB that it holds: zlib drops what it had inflated when it meets a fault
             try:
                 piece = inflater.decompress(rest, _PIECE_BYTES)
             except zlib.error as error:
+                yield from _up_to_fault(before, rest)
                 raise _damaged(compression, begun, source, error) from None
             rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
             more = len(rest) > 0 or (len(piece) == _PIECE_BYTES and not inflater.eof)
@@ -198,6 +201,18 @@ def _inflate(path: str, source: str, compression: str, max_ratio: int | None) ->
             yield piece
     if not inflater.eof:
         raise _truncated(compression, begun, read, source)
+
+
+def _up_to_fault(inflater: Any, data: bytes | memoryview) -> Iterator[bytes]:
+    """What data becomes before the fault in it, byte by byte at last."""
+    at, step = 0, 4096
+    while step and at < len(data):
+        before = inflater.copy()
+        try:
+            yield inflater.decompress(data[at : at + step])
+            at += step
+        except zlib.error:
+            inflater, step = before, step // 16
 
 
 def _damaged(compression: str, begun: int, source: str, error: zlib.error) -> DataError:

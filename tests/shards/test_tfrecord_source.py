@@ -118,7 +118,7 @@ def test_a_damaged_stream_ends_with_a_reject(tmp_path: Path) -> None:
     path.write_bytes(whole[:-9])
     rows, rejects = read(plan(path, schema=SCHEMA))
     assert [row[2] for row in rows] == PAYLOADS[: len(rows)]
-    assert [(reject.source, reject.reason) for reject in rejects] == [("b.tfrecord.gz", "frame")]
+    assert [(reject.source, reject.reason) for reject in rejects] == [("b.tfrecord.gz", "compression")]
     assert "truncated" in rejects[0].message
 
 
