@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from recordmill.records.convert import DecodeRaw, DecodeTensor, Pad, Reshape, Step
+from recordmill.records.convert import DecodeRaw, DecodeTensor, MakeRagged, Pad, Reshape, Step
 from recordmill.records.decode_images import MODES
 from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import ITEM_BYTES
@@ -19,9 +19,9 @@ Specs = Sequence[str] | str | None
 
 
 def parse_steps(
-    *, decode_tensor: Specs = None, decode_raw: Specs = None, reshape: Specs = None, pad: Specs = None, pad_or_cut: Specs = None
+    *, decode_tensor: Specs = None, decode_raw: Specs = None, reshape: Specs = None, pad: Specs = None, pad_or_cut: Specs = None, ragged: Specs = None
 ) -> tuple[Step | Unresolved, ...]:
-    """The steps in the order in which they are done: decode, reshape, pad.
+    """The steps in the order in which they are done: decode, reshape, pad or make ragged.
 
     Raises:
         UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
@@ -29,7 +29,8 @@ def parse_steps(
     decoded = [*map(_tensor, _listed(decode_tensor)), *map(_raw, _listed(decode_raw))]
     shaped: list[Step] = [*map(_reshape, _listed(reshape))]
     padded: list[Step] = [*(_pad(text, "--pad", False) for text in _listed(pad)), *(_pad(text, "--pad-or-cut", True) for text in _listed(pad_or_cut))]
-    for what, group in (("decoded", decoded), ("reshaped", shaped), ("padded", padded)):
+    padded += [MakeRagged(name.strip()) for text in _listed(ragged) for name in text.split(",")]
+    for what, group in (("decoded", decoded), ("reshaped", shaped), ("padded or made ragged", padded)):
         names = [step.feature for step in group]
         if twice := [name for name in names if names.count(name) > 1]:
             raise UsageError(f"feature {twice[0]!r} is to be {what} twice")

@@ -93,7 +93,7 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
     inputs: OUT of a build, or files, folders, globs, `@list.txt`. options: see `make_settings`; they are the command line's:
         to="parquet" | "npy" | "npz" | "arrow" | "jsonl" | "csv" | "files", file_feature and name_feature (of "files"),
         features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner,
-        decode_raw, decode_tensor, reshape, pad, pad_or_cut (`"image=float32[64,64,3]"`, or a list of such),
+        decode_raw, decode_tensor, reshape, pad, pad_or_cut, ragged (`"image=float32[64,64,3]"`, or a list of such),
         decode_images (True or names), resize, channels,
         where (SQL text or a pyarrow.compute expression), sample, seed,
         row_group_rows, row_group_size, compression.

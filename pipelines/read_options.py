@@ -55,6 +55,7 @@ def make_settings(
     reshape: Specs = None,
     pad: Specs = None,
     pad_or_cut: Specs = None,
+    ragged: Specs = None,
     decode_images: Sequence[str] | str | bool | None = None,
     resize: str | tuple[int, int] | None = None,
     channels: int | None = None,
@@ -70,7 +71,7 @@ def make_settings(
 ) -> ReadSettings:
     """Settings from what the command line or a Python caller gives.
 
-    decode_raw, decode_tensor, reshape, pad, pad_or_cut: one or several conversions, written as on the command line.
+    decode_raw, decode_tensor, reshape, pad, pad_or_cut, ragged: one or several conversions, written as on the command line.
     decode_images: True, or the features that hold images; resize: "HxW" or (height, width).
     file_feature, name_feature: of to="files": what becomes the files, and what names them ("" for the record's number).
 
@@ -83,7 +84,7 @@ def make_settings(
     images = parse_images(decode_images, resize, channels, ragged=to not in (NPY, NPZ))
     plan = ReadOptions(
         to=to, features=_names(features), split=split, limit=limit, file_bytes=parse_size(file_size, "--file-size"), lenient=budget != RejectBudget(),
-        steps=images + parse_steps(decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut),
+        steps=images + parse_steps(decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut, ragged=ragged),
         where=None if where is None else Where(where), sample=sample, seed=seed,
         parquet=_parquet(row_group_rows, row_group_size, compression), files=FileRequest(file_feature, name_feature),
     )  # fmt: skip

@@ -74,6 +74,8 @@ def _parse(data: bytes, plan: Plan, found: dict[str, Any], whole: bool) -> None:
             found[feature] = read(data, at, list_end)
         elif whole:
             raise _NotPlain
+        else:
+            name.decode()  # which must be UTF-8 (a ValueError, if it is not), wanted or not
         at = entry_end
 
 

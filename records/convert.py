@@ -155,7 +155,7 @@ class DecodeTensor:
             keep = np.ones(len(column), np.bool_)
             keep[[row for row, _ in faults]] = False
             return self.convert(column.filter(pa.array(keep)), feature)[0], sorted(faults)
-        return build(_numbers(values, self.dtype), sizes // out.inner_size, present, out), ()
+        return build(_numbers(values, self.dtype), sizes // max(out.inner_size, 1), present, out), ()
 
     def _sizes(self, found: tensor_proto.Headers) -> Ints:
         """[rows] how many values each tensor has; -1 for another dtype or shape."""
@@ -175,7 +175,7 @@ class DecodeTensor:
         said = f"a tensor {tensor_proto.DTYPES.get(number, f'of DataType {number}')} [{dims}]"
         if found.status[row] == tensor_proto.PLAIN and self._sizes(found)[row] >= 0:
             return f"{said} with {found.lengths[row]} bytes of content"
-        return f"{said} where {self.dtype} [{wanted}] is expected"
+        return f"{said} where {self.dtype} [{wanted}] is expected; shapes of which the first dimension varies are FEATURE={self.dtype}[-1,...]"
 
 
 @dataclass(frozen=True)
@@ -226,10 +226,10 @@ class Pad:
     cut: bool = False
 
     def output(self, feature: Feature) -> Feature:
-        if feature.ragged_rank != 1:
-            raise UsageError(f"--pad {feature.name}: it is {feature.describe()}; only a list of variable length is padded")
+        if feature.ragged_rank > 1:
+            raise UsageError(f"--pad{'-or-cut' * self.cut} {feature.name}: it is {feature.describe()}, lists of lists, which have no one length")
         self._fill(feature)
-        return replace(feature, shape=(self.length, *feature.inner_shape), per_step=False)
+        return replace(feature, shape=(self.length, *feature.shape[1:]), per_step=False)
 
     def _fill(self, feature: Feature) -> pa.Scalar:
         """The padding value, as text or as the number that it is."""
@@ -245,6 +245,7 @@ class Pad:
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         out, present = self.output(feature), _present(column)
+        column, feature = as_list(column, feature)
         lengths = np.where(present, pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), 0).astype(np.int64)
         wrong = lengths > self.length if not self.cut else np.zeros(len(lengths), np.bool_)
         faults = [(int(row), f"{lengths[row]} items, more than the {self.length} to pad to (--pad-or-cut drops the others)") for row in np.flatnonzero(wrong)]
@@ -257,6 +258,27 @@ class Pad:
         at = pa.array((starts[:, None] + steps).ravel(), mask=~filled.ravel())
         values = pc.fill_null(_flat(column, feature).take(at), self._fill(feature)) if len(at) else pa.array([], value_type(feature))
         return _with_missing(values, present, out), ()
+
+
+@dataclass(frozen=True)
+class MakeRagged:
+    """A list of variable length, also where all records happen to hold equally many items."""
+
+    feature: str
+
+    def output(self, feature: Feature) -> Feature:
+        return replace(feature, shape=(None, *feature.shape[1:])) if not feature.ragged_rank else feature
+
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+        return as_list(column, feature)[0], ()
+
+
+def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
+    """A feature of a fixed shape as a list along its first dimension, a scalar as a list of one; a variable list as it is."""
+    if feature.ragged_rank:
+        return column, feature
+    out, present = replace(feature, shape=(None, *feature.shape[1:])), _present(column)
+    return build(_flat(column, feature), np.where(present, feature.shape[0] if feature.shape else 1, 0), present, out), out
 
 
 def build(flat: pa.Array, counts: Ints, present: Mask, out: Feature) -> pa.Array:

@@ -17,7 +17,7 @@ from recordmill.records.encode import TAGS, varint
 from recordmill.records.faults import reason_of
 from recordmill.records.lists import SLACK
 from recordmill.records.plain import check_rows, plain_rows
-from recordmill.records.python_values import feature_of, stored
+from recordmill.records.python_values import feature_of, stored, unwrap
 from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, Feature, Schema, Storage
 
@@ -41,6 +41,9 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
         TypeError: a value of a type that has no place in an Example.
         ValueError: a key that is no feature of the schema.
     """
+    for name in values:
+        _check_name(name)
+    values = {name: unwrap(value) for name, value in values.items()}
     if schema is None:
         schema = Schema(tuple(feature_of(name, value) for name, value in values.items() if value is not None))
     elif unknown := [name for name in values if name not in schema]:
@@ -57,6 +60,15 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
             raise DataError("null, but the feature is required", place=f"feature {feature.name[:60]!r}")
     features = b"".join(_field(0x0A, _field(0x0A, name) + _field(0x12, feature)) for name, feature in sorted(entries))
     return _field(0x0A, features)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"a feature's name is text, and {str(name)[:60]!r} is a {type(name).__name__}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"the name is no UTF-8 text ({error.reason})", place=f"feature {name[:20]!r}") from None
 
 
 def _field(tag: int, data: bytes) -> bytes:

@@ -177,7 +177,9 @@ class Inference:
             return Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
         if conflicts:
             more = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
-            raise DataError(f"no schema fits all records: {conflicts[0]}{more}")
+            raise DataError(
+                f"no schema fits all records: {conflicts[0]}{more}; a schema (--schema FILE) says which is meant, and the other records are bad ones"
+            )
         counted = {name: counts for (name, _), counts in self.features.items()}
         nested = {} if self.sequences else _nested(counted)
         taken = {f"{name}/{part}" for name, parts in nested.items() for part in parts}
@@ -222,8 +224,9 @@ def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
         sums = [level.sum_int for level in levels]
         sizes = [level.values for level in levels[1:]]
         regular = all(set(level.kinds) == {INT64} and level.present == flat.present and (level.least_int or 0) >= 0 for level in levels)
+        bounded = all((level.most_int or 0) <= behind for level, behind in zip(levels, [*sizes, flat.values], strict=True))  # or their sum may have wrapped
         whole = flat.values == 0 if not sums or sums[-1] == 0 else flat.values % sums[-1] == 0
-        if levels and regular and sums[:-1] == sizes and whole:
+        if levels and regular and bounded and sums[:-1] == sizes and whole:
             found[name] = [part, *parts]
     return found
 

@@ -54,6 +54,10 @@ def unwrap(value: object) -> Any:
         return value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__array__"):
         value = np.asarray(value)
+    if isinstance(value, np.ma.MaskedArray):
+        if np.ma.is_masked(value) and value.ndim:
+            raise TypeError("masked items of an array can't be held; fill them, or leave them out")
+        value = None if np.ma.is_masked(value) else value.data
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "OSUV" and value.dtype.name != "bfloat16":
         return value.item()
     return value
@@ -157,7 +161,7 @@ def integers(feature: Feature, leaves: Sequence[Any]) -> list[int]:
         for item in _items(leaf):
             values.append(_ticks(feature, item) if feature.timestamp else _integer(feature, item))
             if not low <= values[-1] <= high:
-                raise _refuse(feature.name, f"{values[-1]} is outside {feature.dtype} as an Example holds it ({low} to {high})")
+                raise _refuse(feature.name, f"{_text(values[-1])} is outside {feature.dtype} as an Example holds it ({low} to {high})")
     return values
 
 
@@ -185,7 +189,7 @@ def _ticks(feature: Feature, value: Any) -> int:
     if not isinstance(value, np.datetime64):
         return _integer(feature, value)
     ticks = value.astype(f"datetime64[{feature.timestamp[0]}]")
-    if np.isnat(value) or ticks != value:
+    if np.isnat(value) or ticks.astype(value.dtype) != value:  # compared in its own unit: the other way NumPy would wrap around
         raise _refuse(feature.name, f"{value} can't be held as {feature.dtype} without loss")
     return int(ticks.astype(np.int64))
 
@@ -279,8 +283,15 @@ def stored(feature: Feature, value: object) -> list[list[int] | npt.NDArray[Any]
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return f"the {type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    return f"the {type(value).__name__} {_text(value)}"
+
+
+def _text(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # CPython writes no whole number of more than 4,300 digits
+        return "that is too long to be shown"
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _refuse(name: str, reason: str) -> DataError:

@@ -107,6 +107,8 @@ def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
         return [step.feature]
     candidates = tuple(feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape)
     if not (found := with_images(candidates, records)):
+        if lists := [feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape]:
+            raise UsageError(f"--decode-images: no feature holds one encoded image a record; {lists[0]!r} is a list of byte strings, which is not decoded")
         raise UsageError(f"--decode-images: no feature holds encoded images; the bytes features are {', '.join(candidates) or 'none'}")
     return found
 

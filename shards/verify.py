@@ -87,7 +87,7 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Fi
     yield from problems
     records, framed, total, index_fits = 0, 0, 0, index is not None and (info is None or len(index) == info.records)
     try:
-        for batch in read_frames(file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression):
+        for batch in read_frames(file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=None):
             if index is not None and index_fits:
                 part = index[records : records + len(batch)]
                 if (problem := _compare(batch, batch.first_offset, part, records)) is not None:

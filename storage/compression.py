@@ -172,8 +172,10 @@ class _Ratio:
     def check(self, more: int, compressed: int) -> None:
         self._out += more
         if self._limit is not None and self._out > max(_RATIO_FROM_BYTES, self._limit * compressed):
-            reason = f"{compressed} compressed bytes have become {self._out}, above the limit of {self._limit} times (max_ratio)"
-            raise DataError(reason, source=self._source, place=f"byte {compressed} of the file")
+            reason = f"{compressed} compressed bytes have become {self._out}, above the limit of {self._limit} times"
+            raise DataError(
+                f"{reason}; if they are wanted all the same, decompress the file first", source=self._source, place=f"byte {compressed} of the file"
+            )
 
 
 def _inflate(path: str, source: str, compression: str, max_ratio: int | None) -> Generator[bytes, None, None]:

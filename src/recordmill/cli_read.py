@@ -111,6 +111,7 @@ def _add_conversions(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--reshape", action="append", metavar="FEATURE=[SHAPE]", help="the same values in another shape; -1: what follows, or varies")
     group.add_argument("--pad", action="append", metavar="FEATURE=LENGTH:VALUE", help="a list to a fixed length; a longer one is a bad record")
     group.add_argument("--pad-or-cut", action="append", metavar="FEATURE=LENGTH:VALUE", help="the same, but a longer one loses its end")
+    group.add_argument("--ragged", action="append", metavar="FEATURE,...", help="a list of variable length, also if all records hold equally many items")
 
 
 def run(args: argparse.Namespace) -> int:

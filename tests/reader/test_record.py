@@ -119,3 +119,14 @@ def test_what_does_not_fit_is_left_to_the_decoder() -> None:
     assert quick(example({"x": b"\xff"}), Schema((Feature("x", "string"),))) is None
     assert make_plan(MIXED) is None
     assert make_plan(Schema((Feature("record", "bytes"),), message="bytes")) is None
+
+
+def test_a_name_that_is_not_utf8_is_left_to_the_decoder_also_where_it_is_not_wanted() -> None:
+    good = example({"a": 1})
+    entry = b"\x0a\x05" + b"\x0a\x01\xff" + b"\x12\x00"
+    bad = bytes([good[0], good[1] + len(entry)]) + good[2:] + entry
+    schema = Schema((Feature("a", "int64"),))
+    plan = make_plan(schema)
+    assert plan is not None
+    assert parse_record(good, plan, schema, whole=False) == {"a": 1}
+    assert parse_record(bad, plan, schema, whole=False) is None

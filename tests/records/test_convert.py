@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recordmill.records.columns import to_numpy
-from recordmill.records.convert import Converted, DecodeRaw, Pad, Reshape, Step, convert, output_schema
+from recordmill.records.convert import Converted, DecodeRaw, MakeRagged, Pad, Reshape, Step, convert, output_schema
 from recordmill.records.ragged import Ragged
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.errors import UsageError
@@ -119,6 +119,18 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
     assert column.to_pylist() == [[item] * 3]
 
 
+def test_lists_that_are_equally_long_are_padded_and_made_ragged_all_the_same() -> None:
+    """What is inferred of a part of a data set may be a fixed shape, and the same command must serve it."""
+    rows = [[1, 2, 3], None, [4, 5, 6]]
+    assert converted(Feature("x", "int64", (3,)), rows, Pad("x", 5, "0"))[1].to_pylist() == [[1, 2, 3, 0, 0], None, [4, 5, 6, 0, 0]]
+    assert converted(Feature("x", "int64"), [7, None, 8], Pad("x", 2, "0"))[1].to_pylist() == [[7, 0], None, [8, 0]]
+    result, column = converted(Feature("x", "int64", (3,)), rows, MakeRagged("x"))
+    assert (column.to_pylist(), result.bad) == (rows, ())
+    assert output_schema([MakeRagged("x")], Schema((Feature("x", "int64", (3, 2)),)))["x"].shape == (None, 2)
+    result, _ = converted(Feature("x", "int64", (3,)), rows, Pad("x", 2, "0"))
+    assert [bad.row for bad in result.bad] == [0, 2]
+
+
 @given(st.lists(st.none() | st.lists(st.integers(-100, 100), max_size=6), max_size=20))
 def test_padding_equals_to_padded(rows: list[list[int] | None]) -> None:
     """Also of vectors, and cut: the oracle is `Ragged.to_padded` on the same column."""
@@ -162,7 +174,7 @@ def test_slices_are_converted_as_whole_columns_are() -> None:
         (Feature("x", "int64", (None, None)), Reshape("x", (4,)), "lists of lists"),
         (Feature("x", "int64", (None,)), Reshape("x", (4, None)), "only the first dimension can be -1"),
         (Feature("x", "int64", (6,)), Reshape("x", (None, 4)), "does not go into"),
-        (Feature("x", "int64", (6,)), Pad("x", 4, "0"), "only a list of variable length"),
+        (Feature("x", "int64", (None, None)), Pad("x", 4, "0", cut=True), "--pad-or-cut x: it is .*, lists of lists"),
         (Feature("x", "int8", (None,)), Pad("x", 4, "300"), "'300' is no int8"),
         (Feature("x", "int64", (None,)), Pad("x", 4, "0.5"), "'0.5' is no int64"),
         (Feature("x", "bool", (None,)), Pad("x", 4, "2"), "'2' is no bool"),

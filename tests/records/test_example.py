@@ -192,3 +192,39 @@ def test_foreign_bytes() -> None:
 def test_no_tensorflow_is_loaded() -> None:
     program = "import sys, recordmill; recordmill.parse_example(recordmill.example({'a': 1})); print('tensorflow' in sys.modules, 'apache_beam' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "False False\n"
+
+
+@pytest.mark.parametrize(
+    ("unit", "value"),
+    [
+        ("ns", datetime.datetime(2500, 1, 1)),
+        ("ns", np.datetime64(2**62, "us")),
+        ("ns", np.datetime64("1600-01-01", "s")),
+        ("us", np.datetime64("400000-01-01")),
+    ],
+)
+def test_a_time_that_its_unit_does_not_reach_is_refused(unit: str, value: Any) -> None:
+    schema = Schema((Feature("t", f"timestamp[{unit}]"),))
+    with pytest.raises(DataError, match="without loss"):
+        example({"t": value}, schema)
+
+
+def test_masked_items_are_refused_and_a_masked_scalar_is_missing() -> None:
+    values = np.ma.array(np.float32([1.5, 2.5]), mask=[False, True])
+    with pytest.raises(TypeError, match="masked items"):
+        example({"x": values})
+    assert parse_example(example({"x": values[1], "y": np.ma.array([3])})).keys() == {"y"}
+
+
+@pytest.mark.parametrize(("name", "error"), [(1, TypeError), (b"a", TypeError), ("\ud800", DataError)])
+def test_a_name_that_is_no_text_is_refused_by_name(name: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="name"):
+        example({name: 1})
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_the_error_of_a_huge_number_is_short(digits: int) -> None:
+    value = [-(10**digits)]
+    with pytest.raises(DataError, match="is outside int64") as caught:
+        example({"x": value})
+    assert len(str(caught.value)) < 300

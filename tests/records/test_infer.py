@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from protobuf_oracle import buffer, messages
 from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
 
+import recordmill
 from recordmill.records.decode import decode
 from recordmill.records.encode import encode
 from recordmill.records.infer import Inference, infer
@@ -226,7 +227,8 @@ def test_counts_are_those_of_protobuf(seed: int) -> None:
         for message in parsed:
             if name in message.features.feature and (which := message.features.feature[name].WhichOneof("kind")):
                 wanted[which.removesuffix("_list")] = wanted.get(which.removesuffix("_list"), 0) + 1
-        assert dict(found.features[name, False].kinds) if (name, False) in found.features else wanted == {}
+        counts = found.features.get((name, False))
+        assert (dict(counts.kinds) if counts else {}) == wanted
 
 
 def test_real_files(shared_data: Path) -> None:
@@ -262,3 +264,11 @@ def test_a_large_batch_counts_like_small_ones() -> None:
     everything = np.concatenate(lists)
     counts = found.features["a", False]
     assert (counts.least_int, counts.most_int, counts.values) == (everything.min(), everything.max(), len(everything))
+
+
+def test_row_lengths_whose_sum_wraps_around_are_no_nested_list() -> None:
+    most = 2**63 - 1
+    wrong = recordmill.example({"a/ragged_flat_values": np.array([1, 2]), "a/ragged_row_lengths_0": np.array([most, most, 4])})
+    data = np.frombuffer(wrong, np.uint8)
+    schema = infer(data, np.zeros(1, np.int64), np.array([len(data)])).schema()
+    assert schema.names == ("a/ragged_flat_values", "a/ragged_row_lengths_0")
