@@ -175,7 +175,10 @@ class DecodeTensor:
         said = f"a tensor {tensor_proto.DTYPES.get(number, f'of DataType {number}')} [{dims}]"
         if found.status[row] == tensor_proto.PLAIN and self._sizes(found)[row] >= 0:
             return f"{said} with {found.lengths[row]} bytes of content"
-        return f"{said} where {self.dtype} [{wanted}] is expected; shapes of which the first dimension varies are FEATURE={self.dtype}[-1,...]"
+        first = self.shape and found.rank[row] == len(self.shape) and tensor_proto.DTYPES.get(number) == self.dtype and None not in self.shape
+        varies = first and found.dims[row, 1 : len(self.shape)].tolist() == list(self.shape[1:])
+        hint = f"; if the first dimension varies: {self.feature}={self.dtype}[{', '.join(['-1', *map(str, self.shape[1:])])}]" if varies else ""
+        return f"{said} where {self.dtype} [{wanted}] is expected{hint}"
 
 
 @dataclass(frozen=True)
@@ -278,7 +281,7 @@ def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
     if feature.ragged_rank:
         return column, feature
     out, present = replace(feature, shape=(None, *feature.shape[1:])), _present(column)
-    return build(_flat(column, feature), np.where(present, feature.shape[0] if feature.shape else 1, 0), present, out), out
+    return build(_flat(column, feature), np.where(present, feature.inner_size // out.inner_size, 0), present, out), out
 
 
 def build(flat: pa.Array, counts: Ints, present: Mask, out: Feature) -> pa.Array:

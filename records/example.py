@@ -93,7 +93,8 @@ def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
 
     Without a schema every feature is what is in it: an int64 or float32 array, or a list of bytes; None for a feature without a kind.
     With a schema: scalars as Python's int, float, bool, str and bytes, timestamps as numpy.datetime64, tensors as arrays of their dtype
-    and shape (text and bytes as lists), variable dimensions as an array where one varies and lists where more do, None where missing.
+    and shape (text and bytes as lists), variable dimensions as an array where one varies and lists where more do, or where a step of a
+    SequenceExample is missing; None where missing.
 
     >>> parse_example(example({"label": 5, "name": "x"}))
     {'label': array([5]), 'name': [b'x']}
@@ -166,9 +167,11 @@ def _value(column: pa.Array, feature: Feature) -> Any:
 
 
 def _unpack(scalar: pa.Scalar, feature: Feature, shape: tuple[int | None, ...]) -> Any:
+    if not scalar.is_valid:
+        return None
     if not shape:
         return np.int64(scalar.value).view(f"M8[{feature.timestamp[0]}]") if feature.timestamp else scalar.as_py()
-    if None in shape[1:]:
+    if None in shape[1:] or scalar.values.null_count:  # a step of a SequenceExample may be missing
         return [_unpack(item, feature, shape[1:]) for item in scalar.values]
     array = scalar.values
     if pa.types.is_fixed_size_list(array.type):

@@ -6,7 +6,7 @@ lengths that vary) stays visible in `features`, for `inspect` to report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -159,6 +159,11 @@ class Inference:
             if per_step and (name, False) in self.features:
                 lines.append(f"feature {name!r}: stands in the context and in the feature lists")
         return lines
+
+    def without_conflicts(self, wanted: Collection[str]) -> Inference:
+        """Without the features of several kinds, unless they are wanted."""
+        kept = {key: counts for key, counts in self.features.items() if key[0] in wanted or len(counts.kinds) < 2}
+        return replace(self, features=kept)
 
     def schema(self, keep_conflicts: bool = False) -> Schema:
         """The schema that fits every record counted; features in the order of their names' bytes.

@@ -6,7 +6,7 @@ damaged compressed data nothing can be read, and the last gap says so. Memory is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,7 +74,7 @@ class _Search:
     def searching(self) -> bool:
         return self._gap is not None
 
-    def through(self, data: Bytes, final: bool) -> Iterator[Batch | Gap]:
+    def through(self, data: Bytes, final: bool) -> Generator[Batch | Gap, None, int]:
         """What stands in data; returns how many of its bytes are done with."""
         at, begin = 0, self._offset
         while True:

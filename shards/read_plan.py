@@ -127,7 +127,7 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
         DataError: a shard is damaged (only its size and headers are looked at here, and, where a schema must be inferred, its records).
     """
     catalog = find(inputs, options.split, lenient=options.lenient)
-    known, said = _known(catalog, schema, threads, options.lenient)
+    known, said = _known(catalog, schema, threads, options)
     selected = known
     if options.features is not None:
         if unknown := [name for name in options.features if name not in known]:
@@ -153,10 +153,10 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
     )  # fmt: skip
 
 
-def _known(catalog: Catalog, schema: Schema | None, threads: int, lenient: bool) -> tuple[Schema, list[str] | None]:
+def _known(catalog: Catalog, schema: Schema | None, threads: int, options: ReadOptions) -> tuple[Schema, list[str] | None]:
     """(what the records hold, notes on the hints beside the files, or None where it need not be inferred)."""
     known = schema or catalog.schema
-    return (known, None) if known is not None else infer_schema(catalog.files, threads=threads, lenient=lenient)
+    return (known, None) if known is not None else infer_schema(catalog.files, threads=threads, lenient=options.lenient, wanted=options.features)
 
 
 def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial, reduce
 
 from recordmill.records.frames import HEADER_BYTES
@@ -37,9 +37,15 @@ def infer_files(
     return total
 
 
-def infer_schema(files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False, sample: Sample | None = None) -> tuple[Schema, list[str]]:
-    """(the features of the files' records, or of a sample's, by what came along with them and fits; notes on that); lenient: of records that can be read."""
-    return schema_of(files, infer_files(files, threads=threads, lenient=lenient, sample=sample))
+def infer_schema(
+    files: Sequence[ShardFile], *, threads: int = 1, lenient: bool = False, sample: Sample | None = None, wanted: Collection[str] | None = None
+) -> tuple[Schema, list[str]]:
+    """(the features of the files' records, or of a sample's, by what came along with them and fits; notes on that).
+
+    lenient: of records that can be read. wanted: names of features; others may be of several kinds, and are left out then.
+    """
+    inference = infer_files(files, threads=threads, lenient=lenient, sample=sample)
+    return schema_of(files, inference if wanted is None else inference.without_conflicts(wanted))
 
 
 def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:

@@ -9,15 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
+import recordmill
 from recordmill.__main__ import main
 from recordmill.pipelines.dry_run import dry_run
 from recordmill.pipelines.read import ReadResult, read
+from recordmill.records.frames import frame
 from recordmill.records.npy_writer import open_columns
 from recordmill.records.where import Where
 from recordmill.schemas.arrow import to_arrow
@@ -228,3 +231,13 @@ def test_the_command_line_and_the_dry_run(out: Path, tmp_path: Path, capsys: pyt
     assert found.rows == pytest.approx(100, abs=15)
     assert "numbers of records are estimates" in found.notes[-1]
     assert dry_run(out, where="label = 1", limit=9).rows == 9
+
+
+def test_a_feature_of_two_kinds_is_in_nobodys_way_who_does_not_want_it(tmp_path: Path) -> None:
+    records = [recordmill.example({"x": 0.5 if number else "text", "label": number}) for number in range(5)]
+    data = frame(np.frombuffer(b"".join(records), np.uint8), np.cumsum([0, *map(len, records)])).data
+    (tmp_path / "a.tfrecord").write_bytes(data.tobytes())
+    with pytest.raises(DataError, match=r"no schema fits all records: feature 'x'.*--schema"):
+        read(tmp_path / "a.tfrecord", tmp_path / "all")
+    read(tmp_path / "a.tfrecord", tmp_path / "label", features="label")
+    assert pq.read_table(next((tmp_path / "label").glob("*.parquet")))["label"].to_pylist() == [0, 1, 2, 3, 4]

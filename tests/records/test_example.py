@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from example_oracle import arrow_value, parse, row_entries, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
+from protobuf_oracle import messages
 
 from recordmill.records.encode import encode
 from recordmill.records.example import example, parse_example
@@ -228,3 +229,14 @@ def test_the_error_of_a_huge_number_is_short(digits: int) -> None:
     with pytest.raises(DataError, match="is outside int64") as caught:
         example({"x": value})
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((None,), [None, 2**53 + 1]), ((None, None), [None, [2**53 + 1]]), ((None, 1), [None, [2**53 + 1]])])
+def test_a_missing_step_of_a_sequence_example_is_none(shape: tuple[int | None, ...], expected: list[Any]) -> None:
+    message = messages()[1]()
+    steps = message.feature_lists.feature_list["d"]
+    steps.feature.add()
+    steps.feature.add().int64_list.value.append(2**53 + 1)
+    schema = Schema((Feature("d", "int64", shape, per_step=True),), message=SEQUENCE_EXAMPLE)
+    found = parse_example(message.SerializeToString(), schema)["d"]
+    assert [step.tolist() if isinstance(step, np.ndarray) else step for step in found] == expected
