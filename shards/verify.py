@@ -24,6 +24,7 @@ from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, Manifest, generations, is_data_set, load, shard_name
 from recordmill.shards.sums import add_sums, record_sum
+from recordmill.storage.compression import MAX_RATIO
 from recordmill.storage.files import atomic_write, read_blocks, read_range, stat, write_all
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
@@ -86,8 +87,9 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Fi
     index, problems = _load_index(file)
     yield from problems
     records, framed, total, index_fits = 0, 0, 0, index is not None and (info is None or len(index) == info.records)
+    max_ratio = MAX_RATIO if info is None else None  # of our own shards the manifest says how large they become
     try:
-        for batch in read_frames(file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=None):
+        for batch in read_frames(file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=max_ratio):
             if index is not None and index_fits:
                 part = index[records : records + len(batch)]
                 if (problem := _compare(batch, batch.first_offset, part, records)) is not None:
