@@ -270,17 +270,21 @@ class MakeRagged:
     feature: str
 
     def output(self, feature: Feature) -> Feature:
-        return replace(feature, shape=(None, *feature.shape[1:])) if not feature.ragged_rank else feature
+        return _as_ragged(feature)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         return as_list(column, feature)[0], ()
 
 
+def _as_ragged(feature: Feature) -> Feature:
+    return feature if feature.ragged_rank else replace(feature, shape=(None, *feature.shape[1:]))
+
+
 def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
     """A feature of a fixed shape as a list along its first dimension, a scalar as a list of one; a variable list as it is."""
-    if feature.ragged_rank:
+    out, present = _as_ragged(feature), _present(column)
+    if out == feature:
         return column, feature
-    out, present = replace(feature, shape=(None, *feature.shape[1:])), _present(column)
     return build(_flat(column, feature), np.where(present, feature.inner_size // out.inner_size, 0), present, out), out
 
 

@@ -41,9 +41,7 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
         TypeError: a value of a type that has no place in an Example.
         ValueError: a key that is no feature of the schema.
     """
-    for name in values:
-        _check_name(name)
-    values = {name: unwrap(value) for name, value in values.items()}
+    values = {_checked(name): unwrap(value) for name, value in values.items()}
     if schema is None:
         schema = Schema(tuple(feature_of(name, value) for name, value in values.items() if value is not None))
     elif unknown := [name for name in values if name not in schema]:
@@ -62,13 +60,14 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
     return _field(0x0A, features)
 
 
-def _check_name(name: object) -> None:
+def _checked(name: object) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a feature's name is text, and {str(name)[:60]!r} is a {type(name).__name__}")
     try:
         name.encode()
     except UnicodeEncodeError as error:
         raise DataError(f"the name is no UTF-8 text ({error.reason})", place=f"feature {name[:20]!r}") from None
+    return name
 
 
 def _field(tag: int, data: bytes) -> bytes:

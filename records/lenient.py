@@ -79,8 +79,8 @@ class _Search:
         at, begin = 0, self._offset
         while True:
             if self._gap is not None:
-                found = next_header(data, at, self._max)
-                if found < 0:
+                found = next_frame(data, at, self._max, final)
+                if found == len(data):
                     at = len(data) if final else max(len(data) - HEADER_BYTES + 1, at)  # a header may be cut in two
                     self._offset = begin + at
                     if final:
@@ -121,12 +121,13 @@ class _Search:
 
 
 @kernel
-def next_header(data: Bytes, at: int, max_record_bytes: int) -> int:
-    """Where the next header with a right CRC and a length in bounds begins, from byte `at` on; -1 if there is none whole."""
+def next_frame(data: Bytes, at: int, max_record_bytes: int, whole: bool) -> int:
+    """Where the next frame whose header is right begins, from byte `at` on, and with `whole` fits the data; the data's end if there is none."""
     base = address(data)
     while at + HEADER_BYTES <= len(data):
         length = load64(base + at)
-        if 0 <= length <= max_record_bytes and unmasked(load32(base + at + 8)) == of_word(length):
+        fits = not whole or length <= len(data) - at - FRAME_BYTES
+        if 0 <= length <= max_record_bytes and fits and unmasked(load32(base + at + 8)) == of_word(length):
             return at
         at += 1
-    return -1
+    return len(data)

@@ -13,14 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recordmill.records.crc32c import of_word, unmasked
 from recordmill.records.frames import MAX_RECORD_BYTES, Frames, Int64s, scan
 from recordmill.records.hop import hop as hop_headers
-from recordmill.records.lenient import FRAME
-from recordmill.records.memory import address, load32, load64
+from recordmill.records.lenient import FRAME, next_frame
 from recordmill.records.shard_file import read_frames
 from recordmill.schemas.errors import DataError
-from recordmill.schemas.kernels import kernel
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.storage.files import Bytes, map_file, read_range, stat
@@ -132,7 +129,7 @@ def hop(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenien
             yield from cutter.finish(at)
             if not lenient:
                 raise
-            behind = next_frame(map_file(file.path), at + 1)
+            behind = next_frame(map_file(file.path), at + 1, MAX_RECORD_BYTES, True)
             yield Piece(ordinal, cutter.first, None, at, behind, error.reason)
             at, first = behind, cutter.first + 1
         else:
@@ -174,18 +171,6 @@ def _end_of(path: str, cutter: _Cutter) -> int:
         return cutter.start
     last = int(cutter.starts[-1])
     return last + int(read_range(path, last, last + 8).view(np.int64)[0]) + FRAME_BYTES
-
-
-@kernel
-def next_frame(data: Bytes, at: int) -> int:
-    """Where the next frame with a right header that fits the data begins, from byte `at` on; the data's end if there is none."""
-    base = address(data)
-    while at + 16 <= len(data):
-        length = load64(base + at)
-        if 0 <= length <= len(data) - at - 16 and unmasked(load32(base + at + 8)) == of_word(length):
-            return at
-        at += 1
-    return len(data)
 
 
 def read(file: ShardFile, piece: Piece, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[Block]:

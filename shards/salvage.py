@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.records.decode import decode_lenient
-from recordmill.records.frames import FRAME_BYTES, HEADER_BYTES, Int64s, try_scan
+from recordmill.records.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Int64s, try_scan
 from recordmill.records.lenient import DATA as CRC
-from recordmill.records.lenient import FRAME, STREAM
+from recordmill.records.lenient import FRAME, STREAM, next_frame
 from recordmill.schemas.errors import Reject
 from recordmill.schemas.feature import Schema
 from recordmill.shards.batches import Load
-from recordmill.shards.pieces import load_index, next_frame, read_bytes
+from recordmill.shards.pieces import load_index, read_bytes
 from recordmill.storage.files import Bytes
 
 PARSE, MISSING = "record", "truncated"
@@ -131,7 +131,7 @@ def _behind(data: Bytes, at: int, record: int, known: Int64s | None, reason: str
         return int(known[record + 1]) if record + 1 < len(known) else len(data)
     if reason == CRC:  # the header is right, so its length says where the frame ends
         return at + int.from_bytes(data[at : at + 8].tobytes(), "little") + FRAME_BYTES
-    return next_frame(data, at + 1)
+    return next_frame(data, at + 1, MAX_RECORD_BYTES, True)
 
 
 def _place(record: int, offset: int) -> str:

@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
+from recordmill.records.frames import MAX_RECORD_BYTES, frame
+from recordmill.records.lenient import next_frame
 from recordmill.schemas.errors import Reject
 from recordmill.shards.batches import loads
 from recordmill.shards.catalog import Catalog, find
-from recordmill.shards.pieces import cut, next_frame
+from recordmill.shards.pieces import cut
 from recordmill.shards.salvage import salvage
 
 ROWS = 40
@@ -98,9 +100,8 @@ def test_a_cut_stream_keeps_what_is_before_the_cut(made: tuple[Path, Path, bytes
 
 def test_the_next_frame_is_found() -> None:
     data = np.frombuffer(b"xyz" + b"\x02\0\0\0\0\0\0\0", np.uint8)
-    assert next_frame(data, 0) == len(data)
-    from recordmill.records.frames import frame
+    assert next_frame(data, 0, MAX_RECORD_BYTES, True) == len(data)
 
     framed = frame(np.frombuffer(b"hello", np.uint8), np.array([0, 5])).data
-    assert next_frame(np.concatenate([data, framed]), 0) == len(data)
-    assert next_frame(np.concatenate([data, framed])[:-1], 0) == len(data) + len(framed) - 1
+    assert next_frame(np.concatenate([data, framed]), 0, MAX_RECORD_BYTES, True) == len(data)
+    assert next_frame(np.concatenate([data, framed])[:-1], 0, MAX_RECORD_BYTES, True) == len(data) + len(framed) - 1
