@@ -4,13 +4,23 @@ Under their bare names they would collide with folders of the user's own. Everyt
 """
 
 import sys
+from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 if sys.platform == "win32":
-    raise SystemExit("recordmill does not run on Windows: its commit needs POSIX links and locks. Use WSL 2 or a container.")
+    raise SystemExit(
+        "recordmill does not run on Windows: its commit needs POSIX links and locks. Use WSL 2 or a container."
+    )
 
-FOLDERS = ("schemas", "storage", "sources", "records", "shards", "reader", "transforms", "pipelines")
-MAPPED = {f"recordmill.{name}": name for name in FOLDERS}
+ROOT = Path(__file__).resolve().parent
+BESIDE = ("benchmarks*", "constraints*", "docs*", "examples*", "src*", "tests*")  # not part of the package
+# every folder with an __init__.py: `records`, `records.tfrecord`, ...
+ROOMS = sorted(find_packages(str(ROOT), exclude=BESIDE))
+MAPPED = {f"recordmill.{name}": name.replace(".", "/") for name in ROOMS}
 
-setup(packages=["recordmill", *MAPPED], package_dir={"recordmill": "src/recordmill", **MAPPED}, package_data={"recordmill": ["py.typed"]})
+setup(
+    packages=["recordmill", *MAPPED],
+    package_dir={"recordmill": "src/recordmill", **MAPPED},
+    package_data={"recordmill": ["py.typed"]},
+)

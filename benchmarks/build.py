@@ -1,10 +1,12 @@
-"""Build a 1,000,000-row, 12-column CSV, the same as JSONL, and 2,000 JPEGs of about 100 kB, beside what people use today.
+"""Build a 1,000,000-row, 12-column CSV, the same as JSONL, and 2,000 JPEGs of about 100 kB,
+beside what people use today.
 
-    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--folder FOLDER] [--ray-python PYTHON] [--mosaicml-python PYTHON]
+    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--folder FOLDER] [--ray-python PYTHON]
+    [--mosaicml-python PYTHON]
 
-Inputs are made once in FOLDER. Before each run the disk is let catch up, or the one that syncs its files would wait for what others left.
-The slow peers run once, the others in turn; medians are printed with the ratio to recordmill. Ray Data and MosaicML's streaming need
-environments of their own: name the interpreters of these, or they are left out.
+Inputs are made once in FOLDER. Before each run the disk is let catch up, or the one that syncs its files would wait for
+what others left. The slow peers run once, the others in turn; medians are printed with the ratio to recordmill. Ray
+Data and MosaicML's streaming need environments of their own: name the interpreters of these, or they are left out.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def main() -> None:
     args = parser.parse_args()
     os.makedirs(args.folder, exist_ok=True)
     print(machine())
-    csv_path, jsonl_path, images = (os.path.join(args.folder, name) for name in (f"{args.rows}.csv", f"{args.rows}.jsonl", "images"))
+    csv_path, jsonl_path, images = (
+        os.path.join(args.folder, name) for name in (f"{args.rows}.csv", f"{args.rows}.jsonl", "images")
+    )
     if not os.path.exists(csv_path):
         write_csv(csv_path, args.rows)
     if "jsonl" in args.kinds and not os.path.exists(jsonl_path):
@@ -58,19 +62,38 @@ def main() -> None:
         out = os.path.join(args.folder, f"out-{kind}")
         source = {"csv": csv_path, "jsonl": jsonl_path, "images": images}[kind]
         if kind == "images":
-            peers = {"TFDS writer": ("build_jobs:tfds_images", source, out + "-tfds"), "tutorial loop": ("build_jobs:tutorial_images", source, out + "-loop")}
+            peers = {
+                "TFDS writer": ("build_jobs:tfds_images", source, out + "-tfds"),
+                "tutorial loop": ("build_jobs:tutorial_images", source, out + "-loop"),
+            }
             peers["plain Beam"] = ("build_jobs:plain_beam_images", source, out + "-beam")
             if args.mosaicml_python:
                 peers["MosaicML writer"] = ("build_jobs:mosaicml_images", source, out + "-mds")
         else:
-            names = {"pyarrow + tfx-bsl + TFRecordWriter": "arrow_tfx_bsl", "tutorial loop": "tutorial", "plain Beam": "plain_beam"}
-            peers = {name: (f"build_jobs:{function}", kind, source, f"{out}-{function}") for name, function in names.items()}
+            names = {
+                "pyarrow + tfx-bsl + TFRecordWriter": "arrow_tfx_bsl",
+                "tutorial loop": "tutorial",
+                "plain Beam": "plain_beam",
+            }
+            peers = {
+                name: (f"build_jobs:{function}", kind, source, f"{out}-{function}") for name, function in names.items()
+            }
             if args.ray_python:
                 peers["Ray Data"] = ("build_jobs:ray_data", kind, source, f"{out}-ray")
         print(f"\n{kind}: {source}")
         slow = ("tutorial loop", "plain Beam", "Ray Data") if kind != "images" else ()
-        pythons = {name: python for name, python in (("Ray Data", args.ray_python), ("MosaicML writer", args.mosaicml_python)) if python}
-        compare({"recordmill": ("build_jobs:recordmill", kind, source, out), **peers}, args.rounds, slow=slow, pythons=pythons, before=os.sync)
+        pythons = {
+            name: python
+            for name, python in (("Ray Data", args.ray_python), ("MosaicML writer", args.mosaicml_python))
+            if python
+        }
+        compare(
+            {"recordmill": ("build_jobs:recordmill", kind, source, out), **peers},
+            args.rounds,
+            slow=slow,
+            pythons=pythons,
+            before=os.sync,
+        )
 
 
 if __name__ == "__main__":

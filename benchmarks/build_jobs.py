@@ -1,4 +1,6 @@
-"""What `build.py` compares: recordmill and the ways people build TFRecords without it. Each function sets up and returns the work."""
+"""What `build.py` compares: recordmill and the ways people build TFRecords without it.
+Each function sets up and returns the work.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def _fresh(out: str) -> str:
 
 
 def recordmill(kind: str, source: str, out: str) -> Work:
-    """The public function, after its imports and one tiny input of the same kind, which loads the compiled code from the cache."""
+    """The public function, after its imports and one tiny input of the same kind,
+    which loads the compiled code from the cache.
+    """
     import apache_beam  # noqa: F401
 
     import recordmill
@@ -67,14 +71,18 @@ def _rows(kind: str, source: str) -> Any:
 
 
 def tutorial(kind: str, source: str, out: str) -> Work:
-    """The loop of the TFRecord tutorial: a tf.train.Example per row, written round-robin to 16 files. No shuffle, no check."""
+    """The loop of the TFRecord tutorial: a tf.train.Example per row, written round-robin to 16 files.
+    No shuffle, no check.
+    """
     import tensorflow as tf
 
     def work() -> None:
         os.makedirs(_fresh(out))
         writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
         for number, row in enumerate(_rows(kind, source)):
-            example = tf.train.Example(features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()}))
+            example = tf.train.Example(
+                features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()})
+            )
             writers[number % SHARDS].write(example.SerializeToString())
         for writer in writers:
             writer.close()
@@ -95,7 +103,9 @@ def plain_beam(kind: str, source: str, out: str) -> Work:
 
         def parse(line: str) -> dict[str, Any]:
             if kind == "csv":
-                return {name: _number(text) for name, text in zip(header, next(csv.reader([line])), strict=True) if text}
+                return {
+                    name: _number(text) for name, text in zip(header, next(csv.reader([line])), strict=True) if text
+                }
             return json.loads(line)  # type: ignore[no-any-return]
 
         def serialize(row: dict[str, Any]) -> bytes:
@@ -116,7 +126,9 @@ def plain_beam(kind: str, source: str, out: str) -> Work:
 
 
 def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
-    """The fastest parts there are, by hand: pyarrow's reader, tfx-bsl's encoder, TFRecordWriter. No shuffle, no check."""
+    """The fastest parts there are, by hand: pyarrow's reader, tfx-bsl's encoder, TFRecordWriter.
+    No shuffle, no check.
+    """
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.json
@@ -165,8 +177,15 @@ def tutorial_images(source: str, out: str) -> Work:
                 data = file.read()
             with Image.open(path) as image:
                 width, height = image.size
-            row = {"image": data, "height": height, "width": width, "label": int(os.path.basename(os.path.dirname(path))[-1])}
-            example = tf.train.Example(features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()}))
+            row = {
+                "image": data,
+                "height": height,
+                "width": width,
+                "label": int(os.path.basename(os.path.dirname(path))[-1]),
+            }
+            example = tf.train.Example(
+                features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()})
+            )
             writers[number % SHARDS].write(example.SerializeToString())
         for writer in writers:
             writer.close()
@@ -186,11 +205,18 @@ def plain_beam_images(source: str, out: str) -> Work:
 
         def serialize(file: Any) -> bytes:
             row = {"image": file.read(), "label": int(os.path.basename(os.path.dirname(file.metadata.path))[-1])}
-            return tf.train.Example(features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()})).SerializeToString()  # type: ignore[no-any-return]
+            return tf.train.Example(
+                features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()})
+            ).SerializeToString()  # type: ignore[no-any-return]
 
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             files = pipeline | fileio.MatchFiles(f"{source}/*/*.jpg") | fileio.ReadMatches()
-            _ = files | beam.Map(serialize) | beam.Reshuffle() | beam.io.WriteToTFRecord(f"{out}/train", num_shards=SHARDS)
+            _ = (
+                files
+                | beam.Map(serialize)
+                | beam.Reshuffle()
+                | beam.io.WriteToTFRecord(f"{out}/train", num_shards=SHARDS)
+            )
 
     return work
 
@@ -204,9 +230,13 @@ def tfds_images(source: str, out: str) -> Work:
 
     def work() -> None:
         os.makedirs(_fresh(out))
-        spec = features.FeaturesDict({"image": features.Scalar(dtype=np.object_), "label": features.Scalar(dtype=np.int64)})
+        spec = features.FeaturesDict(
+            {"image": features.Scalar(dtype=np.object_), "label": features.Scalar(dtype=np.int64)}
+        )
         serializer = example_serializer.ExampleSerializer(spec.get_serialized_info())
-        template = naming.ShardedFileTemplate(data_dir=out, dataset_name="images", split="train", filetype_suffix="tfrecord")
+        template = naming.ShardedFileTemplate(
+            data_dir=out, dataset_name="images", split="train", filetype_suffix="tfrecord"
+        )
         shards = writer.ExampleWriter(file_adapters.FileFormat.TFRECORD)
         target = writer.Writer(serializer, template, hash_salt="train", disable_shuffling=False, example_writer=shards)
         for path in sorted(glob.glob(f"{source}/*/*.jpg")):
@@ -241,9 +271,16 @@ def ray_data(kind: str, source: str, out: str) -> Work:
     def work() -> None:
         _fresh(out)
         rows = ray.data.read_csv(source) if kind == "csv" else ray.data.read_json(source, lines=True)
-        times = [name for name, dtype in zip(rows.schema().names, rows.schema().types, strict=True) if "timestamp" in str(dtype)]
+        times = [
+            name
+            for name, dtype in zip(rows.schema().names, rows.schema().types, strict=True)
+            if "timestamp" in str(dtype)
+        ]
         if times:  # its writer knows numbers and strings only
-            rows = rows.map_batches(lambda frame: frame.assign(**{name: frame[name].astype("int64") for name in times}), batch_format="pandas")
+            rows = rows.map_batches(
+                lambda frame: frame.assign(**{name: frame[name].astype("int64") for name in times}),
+                batch_format="pandas",
+            )
         rows.random_shuffle(seed=7).repartition(SHARDS).write_tfrecords(out)
 
     return work

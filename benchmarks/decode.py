@@ -2,9 +2,9 @@
 
     python benchmarks/decode.py [--rounds 7] [--megabytes 48] [--threads 1,2]
 
-Peers get their records as a list or a string tensor made beforehand, check no CRC and know the schema: tfx-bsl's ExamplesToRecordBatchDecoder, and
-tf.io.parse_example in the best of three batch sizes. The process is bound to as many cores as it may have threads. Medians.
-The limit for large payloads is a copy of the bytes and their CRC32C.
+Peers get their records as a list or a string tensor made beforehand, check no CRC and know the schema: tfx-bsl's
+ExamplesToRecordBatchDecoder, and tf.io.parse_example in the best of three batch sizes. The process is bound to as many
+cores as it may have threads. Medians. The limit for large payloads is a copy of the bytes and their CRC32C.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import numpy as np
 from encode import CASES, Case
 from harness import machine
 
-from recordmill.records.crc32c import crc32c
-from recordmill.records.decode import decode
-from recordmill.records.encode import encode
-from recordmill.records.frames import Frames, scan
-from recordmill.records.infer import infer
+from recordmill.base.threads import thread_map
+from recordmill.records.example.decode import decode
+from recordmill.records.example.encode import encode
+from recordmill.records.inference.infer import infer
+from recordmill.records.tfrecord.crc32c import crc32c
+from recordmill.records.tfrecord.frames import Frames, scan
 from recordmill.schemas.feature import Schema
-from recordmill.schemas.threads import thread_map
 
 BATCH_BYTES = 8 << 20  # 8 MiB: as records.shard_file reads
 COPY = "limit: copy alone"
@@ -58,7 +58,11 @@ def ours(frames: Frames, schema: Schema, threads: int, what: str = "decode") -> 
     def one(data: np.ndarray[Any, Any]) -> object:
         found, _ = scan(data, source="benchmark", final=True)
         return (
-            found if what == "scan" else (infer if what == "infer" else decode)(data, found.starts + 12, found.lengths, *([schema] if what == "decode" else []))
+            found
+            if what == "scan"
+            else (infer if what == "infer" else decode)(
+                data, found.starts + 12, found.lengths, *([schema] if what == "decode" else [])
+            )
         )
 
     parts = pieces(frames)
@@ -90,7 +94,10 @@ def parse_example(records: list[bytes], schema: Schema, threads: int) -> Callabl
     import tensorflow as tf
 
     kinds = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string}
-    spec = {f.name: tf.io.RaggedFeature(kinds[f.kind]) if f.ragged_rank else tf.io.FixedLenFeature(f.shape, kinds[f.kind]) for f in schema}
+    spec = {
+        f.name: tf.io.RaggedFeature(kinds[f.kind]) if f.ragged_rank else tf.io.FixedLenFeature(f.shape, kinds[f.kind])
+        for f in schema
+    }
 
     def work(size: int) -> Callable[[], object]:
         parts = [tf.constant(records[at : at + size]) for at in range(0, len(records), size)]
@@ -143,14 +150,21 @@ def child(rounds: int, megabytes: int, threads: int) -> None:
                 if number:
                     times[name].append((time.perf_counter() - started) / case[1].num_rows)
         size = len(encode(case[1], case[0]).data) / case[1].num_rows
-        print(f"\n{title}, {threads} threads: {case[1].num_rows:,} records of {size:,.0f} bytes{'':10} {'records/s':>12} {'MB/s':>8} {'x ours':>9}")
+        print(
+            f"\n{title}, {threads} threads: {case[1].num_rows:,} records of {size:,.0f} bytes{'':10} "
+            f"{'records/s':>12} {'MB/s':>8} {'x ours':>9}"
+        )
         first = statistics.median(times["ours, both CRCs"])
         for name, found in times.items():
             median = statistics.median(found)
             print(f"  {name:50} {1 / median:16,.0f} {size / median / 1e6:8,.0f} {median / first:8.2f}x", flush=True)
         touched, copied = size + case[1].nbytes / case[1].num_rows, 2 * size  # bytes a record, read and written
         fraction = (touched / first) / (copied / statistics.median(times[COPY]))
-        print(f"  ours touches {touched:,.0f} bytes a record: {touched / first / 1e9:.1f} GB/s, {fraction:.0%} of what copying reaches", flush=True)
+        print(
+            f"  ours touches {touched:,.0f} bytes a record: {touched / first / 1e9:.1f} GB/s, {fraction:.0%} "
+            "of what copying reaches",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -164,7 +178,19 @@ def main() -> None:
         return
     print(machine(), flush=True)
     for threads in options.threads.split(","):
-        subprocess.run([sys.executable, __file__, "--rounds", str(options.rounds), "--megabytes", str(options.megabytes), "--threads", threads], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                __file__,
+                "--rounds",
+                str(options.rounds),
+                "--megabytes",
+                str(options.megabytes),
+                "--threads",
+                threads,
+            ],
+            check=True,
+        )
 
 
 if __name__ == "__main__":

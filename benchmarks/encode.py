@@ -1,9 +1,11 @@
-"""Encoding speed, one thread, in one process, in turn: a RecordBatch to framed Examples in memory (ours) or in a file (everybody).
+"""Encoding speed, one thread, in one process, in turn:
+a RecordBatch to framed Examples in memory (ours) or in a file (everybody).
 
     python benchmarks/encode.py [--rounds 21] [--megabytes 8]
 
-Peers: tfx-bsl's RecordBatchToExamplesEncoder with tf.io.TFRecordWriter, and tf.train.Example built in Python with the same writer.
-Both peers write a file, so ours is timed with its file, too. For large payloads the limit is a copy of the bytes plus their CRC32C. Medians.
+Peers: tfx-bsl's RecordBatchToExamplesEncoder with tf.io.TFRecordWriter, and tf.train.Example built in Python with the
+same writer. Both peers write a file, so ours is timed with its file, too. For large payloads the limit is a copy of the
+bytes plus their CRC32C. Medians.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 from harness import machine
 
-from recordmill.records.crc32c import crc32c
-from recordmill.records.encode import encode
+from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.crc32c import crc32c
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -50,7 +52,9 @@ def vectors(rows: int) -> Case:
     """1,000 floats."""
     schema = Schema((Feature("vector", "float32", (1000,)),))
     values = pa.array(np.random.default_rng(0).random(rows * 1000, dtype=np.float32))
-    return schema, pa.RecordBatch.from_arrays([pa.FixedSizeListArray.from_arrays(values, 1000)], schema=to_arrow(schema))
+    return schema, pa.RecordBatch.from_arrays(
+        [pa.FixedSizeListArray.from_arrays(values, 1000)], schema=to_arrow(schema)
+    )
 
 
 def int_lists(rows: int) -> Case:
@@ -73,7 +77,8 @@ def images(rows: int) -> Case:
 
 
 CASES: Mapping[str, tuple[Callable[[int], Case], int]] = {  # and the bytes of a record
-    "12 scalars": (scalars, 270), "1,000 floats": (vectors, 4_030), "int64 lists, mean 100": (int_lists, 330), "100 kB images": (images, 100_000),
+    "12 scalars": (scalars, 270), "1,000 floats": (vectors, 4_030), "int64 lists, mean 100": (int_lists, 330),
+    "100 kB images": (images, 100_000),
 }  # fmt: skip
 
 
@@ -84,7 +89,11 @@ def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
         if pa.types.is_large_string(column.type):
             column = column.cast(pa.large_binary())
         if pa.types.is_fixed_size_list(column.type):
-            columns.append(pa.LargeListArray.from_arrays(np.arange(0, len(column) * column.type.list_size + 1, column.type.list_size), column.values))
+            columns.append(
+                pa.LargeListArray.from_arrays(
+                    np.arange(0, len(column) * column.type.list_size + 1, column.type.list_size), column.values
+                )
+            )
         elif pa.types.is_large_list(column.type):
             columns.append(column)
         else:
@@ -102,10 +111,17 @@ def python_examples(batch: pa.RecordBatch, rows: int) -> list[bytes]:
             return tf.train.Feature(int64_list=tf.train.Int64List(value=items))
         if isinstance(items[0], float):
             return tf.train.Feature(float_list=tf.train.FloatList(value=items))
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[item.encode() if isinstance(item, str) else item for item in items]))
+        return tf.train.Feature(
+            bytes_list=tf.train.BytesList(value=[item.encode() if isinstance(item, str) else item for item in items])
+        )
 
     made = batch.slice(0, rows).to_pylist()
-    return [tf.train.Example(features=tf.train.Features(feature={k: feature(v) for k, v in row.items()})).SerializeToString() for row in made]
+    return [
+        tf.train.Example(
+            features=tf.train.Features(feature={k: feature(v) for k, v in row.items()})
+        ).SerializeToString()
+        for row in made
+    ]
 
 
 def contenders(case: Case, folder: Path) -> dict[str, tuple[Callable[[], object], int]]:
@@ -147,7 +163,9 @@ def physical_limit(case: Case) -> tuple[Callable[[], object], int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--megabytes", type=int, default=8, help="of encoded records per batch; 8 is what a build encodes at once")
+    parser.add_argument(
+        "--megabytes", type=int, default=8, help="of encoded records per batch; 8 is what a build encodes at once"
+    )
     options = parser.parse_args()
     print(machine())
     for title, (make, record_bytes) in CASES.items():
@@ -165,12 +183,20 @@ def main() -> None:
 
 
 def report(title: str, size: float, rows: int, times: Mapping[str, list[float]]) -> None:
-    """A line per contender. The best time says what the code can do; on a busy machine medians say what the neighbours did."""
-    print(f"\n{title}: {rows:,} records of {size:,.0f} bytes\n{'':46} {'records/s':>11} {'MB/s':>7} {'x file':>7} {'x memory':>8} {'best':>11} {'x memory':>8}")
+    """A line per contender. The best time says what the code can do;
+    on a busy machine medians say what the neighbours did.
+    """
+    print(
+        f"\n{title}: {rows:,} records of {size:,.0f} bytes\n{'':46} {'records/s':>11} {'MB/s':>7} "
+        f"{'x file':>7} {'x memory':>8} {'best':>11} {'x memory':>8}"
+    )
     file, memory, best = (statistics.median(times[FILE]), statistics.median(times[MEMORY]), min(times[MEMORY]))
     for name, found in times.items():
         one, least = statistics.median(found), min(found)
-        rates = f"{1 / one:11,.0f} {size / one / 1e6:7,.0f} {one / file:7.2f} {one / memory:8.2f} {1 / least:11,.0f} {least / best:8.2f}"
+        rates = (
+            f"{1 / one:11,.0f} {size / one / 1e6:7,.0f} {one / file:7.2f} {one / memory:8.2f} {1 / least:11,.0f} "
+            f"{least / best:8.2f}"
+        )
         print(f"  {name:44} {rates}")
 
 

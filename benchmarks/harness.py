@@ -1,6 +1,8 @@
-"""Timing side by side: jobs run in turn, each in a process of its own that tells its start-up (imports) and its work apart.
+"""Timing side by side: jobs run in turn, each in a process of its own that tells its start-up (imports)
+and its work apart.
 
-A job is a function of this folder named `module:function` with string arguments. Peak memory is the kernel's own figure of the child.
+A job is a function of this folder named `module:function` with string arguments. Peak memory is the kernel's own figure
+of the child.
 """
 
 from __future__ import annotations
@@ -58,7 +60,15 @@ def resident_bytes() -> int:
 def run(name: str, *args: str, python: str = sys.executable, timeout_sec: float = 3600) -> Measured:
     """Run `module:function` with args in a fresh process; python: of which interpreter."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    child = subprocess.run([python, __file__, name, *args], cwd=HERE, env=environment, capture_output=True, text=True, timeout=timeout_sec, check=False)
+    child = subprocess.run(
+        [python, __file__, name, *args],
+        cwd=HERE,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_sec,
+        check=False,
+    )
     for line in child.stdout.splitlines():
         if line.startswith("MEASURED "):
             return Measured(*json.loads(line.removeprefix("MEASURED ")))
@@ -72,7 +82,9 @@ def compare(
     before: Callable[[], object] = lambda: None,
     pythons: Mapping[str, str] | None = None,
 ) -> dict[str, Measured]:
-    """Run the jobs in turn, `rounds` times (those in `slow` once), and print medians and ratios to the first; pythons: interpreters of some of them."""
+    """Run the jobs in turn, `rounds` times (those in `slow` once), and print medians and ratios to the first; pythons:
+    interpreters of some of them.
+    """
     results: dict[str, list[Measured]] = {name: [] for name in jobs}
     for number in range(rounds):
         for name, command in jobs.items():
@@ -80,13 +92,18 @@ def compare(
                 before()
                 results[name].append(run(*command, python=(pythons or {}).get(name, sys.executable)))
     medians = {
-        name: Measured(*(statistics.median(getattr(one, field) for one in found) for field in ("start_up", "work", "peak", "base")))  # type: ignore[arg-type]
+        name: Measured(
+            *(statistics.median(getattr(one, field) for one in found) for field in ("start_up", "work", "peak", "base"))
+        )  # type: ignore[arg-type]
         for name, found in results.items()
     }
     first = next(iter(medians.values()))
     print(f"{'':44} {'start-up':>9} {'work':>9} {'ratio':>7} {'peak':>9} {'runs':>5}")
     for name, one in medians.items():
-        print(f"{name:44} {one.start_up:7.1f} s {one.work:7.2f} s {one.work / first.work:6.1f}x {one.peak / 2**20:5.0f} MiB {len(results[name]):5}")
+        print(
+            f"{name:44} {one.start_up:7.1f} s {one.work:7.2f} s {one.work / first.work:6.1f}x "
+            f"{one.peak / 2**20:5.0f} MiB {len(results[name]):5}"
+        )
     return medians
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py [--memory 256MiB] [--folder FOLDER] [CASE ...]
 
-Each case runs in a fresh process, which first builds something tiny (imports, compiled code); what it holds then is the base. The bound is
-that the peak above the base stays under --memory.
+Each case runs in a fresh process, which first builds something tiny (imports, compiled code); what it holds then is the
+base. The bound is that the peak above the base stays under --memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ import numpy as np
 from harness import machine, run
 from make_csv import write_csv
 
-CASES = ("one file", "many files", "gz inflating 20x", "images", "one shard", "gzip shards", "one key", "read to parquet", "read to npy")
+CASES = (
+    "one file",
+    "many files",
+    "gz inflating 20x",
+    "images",
+    "one shard",
+    "gzip shards",
+    "one key",
+    "read to parquet",
+    "read to npy",
+)
 
 
 def build_job(kind: str, source: str, out: str, memory: str, *options: str) -> Callable[[], object]:
@@ -32,7 +42,13 @@ def build_job(kind: str, source: str, out: str, memory: str, *options: str) -> C
     recordmill.build({"warm": ["x"], "up": [1.5]}, out, num_shards=1)
     shutil.rmtree(out)
     named = dict(option.split("=", 1) for option in options)
-    return lambda: recordmill.build(source, out, kind=kind, memory=memory, **{name: int(value) if value.isdigit() else value for name, value in named.items()})
+    return lambda: recordmill.build(
+        source,
+        out,
+        kind=kind,
+        memory=memory,
+        **{name: int(value) if value.isdigit() else value for name, value in named.items()},
+    )
 
 
 def read_job(source: str, out: str, to: str, memory: str) -> Callable[[], object]:
@@ -76,7 +92,9 @@ def make_noise_images(folder: Path, size: int) -> None:
     generator = np.random.default_rng(0)
     for number in range(size // (3 << 20)):
         (folder / f"class{number % 5}").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(generator.integers(0, 256, (1024, 1024, 3), np.uint8)).save(folder / f"class{number % 5}" / f"{number:05d}.png", compress_level=0)
+        Image.fromarray(generator.integers(0, 256, (1024, 1024, 3), np.uint8)).save(
+            folder / f"class{number % 5}" / f"{number:05d}.png", compress_level=0
+        )
 
 
 def main() -> None:
@@ -107,7 +125,11 @@ def main() -> None:
     for name in args.cases:
         one = run(*jobs[name])
         above = one.peak - one.base
-        print(f"{name:20} base {one.base >> 20:5} MiB, peak {above >> 20:5} MiB above it ({above / limit:5.0%} of --memory), {one.work:6.1f} s", flush=True)
+        print(
+            f"{name:20} base {one.base >> 20:5} MiB, peak {above >> 20:5} MiB above it ({above / limit:5.0%} "
+            f"of --memory), {one.work:6.1f} s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

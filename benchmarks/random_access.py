@@ -2,8 +2,9 @@
 
     python benchmarks/random_access.py [--rows 1000000] [--folder FOLDER]
 
-The data set is what `benchmarks/build.py csv` builds, as plain and as gzip shards. Bytes read are the kernel's count of this process (rchar).
-What people do without an index stands beside it: tf.data has to read everything before the record.
+The data set is what `benchmarks/build.py csv` builds, as plain and as gzip shards. Bytes read are the kernel's count of
+this process (rchar). What people do without an index stands beside it: tf.data has to read everything before the
+record.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ def each(work: Callable[[int], object], places: list[int]) -> list[float]:
 
 def report(name: str, times: list[float], read: float) -> None:
     ninety = sorted(times)[int(len(times) * 0.9)]
-    print(f"{name:58} median {statistics.median(times):12,.0f} us   90 % {ninety:12,.0f} us   {read / 1024:10,.1f} KiB read", flush=True)
+    print(
+        f"{name:58} median {statistics.median(times):12,.0f} us   90 % {ninety:12,.0f} us   "
+        f"{read / 1024:10,.1f} KiB read",
+        flush=True,
+    )
 
 
 def measure(name: str, work: Callable[[Any], object], places: list[Any]) -> None:
@@ -68,7 +73,9 @@ def data_sets(folder: str, rows: int) -> dict[str, str]:
     found = {"plain": os.path.join(folder, f"shards-{rows}"), "gzip": os.path.join(folder, f"shards-{rows}-gzip")}
     for compression, out in found.items():
         if not os.path.exists(out):
-            recordmill.build(csv_path, out, kind="csv", num_shards=16, compression="none" if compression == "plain" else "gzip")
+            recordmill.build(
+                csv_path, out, kind="csv", num_shards=16, compression="none" if compression == "plain" else "gzip"
+            )
     return found
 
 
@@ -93,14 +100,24 @@ def main() -> None:
     for compression, source in found.items():
         dataset = recordmill.open(source)
         batches = [random.choice(args.rows, BATCH, replace=False) for _ in range(ROUNDS)]
-        measure(f"{compression}: ds[i]", lambda i, ds=dataset: ds[i], random.integers(0, args.rows, 2000 if compression == "plain" else 200).tolist())
-        measure(f"{compression}: ds.take of {BATCH} records anywhere", lambda numbers, ds=dataset: ds.take(numbers), batches)
+        measure(
+            f"{compression}: ds[i]",
+            lambda i, ds=dataset: ds[i],
+            random.integers(0, args.rows, 2000 if compression == "plain" else 200).tolist(),
+        )
+        measure(
+            f"{compression}: ds.take of {BATCH} records anywhere", lambda numbers, ds=dataset: ds.take(numbers), batches
+        )
         measure(
             f"{compression}: first of ds.batches({BATCH}, shuffle=True)",
             lambda seed, ds=dataset: next(iter(ds.batches(BATCH, shuffle=True, seed=seed))),
             list(range(ROUNDS)),
         )
-    measure("plain: tf.data, skip(i).take(1)", lambda i: scanned(found["plain"], i), random.integers(0, args.rows, 5).tolist())
+    measure(
+        "plain: tf.data, skip(i).take(1)",
+        lambda i: scanned(found["plain"], i),
+        random.integers(0, args.rows, 5).tolist(),
+    )
 
 
 if __name__ == "__main__":

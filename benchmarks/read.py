@@ -1,4 +1,5 @@
-"""Read records back, beside what people use today: 1,000,000 of 12 features to Parquet and to NumPy files, and 20,000 raw tensors to NumPy files.
+"""Read records back, beside what people use today: 1,000,000 of 12 features to Parquet and to NumPy files, and 20,000
+raw tensors to NumPy files.
 
     python benchmarks/read.py [--rounds 3] [--folder FOLDER] [table] [tensors]
 
@@ -32,17 +33,29 @@ def table(folder: str, rows: int, rounds: int) -> None:
             write_csv(csv_path, rows)
         recordmill.build(csv_path, source, kind="csv", num_shards=16)
     for to in ("parquet", "npy"):
-        print(f"\n{rows:,} records to {to}; the tutorial loop reads {TUTORIAL_ROWS:,} of them only, so multiply its time by {rows / TUTORIAL_ROWS:g}")
+        print(
+            f"\n{rows:,} records to {to}; the tutorial loop reads {TUTORIAL_ROWS:,} of them only, so "
+            f"multiply its time by {rows / TUTORIAL_ROWS:g}"
+        )
         jobs = {"recordmill": ("read_jobs:recordmill", source, os.path.join(folder, "table"), to)}
         jobs["tf.data, parse_example in batches"] = ("read_jobs:tf_data", source, os.path.join(folder, "table-tf"), to)
         if to == "parquet":
             jobs["tfx-bsl in Beam"] = ("read_jobs:tfx_bsl_beam", source, os.path.join(folder, "table-bsl"), to)
-            jobs["tutorial loop (20,000 records)"] = ("read_jobs:tutorial", source, os.path.join(folder, "table-loop"), to)
+            jobs["tutorial loop (20,000 records)"] = (
+                "read_jobs:tutorial",
+                source,
+                os.path.join(folder, "table-loop"),
+                to,
+            )
         compare(jobs, rounds, slow=("tutorial loop (20,000 records)", "tfx-bsl in Beam"))
 
 
 def tensors(folder: str, records: int, rounds: int) -> None:
-    source, schema, out = os.path.join(folder, f"tensors-{records}.tfrecord"), os.path.join(folder, "tensors.schema.pbtxt"), os.path.join(folder, "arrays")
+    source, schema, out = (
+        os.path.join(folder, f"tensors-{records}.tfrecord"),
+        os.path.join(folder, "tensors.schema.pbtxt"),
+        os.path.join(folder, "arrays"),
+    )
     if not os.path.exists(source):
         make_tensors(source, records)
     with open(schema, "w", encoding="utf-8") as file:

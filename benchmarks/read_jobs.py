@@ -1,4 +1,6 @@
-"""What `read.py` compares: recordmill and the ways people turn TFRecords into a table. Each function sets up and returns the work."""
+"""What `read.py` compares: recordmill and the ways people turn TFRecords into a table.
+Each function sets up and returns the work.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,12 @@ def tf_data(source: str, out: str, to: str) -> Work:
     def work() -> None:
         shutil.rmtree(out, ignore_errors=True)
         os.makedirs(out)
-        batches = tf.data.TFRecordDataset(_files(source)).batch(50_000).map(lambda records: tf.io.parse_example(records, spec)).prefetch(1)
+        batches = (
+            tf.data.TFRecordDataset(_files(source))
+            .batch(50_000)
+            .map(lambda records: tf.io.parse_example(records, spec))
+            .prefetch(1)
+        )
         if to == "parquet":
             writer = None
             for batch in batches.as_numpy_iterator():
@@ -70,7 +77,9 @@ def tf_data(source: str, out: str, to: str) -> Work:
 
 
 def tutorial(source: str, out: str, to: str) -> Work:
-    """The loop of the tutorials: parse_single_example and .numpy() for each record; of the first 20,000 only, and the time is scaled up."""
+    """The loop of the tutorials: parse_single_example and .numpy() for each record; of the first 20,000 only, and the
+    time is scaled up.
+    """
     import pandas as pd
     import tensorflow as tf
 
@@ -126,7 +135,7 @@ def make_tensors(path: str, records: int) -> None:
     import numpy as np
 
     import recordmill
-    from recordmill.records.frames import frame
+    from recordmill.records.tfrecord.frames import frame
 
     generator = np.random.default_rng(0)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -165,7 +174,13 @@ def tensors_tf_data(source: str, out: str) -> Work:
         images = np.lib.format.open_memmap(f"{out}/image.npy", "w+", np.float32, (rows, *TENSOR))
         labels = np.empty(rows, np.int64)
         at = 0
-        for batch, label in tf.data.TFRecordDataset(source).batch(256).map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2).as_numpy_iterator():
+        for batch, label in (
+            tf.data.TFRecordDataset(source)
+            .batch(256)
+            .map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+            .prefetch(2)
+            .as_numpy_iterator()
+        ):
             images[at : at + len(batch)] = batch.reshape(-1, *TENSOR)
             labels[at : at + len(batch)] = label
             at += len(batch)
@@ -176,11 +191,13 @@ def tensors_tf_data(source: str, out: str) -> Work:
 
 
 def tensors_limit(source: str, out: str) -> Work:
-    """What must be done at least: read each byte, check both CRCs of each record, write each tensor once from where it lies, flush."""
+    """What must be done at least: read each byte, check both CRCs of each record,
+    write each tensor once from where it lies, flush.
+    """
     import numpy as np
 
-    from recordmill.records.frames import HEADER_BYTES, scan
-    from recordmill.records.npy_file import npy_header
+    from recordmill.records.tfrecord.frames import HEADER_BYTES, scan
+    from recordmill.records.writers.npy_file import npy_header
 
     size = int(np.prod(TENSOR)) * 4
     scan(np.empty(0, np.uint8), source=source, final=True)  # compiled code comes from the cache
@@ -196,7 +213,9 @@ def tensors_limit(source: str, out: str) -> Work:
                 frames, used = scan(block[:count], source=source, final=at + count == os.fstat(file.fileno()).st_size)
                 begins = frames.starts + HEADER_BYTES + payload_at(block[frames.starts[0] + HEADER_BYTES :], size)
                 for first in range(0, len(frames), 512):  # as many as the system takes in one call
-                    os.writev(target.fileno(), [block[begin : begin + size] for begin in begins[first : first + 512].tolist()])
+                    os.writev(
+                        target.fileno(), [block[begin : begin + size] for begin in begins[first : first + 512].tolist()]
+                    )
                 at, rows = at + used, rows + len(frames)
             os.fsync(target.fileno())
             os.pwrite(target.fileno(), npy_header(np.dtype(np.float32), (rows, *TENSOR), 128), 0)
@@ -205,6 +224,8 @@ def tensors_limit(source: str, out: str) -> Work:
 
 
 def payload_at(record: Any, size: int) -> int:
-    """Where the tensor of a record of `make_tensors` begins: behind its own length, which is written as protobuf writes numbers."""
+    """Where the tensor of a record of `make_tensors` begins:
+    behind its own length, which is written as protobuf writes numbers.
+    """
     length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14])
     return record[:200].tobytes().index(b"\x0a" + length) + 1 + len(length)

@@ -2,9 +2,10 @@
 
     python benchmarks/read_memory.py [--memory 384MiB] [--folder FOLDER] [grow] [photos]
 
-grow: each set to .npy and to Parquet, three times in turn: the largest peak, the median of the times, and how both grew,
-beside a copy of the set, which says what the disk adds. photos: `read --decode-images` of 1 GiB of pixels, as they are to Parquet, and resized
-to .npy. A peak is the kernel's own figure of a process that does nothing else, interpreter and libraries included.
+grow: each set to .npy and to Parquet, three times in turn: the largest peak, the median of the times, and how both
+grew, beside a copy of the set, which says what the disk adds. photos: `read --decode-images` of 1 GiB of pixels, as
+they are to Parquet, and resized to .npy. A peak is the kernel's own figure of a process that does nothing else,
+interpreter and libraries included.
 """
 
 from __future__ import annotations
@@ -50,10 +51,12 @@ def copy_job(source: str, out: str) -> Callable[[], object]:
 
 
 def make_set(folder: Path, size: int) -> Path:
-    """Shards of records of about 2.4 KB: a number, 12 floats, 2 KiB of bytes that nothing compresses, up to 60 tokens, and a text."""
+    """Shards of records of about 2.4 KB: a number, 12 floats, 2 KiB of bytes that nothing compresses,
+    up to 60 tokens, and a text.
+    """
     import pyarrow as pa
 
-    from recordmill.records.encode import encode
+    from recordmill.records.example.encode import encode
     from recordmill.schemas.arrow import to_arrow
     from recordmill.schemas.feature import Feature, Schema
 
@@ -68,11 +71,21 @@ def make_set(folder: Path, size: int) -> Path:
         "x": pa.FixedSizeListArray.from_arrays(pa.array(generator.random(12 * rows, np.float32)), 12),
         "payload": pa.array([generator.bytes(2048) for _ in range(rows)], pa.large_binary()),
         "tokens": pa.LargeListArray.from_arrays(pa.array(tokens), pa.array(generator.integers(0, 50_000, tokens[-1]))),
-        "text": pa.array([f"record number {number} of a text that repeats" for number in range(rows)], pa.large_string()),
+        "text": pa.array(
+            [f"record number {number} of a text that repeats" for number in range(rows)], pa.large_string()
+        ),
     }
-    kinds = {"id": ("int64", ()), "x": ("float32", (12,)), "payload": ("bytes", ()), "tokens": ("int64", (None,)), "text": ("string", ())}
+    kinds = {
+        "id": ("int64", ()),
+        "x": ("float32", (12,)),
+        "payload": ("bytes", ()),
+        "tokens": ("int64", (None,)),
+        "text": ("string", ()),
+    }
     schema = Schema(tuple(Feature(name, *kind, True) for name, kind in kinds.items()))
-    data = encode(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=to_arrow(schema)), schema).data.tobytes()
+    data = encode(
+        pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=to_arrow(schema)), schema
+    ).data.tobytes()
     for number in range(size // SHARD_BYTES):
         with (folder / f"train-{number:05d}-of-{size // SHARD_BYTES:05d}.tfrecord").open("wb") as file:
             for _ in range(SHARD_BYTES // len(data)):
@@ -81,11 +94,13 @@ def make_set(folder: Path, size: int) -> Path:
 
 
 def make_photos(path: Path, size: int) -> Path:
-    """One file of JPEG photos of PHOTO's size and a little less, each another, whose pixels are `size` bytes together."""
+    """One file of JPEG photos of PHOTO's size and a little less, each another,
+    whose pixels are `size` bytes together.
+    """
     from PIL import Image
 
     import recordmill
-    from recordmill.records.frames import frame
+    from recordmill.records.tfrecord.frames import frame
 
     if path.exists():
         return path
@@ -94,17 +109,24 @@ def make_photos(path: Path, size: int) -> Path:
     height, width = PHOTO
     with path.open("wb") as file:
         for number in range(size // (height * width * 3)):
-            rough = Image.fromarray(generator.integers(0, 256, (60, 80, 3), np.uint8)).resize((width - 8 * (number % 5), height), Image.Resampling.BICUBIC)
+            rough = Image.fromarray(generator.integers(0, 256, (60, 80, 3), np.uint8)).resize(
+                (width - 8 * (number % 5), height), Image.Resampling.BICUBIC
+            )
             noise = generator.integers(-6, 7, (rough.height, rough.width, 1))
             photo = io.BytesIO()
-            Image.fromarray((np.asarray(rough, np.int16) + noise).clip(0, 255).astype(np.uint8)).save(photo, "JPEG", quality=90)
+            Image.fromarray((np.asarray(rough, np.int16) + noise).clip(0, 255).astype(np.uint8)).save(
+                photo, "JPEG", quality=90
+            )
             record = recordmill.example({"image": photo.getvalue(), "label": number % 7})
             file.write(frame(np.frombuffer(record, np.uint8), np.array([0, len(record)], np.int64)).data.tobytes())
     return path
 
 
 def show(name: str, one: Measured) -> None:
-    print(f"{name:44} peak {one.peak >> 20:5} MiB, of them {one.base >> 20:4} MiB before the read, {one.work:6.1f} s", flush=True)
+    print(
+        f"{name:44} peak {one.peak >> 20:5} MiB, of them {one.base >> 20:4} MiB before the read, {one.work:6.1f} s",
+        flush=True,
+    )
 
 
 def grow(folder: Path, memory: str) -> None:
@@ -126,10 +148,16 @@ def grow(folder: Path, memory: str) -> None:
 
 
 def photos(folder: Path) -> None:
-    """Parquet takes 36 bytes to write a byte of one record's list, so a photo of 36 MB in lists needs the default --memory."""
+    """Parquet takes 36 bytes to write a byte of one record's list,
+    so a photo of 36 MB in lists needs the default --memory.
+    """
     source = make_photos(folder / "photos.tfrecord", 1 << 30)
     print(f"\n{PHOTO[1]} x {PHOTO[0]} pixels each, {source.stat().st_size >> 20} MiB encoded, 1 GiB decoded")
-    for memory, options in (("256MiB", ("to=npy", "resize=224x224")), ("320MiB", ("to=arrow",)), ("2GiB", ("to=parquet",))):
+    for memory, options in (
+        ("256MiB", ("to=npy", "resize=224x224")),
+        ("320MiB", ("to=arrow",)),
+        ("2GiB", ("to=parquet",)),
+    ):
         one = run("read_memory:read_job", str(source), str(folder / "out"), memory, "decode_images=image", *options)
         show(f"--memory {memory} {' '.join(options)}", one)
         shutil.rmtree(folder / "out")

@@ -2,8 +2,9 @@
 
     python benchmarks/scaling.py [--gigabytes 4] [--folder FOLDER]
 
-The file holds records of 12 scalars, uncompressed and without any index, as somebody else would hand it over. Each read runs in a process of its own;
-the first round puts the file into the page cache. The schema is inferred over all records, which is part of the time.
+The file holds records of 12 scalars, uncompressed and without any index, as somebody else would hand it over. Each read
+runs in a process of its own; the first round puts the file into the page cache. The schema is inferred over all
+records, which is part of the time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROUNDS = 3
 
 def make_file(path: str, size_bytes: int) -> None:
     """Frames of the same 200,000 records again and again: reading does not care, and writing takes no time."""
-    from recordmill.records.encode import encode
+    from recordmill.records.example.encode import encode
 
     schema, batch = scalars(200_000)
     frames = encode(batch, schema).data
@@ -62,7 +63,11 @@ def main() -> None:
             times = [run("scaling:read_job", source, out, to, str(threads)).work for _ in range(ROUNDS)]
             median = statistics.median(times)
             first = first or median
-            print(f"  {threads:3} threads {median:8.2f} s {size / median / 1e6:8,.0f} MB/s {first / median:6.2f}x of one thread", flush=True)
+            print(
+                f"  {threads:3} threads {median:8.2f} s {size / median / 1e6:8,.0f} MB/s "
+                f"{first / median:6.2f}x of one thread",
+                flush=True,
+            )
     os.unlink(source)
 
 

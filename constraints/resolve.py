@@ -1,4 +1,5 @@
-"""Print the constraints of the running interpreter: every package that `.[dev]` installs, at the version that pip chooses today.
+"""Print the constraints of the running interpreter:
+every package that `.[dev]` installs, at the version that pip chooses today.
 
 python3.11 -m venv fresh && fresh/bin/python constraints/resolve.py "tested by .ci/run" > constraints/py311.txt
 """
@@ -13,7 +14,18 @@ from pathlib import Path
 
 def main() -> None:
     root = Path(__file__).resolve().parents[1]
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-", f"{root}[dev]"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--quiet",
+        "--report",
+        "-",
+        f"{root}[dev]",
+    ]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     found = {item["metadata"]["name"]: item["metadata"]["version"] for item in report["install"]}
     version, about = sys.version_info, sys.argv[1] if len(sys.argv) > 1 else "resolved by pip, not tested"

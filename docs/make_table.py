@@ -1,4 +1,5 @@
-"""A folder of TFRecord files that other systems wrote to the table of docs/foreign-files.md: what `read`, without an option, made of each.
+"""A folder of TFRecord files that other systems wrote to the table of docs/foreign-files.md: what `read`, without an
+option, made of each.
 
 python docs/make_table.py FOLDER          prints the table
 python docs/make_table.py FOLDER PAGE     puts it into the page, behind the line that names this program
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import recordmill
-from recordmill.reader.summary import summarise
+from recordmill.reader.inspect.summary import summarise
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
 MARK = "<!-- python docs/make_table.py FOLDER docs/foreign-files.md -->\n"
@@ -53,7 +54,9 @@ _MESSAGES = {  # part of a path to what its records are, where they are no Examp
 
 @dataclass(frozen=True)
 class Set:
-    """Files of one folder, message, compression and, as far as that goes, features: what somebody would read together."""
+    """Files of one folder, message, compression and, as far as that goes, features:
+    what somebody would read together.
+    """
 
     repository: str
     folder: str
@@ -65,12 +68,19 @@ class Set:
 def sets_of(folder: Path) -> list[Set]:
     """The files as sets, in the order of their names."""
     groups: dict[tuple[str, ...], list[Path]] = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in _OTHERS and not path.name.startswith("LICENSE")):
+    for path in sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix not in _OTHERS and not path.name.startswith("LICENSE")
+    ):
         opened = recordmill.open(path)
         repository, *parents = path.relative_to(folder).parts[:-1]
         key = repository, "/".join(parents), opened.full_schema.message, opened.catalog.files[0].compression
         groups.setdefault(key, []).append(path)
-    return [Set(repository, inner, message, compression, tuple(paths)) for (repository, inner, message, compression), paths in groups.items()]
+    return [
+        Set(repository, inner, message, compression, tuple(paths))
+        for (repository, inner, message, compression), paths in groups.items()
+    ]
 
 
 def table(folder: Path) -> str:
@@ -80,7 +90,14 @@ def table(folder: Path) -> str:
         for number, one in enumerate(sets_of(folder)):
             result = recordmill.read(list(one.paths), Path(temporary, str(number)))
             files, records, rejected = files + len(one.paths), records + result.written, rejected + result.rejected
-            cells = (*_names(one), one.compression, _message(one), f"{result.written:,}", _columns(result.schema), "; ".join(_notes(one)))
+            cells = (
+                *_names(one),
+                one.compression,
+                _message(one),
+                f"{result.written:,}",
+                _columns(result.schema),
+                "; ".join(_notes(one)),
+            )
             rows.append("| " + " | ".join(cells) + " |")
     head = "| system | files | compression | records are | records | columns | notes |\n|---|---|---|---|---|---|---|"
     total = f"{files} files, {records:,} records, {rejected} rejected."

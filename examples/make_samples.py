@@ -2,9 +2,9 @@
 
     python examples/make_samples.py FOLDER
 
-writes FOLDER/digits (1,797 PNG images of handwritten digits, one folder per class), FOLDER/tables (four CSV files with a header),
-FOLDER/texts (licences, read-mes and data set descriptions, one folder per class, one document per file) and FOLDER/packages.jsonl
-(what the installed packages say about themselves, one JSON object per line).
+writes FOLDER/digits (1,797 PNG images of handwritten digits, one folder per class), FOLDER/tables (four CSV files with
+a header), FOLDER/texts (licences, read-mes and data set descriptions, one folder per class, one document per file) and
+FOLDER/packages.jsonl (what the installed packages say about themselves, one JSON object per line).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from sklearn import datasets
 
 
 def digits(folder: Path) -> int:
-    """The scans of scikit-learn's `load_digits`: 8 x 8 pixels of 17 grey levels, as PNG files folder/CLASS/NUMBER.png."""
+    """The scans of scikit-learn's `load_digits`: 8 x 8 pixels of 17 grey levels, as PNG files
+    folder/CLASS/NUMBER.png.
+    """
     bunch = datasets.load_digits()
     pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
     for number, (image, label) in enumerate(zip(pixels, bunch.target, strict=True)):
@@ -41,13 +43,17 @@ def tables(folder: Path) -> int:
         targets = bunch.target if classes is None else np.asarray(classes)[bunch.target]
         with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow([*(str(column).replace(" (cm)", "_cm").replace(" ", "_") for column in bunch.feature_names), "target"])
+            writer.writerow(
+                [*(str(column).replace(" (cm)", "_cm").replace(" ", "_") for column in bunch.feature_names), "target"]
+            )
             writer.writerows([*row, target] for row, target in zip(bunch.data.tolist(), targets.tolist(), strict=True))
     return 4
 
 
 def texts(folder: Path) -> int:
-    """Three classes of real prose: `description` (scikit-learn's data sets), `licence` and `readme` (of the installed packages)."""
+    """Three classes of real prose: `description` (scikit-learn's data sets),
+    `licence` and `readme` (of the installed packages).
+    """
     documents = {(label, name): text for label, name, text in _documents()}
     for (label, name), text in documents.items():
         path = folder / label / name
@@ -57,7 +63,9 @@ def texts(folder: Path) -> int:
 
 
 def packages(path: Path) -> int:
-    """Name, version, summary, number of files and requirements (a list) of each installed package; no summary where it states none."""
+    """Name, version, summary, number of files and requirements (a list) of each installed package;
+    no summary where it states none.
+    """
     found = sorted(metadata.distributions(), key=lambda package: package.name.lower())
     with open(path, "w", encoding="utf-8") as file:
         for package in found:

@@ -2,7 +2,8 @@
 
     python examples/train_keras.py OUT [MODEL.keras]
 
-The reader gives (image, label) batches, shuffled, decoded in TensorFlow's graph; Keras knows the number of steps from the manifest.
+The reader gives (image, label) batches, shuffled, decoded in TensorFlow's graph; Keras knows the number of steps from
+the manifest.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def main(out: str, save_to: str | None = None) -> None:
     )
     model.compile("adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     print(f"{len(train):,} images of {len(classes)} classes: {int(batches.cardinality())} steps of {BATCH_SIZE}")
-    history = model.fit(batches, validation_data=held_out, epochs=1, verbose=2, shuffle=False)  # the reader has shuffled
+    # the reader has shuffled
+    history = model.fit(batches, validation_data=held_out, epochs=1, verbose=2, shuffle=False)
     accuracy = history.history["val_accuracy"][-1]
     print(f"accuracy on the validation split after one epoch: {accuracy:.1%}")
     if save_to is not None:

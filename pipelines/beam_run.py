@@ -1,7 +1,8 @@
-"""Running a Beam pipeline on whatever runner is named, so that Ctrl-C works and the error that comes back is the one that was raised.
+"""Running a Beam pipeline on whatever runner is named,
+so that Ctrl-C works and the error that comes back is the one that was raised.
 
-The default is Beam's FnApiRunner, named directly: `DirectRunner` would first try to download Prism, and run a job that failed
-there a second time. Imported only when a pipeline runs, since apache_beam takes seconds to import.
+The default is Beam's FnApiRunner, named directly: `DirectRunner` would first try to download Prism, and run a job that
+failed there a second time. Imported only when a pipeline runs, since apache_beam takes seconds to import.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from recordmill.schemas.errors import MissingExtraError, UsageError
-from recordmill.schemas.progress import Progress, job
+from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.progress import Progress, job
 
 LOCAL_RUNNERS = (None, "DirectRunner", "FnApiRunner", "direct", "fn_api")
 
@@ -23,7 +24,9 @@ def is_local(runner: str | None) -> bool:
     return runner in LOCAL_RUNNERS
 
 
-def run_pipeline(construct: Callable, runner: str | None, beam_args: Sequence[str], name: str, progress: Progress) -> None:
+def run_pipeline(
+    construct: Callable, runner: str | None, beam_args: Sequence[str], name: str, progress: Progress
+) -> None:
     """Build the graph with `construct(pipeline)` and run it to its end.
 
     name: by which worker threads of this process find `progress`.
@@ -62,8 +65,9 @@ def run_pipeline(construct: Callable, runner: str | None, beam_args: Sequence[st
             ended.set()
 
     with job(name, progress):
-        # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads would not.
-        # It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython before 3.13), and it goes on writing.
+        # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads
+        # would not. It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython
+        # before 3.13), and it goes on writing.
         threading.Thread(target=work, name="recordmill-pipeline", daemon=True).start()
         try:
             while not ended.wait(0.2):
@@ -77,7 +81,9 @@ def run_pipeline(construct: Callable, runner: str | None, beam_args: Sequence[st
 
 
 def _check_arguments(arguments: Sequence[str], options: type) -> None:
-    """Beam warns of unknown flags and goes on; a mistyped flag, or an INPUT that slipped in behind one, must not pass."""
+    """Beam warns of unknown flags and goes on;
+    a mistyped flag, or an INPUT that slipped in behind one, must not pass.
+    """
     parser = _Parser(add_help=False, allow_abbrev=False)
     for known in options.__subclasses__():
         if known.__module__.startswith("apache_beam"):

@@ -1,4 +1,5 @@
-"""`build`: raw inputs to a committed data set of shuffled TFRecord shards. Plan in this process, then one Beam job, then the commit.
+"""`build`: raw inputs to a committed data set of shuffled TFRecord shards.
+Plan in this process, then one Beam job, then the commit.
 
 Nothing here touches a record: `sources` reads them, `shards` orders and writes them, `transforms` lets a runner do so.
 """
@@ -13,21 +14,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.progress import Progress
+from recordmill.building.order import Ordering, split_names
+from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER, BuildPlan, group_units
+from recordmill.building.run_file import Buckets
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.sizes import show_size
-from recordmill.schemas.errors import RecordmillError, UsageError
 from recordmill.schemas.feature import Schema
-from recordmill.schemas.progress import Progress
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.build_plan import FILES, RUNNER, BuildPlan, group_units
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.order import Ordering, split_names
-from recordmill.shards.run_file import Buckets
 from recordmill.shards.run_folder import RunFolder, check_out, loaded
-from recordmill.sources.contract import Source
+from recordmill.sources.inputs.contract import Source
 
 _COPIES_IN_RUNNER = 4  # FnApiRunner's peak in a GroupByKey, in times the payload
 
@@ -36,8 +37,9 @@ _COPIES_IN_RUNNER = 4  # FnApiRunner's peak in a GroupByKey, in times the payloa
 class BuildResult:
     """A committed data set: where it lies and what is in it.
 
-    out: its folder. kind: of the inputs. records: split to number of records. read, rejected: records read = written + rejected.
-    shards: paths of all shards. notes: what the plan found worth saying. seconds: wall time. manifest: all of it.
+    out: its folder. kind: of the inputs. records: split to number of records. read, rejected: records read = written +
+    rejected. shards: paths of all shards. notes: what the plan found worth saying. seconds: wall time. manifest: all of
+    it.
     """
 
     out: Path
@@ -56,7 +58,10 @@ class BuildResult:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
         size = show_size(sum(path.stat().st_size for path in self.shards if path.exists()))
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
-        return f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} features, {len(self.shards)} shards, {size}>"
+        return (
+            f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} features, "
+            f"{len(self.shards)} shards, {size}>"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A machine-readable summary (`--json`)."""
@@ -76,15 +81,21 @@ class BuildResult:
         }
 
 
-def build(source: Any, out: str | os.PathLike[str], *, quiet: bool = True, progress: Progress | None = None, **options: Any) -> BuildResult:
+def build(
+    source: Any, out: str | os.PathLike[str], *, quiet: bool = True, progress: Progress | None = None, **options: Any
+) -> BuildResult:
     """Build a data set of TFRecord shards at `out`.
 
-    source: a path, glob, `@list.txt` or a list of them, or data in memory: a pyarrow Table, RecordBatch or RecordBatchReader, a pandas
-        DataFrame, a dict of arrays, or an iterator of dicts. options: see `make_options`, which are the command line's.
+    source: a path, glob, `@list.txt` or a list of them, or data in memory: a pyarrow Table, RecordBatch or
+        RecordBatchReader, a pandas DataFrame, a dict of arrays, or an iterator of dicts.
+    options: see `make_options`, which are the command line's.
 
     Raises:
-        UsageError: an option or an input can't be served. DataError: an input is broken. TooManyRejects: more records than
-        `max_rejects` can't be used. CommitConflict: another build was first. MissingExtraError: Apache Beam is not installed.
+        UsageError: an option or an input can't be served.
+        DataError: an input is broken.
+        TooManyRejects: more records than `max_rejects` can't be used.
+        CommitConflict: another build was first.
+        MissingExtraError: Apache Beam is not installed.
     """
     started = time.monotonic()
     settings = make_options(out, **options)
@@ -99,7 +110,9 @@ def build(source: Any, out: str | os.PathLike[str], *, quiet: bool = True, progr
             run_build(plan, settings, progress)
             manifest = _committed(folder, base)
             if manifest is None:
-                raise RecordmillError(f"{path}: the runner ended without an error and without a commit; nothing was written")
+                raise RecordmillError(
+                    f"{path}: the runner ended without an error and without a commit; nothing was written"
+                )
         except KeyboardInterrupt:
             if _committed(folder, base) is not None:
                 raise KeyboardInterrupt(f"stopped, but {path} was complete already") from None
@@ -133,7 +146,9 @@ def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions)
         _check_column(planned, option, column)
     _check_exchange(planned, settings)
     splits = split_names(settings.order, planned.files)
-    shards = settings.shards.num_shards or sum(unit.size_bytes for unit in planned.units) // settings.shards.shard_bytes + 1
+    shards = (
+        settings.shards.num_shards or sum(unit.size_bytes for unit in planned.units) // settings.shards.shard_bytes + 1
+    )
     plan = BuildPlan(
         folder=str(folder.path.absolute()),
         base=base,
@@ -144,7 +159,7 @@ def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions)
         order=settings.order,
         shards=settings.shards,
         compression=settings.compression,
-        exchange=settings.exchange or FILES,
+        exchange=settings.exchange or EXCHANGE_FILES,
         threads=settings.threads,
         memory_bytes=settings.memory_bytes,
         budget=settings.budget,
@@ -178,16 +193,23 @@ def _check_column(source: Source, option: str, column: str | None) -> None:
     if column not in source.schema:
         raise UsageError(f"{option} {column}: no such column; there are {', '.join(source.schema.names)}")
     if source.schema[column].shape:
-        raise UsageError(f"{option} {column}: it holds {source.schema[column].describe()}; name a column of single values")
+        raise UsageError(
+            f"{option} {column}: it holds {source.schema[column].describe()}; name a column of single values"
+        )
 
 
 def _check_exchange(source: Source, settings: BuildOptions) -> None:
     """Beam's local runner holds what passes through it in memory, several times over."""
     size = sum(unit.size_bytes for unit in source.units)
-    if settings.exchange == RUNNER and is_local(settings.runner) and size * _COPIES_IN_RUNNER > settings.memory_bytes:
+    if (
+        settings.exchange == EXCHANGE_RUNNER
+        and is_local(settings.runner)
+        and size * _COPIES_IN_RUNNER > settings.memory_bytes
+    ):
         needed = show_size(size * _COPIES_IN_RUNNER)
         raise UsageError(
-            f"--exchange runner: the local runner would hold all records in memory, about {needed}, and --memory is {show_size(settings.memory_bytes)}; "
+            f"--exchange runner: the local runner would hold all records in memory, about {needed}, and "
+            f"--memory is {show_size(settings.memory_bytes)}; "
             "drop --exchange, so that they travel in files"
         )
 

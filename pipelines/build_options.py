@@ -1,4 +1,6 @@
-"""Everything a build can be told, checked once, in the user's own terms; what decides the bytes is told apart from what doesn't."""
+"""Everything a build can be told, checked once, in the user's own terms;
+what decides the bytes is told apart from what doesn't.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from recordmill.base.errors import DataError, UsageError
+from recordmill.building.cuts import ShardOptions
+from recordmill.building.order import OrderOptions
+from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER
 from recordmill.pipelines.sizes import parse_size, parse_splits
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.build_plan import FILES, RUNNER
-from recordmill.shards.cuts import ShardOptions
-from recordmill.shards.order import OrderOptions
 from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import read_range
 
@@ -25,7 +27,9 @@ _THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """The options of `recordmill build`, whose `--help` says what each does; all have the default that is right on a laptop."""
+    """The options of `recordmill build`, whose `--help` says what each does;
+    all have the default that is right on a laptop.
+    """
 
     kind: str | None = None
     kind_options: Any = None
@@ -47,7 +51,11 @@ class BuildOptions:
 
     def told(self) -> dict[str, Any]:
         """What the sources were told that decides which records come out, for the manifest and its fingerprint."""
-        return {"label": self.label, "dtypes": dict(sorted(self.dtypes.items())), "kind_options": _plain(self.kind_options)}
+        return {
+            "label": self.label,
+            "dtypes": dict(sorted(self.dtypes.items())),
+            "kind_options": _plain(self.kind_options),
+        }
 
 
 def make_options(
@@ -85,7 +93,7 @@ def make_options(
     """
     if compression not in ("none", "gzip"):
         raise UsageError(f"--compression {compression}: none or gzip")
-    if exchange not in (None, FILES, RUNNER):
+    if exchange not in (None, EXCHANGE_FILES, EXCHANGE_RUNNER):
         raise UsageError(f"--exchange {exchange}: files or runner")
     if key is not None and not shuffle:
         raise UsageError("--key says where records are shuffled to, and --no-shuffle keeps their order: give one")
@@ -96,7 +104,15 @@ def make_options(
         schema=schema if schema is None or isinstance(schema, Schema) else read_schema(schema),
         dtypes=dict(dtypes or {}),
         label=label,
-        order=OrderOptions(_whole(seed, "--seed"), _whole(split_seed, "--split-seed"), shuffle, key, split_by, parse_splits(splits), key_bits),
+        order=OrderOptions(
+            _whole(seed, "--seed"),
+            _whole(split_seed, "--split-seed"),
+            shuffle,
+            key,
+            split_by,
+            parse_splits(splits),
+            key_bits,
+        ),
         shards=_shards(shard_size, num_shards),
         compression=compression,
         name=_dataset_name(name, out),
@@ -112,7 +128,9 @@ def make_options(
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it; a path, such as that of a label file, as its last name, since manifests name nothing absolute."""
+    """The value as JSON has it; a path, such as that of a label file, as its last name,
+    since manifests name nothing absolute.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if isinstance(value, Mapping):
@@ -173,10 +191,17 @@ def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
     try:
         os.path.abspath(out).encode()
     except UnicodeEncodeError:
-        raise UsageError(f"--out {os.fspath(out)!a}: the name is no UTF-8, which Beam and the manifest need; name another folder") from None
+        raise UsageError(
+            f"--out {os.fspath(out)!a}: the name is no UTF-8, which Beam and the manifest need; name another folder"
+        ) from None
     if name is not None:
         if not name.isidentifier() or not name.isascii():
-            raise UsageError(f"--name {name}: letters, digits and _ only, not beginning with a digit (TensorFlow Datasets takes no other)")
+            raise UsageError(
+                f"--name {name}: letters, digits and _ only, not beginning with a digit (TensorFlow Datasets "
+                "takes no other)"
+            )
         return name
-    own = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in Path(out).resolve().name.lower()).strip("_")
+    own = "".join(
+        letter if letter.isascii() and letter.isalnum() else "_" for letter in Path(out).resolve().name.lower()
+    ).strip("_")
     return own if own.isidentifier() else f"dataset_{own}".rstrip("_")

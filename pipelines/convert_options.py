@@ -1,15 +1,17 @@
-"""Conversions as people write them (`image=float32[64,64,3]`, `boxes=[-1,4]`, `tokens=128:0`) to the steps of `records.convert`."""
+"""Conversions as people write them (`image=float32[64,64,3]`, `boxes=[-1,4]`, `tokens=128:0`) to the steps of
+`records.columns.convert`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from recordmill.records.convert import DecodeRaw, DecodeTensor, MakeRagged, Pad, Reshape, Step
-from recordmill.records.decode_images import MODES
-from recordmill.schemas.errors import UsageError
+from recordmill.base.errors import UsageError
+from recordmill.exporting.choices.resolve import AnyImages, AnyTensor, Unresolved
+from recordmill.records.columns.convert import DecodeRaw, DecodeTensor, MakeRagged, Pad, Reshape, Step
+from recordmill.records.columns.decode_images import MODES
 from recordmill.schemas.feature import ITEM_BYTES
-from recordmill.shards.resolve import AnyImages, AnyTensor, Unresolved
 
 _TYPED = re.compile(r"(?s)(.+)=([<>]?)(\w+)(?:\[([-\d,\s]*)\])?")
 _SHAPED = re.compile(r"(?s)(.+)=\[([-\d,\s]*)\]")
@@ -19,7 +21,13 @@ Specs = Sequence[str] | str | None
 
 
 def parse_steps(
-    *, decode_tensor: Specs = None, decode_raw: Specs = None, reshape: Specs = None, pad: Specs = None, pad_or_cut: Specs = None, ragged: Specs = None
+    *,
+    decode_tensor: Specs = None,
+    decode_raw: Specs = None,
+    reshape: Specs = None,
+    pad: Specs = None,
+    pad_or_cut: Specs = None,
+    ragged: Specs = None,
 ) -> tuple[Step | Unresolved, ...]:
     """The steps in the order in which they are done: decode, reshape, pad or make ragged.
 
@@ -28,7 +36,10 @@ def parse_steps(
     """
     decoded = [*map(_tensor, _listed(decode_tensor)), *map(_raw, _listed(decode_raw))]
     shaped: list[Step] = [*map(_reshape, _listed(reshape))]
-    padded: list[Step] = [*(_pad(text, "--pad", False) for text in _listed(pad)), *(_pad(text, "--pad-or-cut", True) for text in _listed(pad_or_cut))]
+    padded: list[Step] = [
+        *(_pad(text, "--pad", False) for text in _listed(pad)),
+        *(_pad(text, "--pad-or-cut", True) for text in _listed(pad_or_cut)),
+    ]
     padded += [MakeRagged(name.strip()) for text in _listed(ragged) for name in text.split(",")]
     for what, group in (("decoded", decoded), ("reshaped", shaped), ("padded or made ragged", padded)):
         names = [step.feature for step in group]
@@ -38,7 +49,11 @@ def parse_steps(
 
 
 def parse_images(
-    features: Sequence[str] | str | bool | None, resize: str | tuple[int, int] | None, channels: int | None, *, ragged: bool
+    features: Sequence[str] | str | bool | None,
+    resize: str | tuple[int, int] | None,
+    channels: int | None,
+    *,
+    ragged: bool,
 ) -> tuple[AnyImages, ...]:
     """The steps of `--decode-images [FEATURE,...] --resize HxW --channels N`; features True: those that hold images.
 
@@ -79,7 +94,10 @@ def _listed(specs: Specs) -> Sequence[str]:
 def _raw(text: str) -> DecodeRaw:
     match = _TYPED.fullmatch(text)
     if match is None or match[3] not in ITEM_BYTES:
-        raise UsageError(f"--decode-raw {text}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or >float32[...] if it is big-endian; {_KNOWN}")
+        raise UsageError(
+            f"--decode-raw {text}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or >float32[...] if "
+            f"it is big-endian; {_KNOWN}"
+        )
     return DecodeRaw(match[1], match[3], _shape(match[4] or "", f"--decode-raw {text}"), match[2] == ">")
 
 
@@ -91,7 +109,9 @@ def _tensor(text: str) -> DecodeTensor | Unresolved:
     if match is None:
         return AnyTensor(text)
     if match[2] or match[3] not in ITEM_BYTES:
-        raise UsageError(f"--decode-tensor {text}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; {_KNOWN}")
+        raise UsageError(
+            f"--decode-tensor {text}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; {_KNOWN}"
+        )
     return DecodeTensor(match[1], match[3], _shape(match[4] or "", f"--decode-tensor {text}"))
 
 
@@ -116,5 +136,8 @@ def _shape(text: str, option: str, anywhere: bool = False) -> tuple[int | None, 
     except ValueError:
         raise UsageError(f"{option}: a shape is numbers with commas between them, as in [28,28]") from None
     if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1 or (-1 in sizes[1:] and not anywhere):
-        raise UsageError(f"{option}: dimensions are 1 or more; one may be -1, which varies{'' if anywhere else ', if it is the first'}")
+        raise UsageError(
+            f"{option}: dimensions are 1 or more; one may be -1, which "
+            f"varies{'' if anywhere else ', if it is the first'}"
+        )
     return tuple(None if size == -1 else size for size in sizes)

@@ -1,4 +1,6 @@
-"""Progress for people: one moving line on a terminal or in a notebook, a plain line now and then elsewhere, nothing when quiet."""
+"""Progress for people: one moving line on a terminal or in a notebook,
+a plain line now and then elsewhere, nothing when quiet.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,16 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from recordmill.schemas.progress import Progress
+from recordmill.base.progress import Progress
 
-_STAGES = {"plan": "planning", "read": "reading", "write": "writing shards", "resume": "checking what is finished", "convert": "reading", "verify": "verifying"}
+_STAGES = {
+    "plan": "planning",
+    "read": "reading",
+    "write": "writing shards",
+    "resume": "checking what is finished",
+    "convert": "reading",
+    "verify": "verifying",
+}
 _MOVING_SEC, _PLAIN_SEC = 0.2, 10.0
 
 
@@ -31,7 +40,9 @@ class Display:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         if not self._quiet:
             self._thread.join()
@@ -45,17 +56,18 @@ class Display:
 
     def _show(self) -> None:
         while not self._stop.wait(_MOVING_SEC if self._moving else _PLAIN_SEC):
-            text = describe(self._progress)
+            text = describe_progress(self._progress)
             self._put("\r" + text.ljust(self._width) if self._moving else text + "\n")
             self._width = len(text)
 
     def _put(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream that is closed, broken or None is no reason to stop
+        # a stream that is closed, broken or None is no reason to stop
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             self._stream.write(text)
             self._stream.flush()
 
 
-def describe(progress: Progress) -> str:
+def describe_progress(progress: Progress) -> str:
     """`reading 120,000 of 1,000,000 (12 %), 410,000 records/s, 3 rejects, 2 s left`."""
     elapsed = max(time.monotonic() - progress.stage_started, 1e-6)
     rate = progress.records / elapsed

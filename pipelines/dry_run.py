@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from recordmill.base.errors import UsageError
+from recordmill.exporting.estimate import ReadEstimate, estimate
+from recordmill.exporting.plan import FILES, NPZ, held_bytes, plan_read
 from recordmill.pipelines.read_options import make_settings
 from recordmill.pipelines.sizes import show_size
-from recordmill.schemas.errors import UsageError
 from recordmill.shards.catalog import Inputs
-from recordmill.shards.read_estimate import ReadEstimate, estimate
-from recordmill.shards.read_plan import FILES, NPZ, held_bytes, plan_read
 
 
 def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
@@ -26,21 +26,35 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
 
 
 def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
-    """Raises UsageError for an .npz that would need more memory than the read may take: np.load holds each of its arrays."""
+    """Raises UsageError for an .npz that would need more memory than the read may take:
+    np.load holds each of its arrays.
+    """
     if found.to == NPZ and found.disk_bytes > memory_bytes:
-        raise UsageError(f"--to npz: the arrays take about {show_size(found.disk_bytes)}, more than --memory {show_size(memory_bytes)}; use --to npy")
+        raise UsageError(
+            f"--to npz: the arrays take about {show_size(found.disk_bytes)}, more than --memory "
+            f"{show_size(memory_bytes)}; use --to npy"
+        )
 
 
-def describe(found: ReadEstimate) -> str:
+def describe_estimate(found: ReadEstimate) -> str:
     """The estimate as lines for people."""
     splits = ", ".join(f"{name} {count:,}" for name, count in found.records.items()) or "no records"
     what = "folder" if found.to == FILES else "output"
-    lines = [f"{found.rows:,} records ({splits}) would be written to {found.outputs} {what}{'s' if found.outputs != 1 else ''} of {found.to}"]
+    lines = [
+        f"{found.rows:,} records ({splits}) would be written to {found.outputs} "
+        f"{what}{'s' if found.outputs != 1 else ''} of {found.to}"
+    ]
     width = max((len(column.feature.name) for column in found.columns), default=0)
     for column in found.columns:
         shape = ", ".join("?" if size is None else f"{size:,}" for size in column.shape)
         missing = "" if column.feature.required else ", may be missing"
-        lines.append(f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}: {'' if column.exact else 'about '}{show_size(column.bytes)}")
-    lines.append(f"disk: about {show_size(found.disk_bytes)} (from {found.sampled:,} records looked at); memory: at most {show_size(found.memory_bytes)}")
+        lines.append(
+            f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}: "
+            f"{'' if column.exact else 'about '}{show_size(column.bytes)}"
+        )
+    lines.append(
+        f"disk: about {show_size(found.disk_bytes)} (from {found.sampled:,} records looked at); memory: at "
+        f"most {show_size(found.memory_bytes)}"
+    )
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)

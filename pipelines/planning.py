@@ -1,4 +1,6 @@
-"""Which kind of input it is, and its plan: the one place that knows all kinds. INPUTs or an object in memory in, a `Source` out."""
+"""Which kind of input it is, and its plan: the one place that knows all kinds.
+INPUTs or an object in memory in, a `Source` out.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from recordmill.base.errors import UsageError
 from recordmill.pipelines.build_options import BuildOptions
-from recordmill.schemas.errors import UsageError
 from recordmill.shards.run_folder import RunFolder
-from recordmill.sources.contract import InputFile, PlanOptions, Source
-from recordmill.sources.detect import detect_kind, keep_kind
-from recordmill.sources.layout import AUTO, NONE, read_layout
-from recordmill.sources.listing import Listing, list_inputs
+from recordmill.sources.inputs.contract import PlanOptions, Source
+from recordmill.sources.inputs.detect import detect_kind, keep_kind
+from recordmill.sources.inputs.layout import AUTO, NONE, read_layout
+from recordmill.storage.listing import InputFile, Listing, list_inputs
 
 KINDS = ("images", "csv", "jsonl", "text", "parquet", "tfrecord")
 
@@ -28,7 +30,7 @@ def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Sourc
     common = PlanOptions(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes)
     inputs = _paths(source)
     if inputs is None:
-        from recordmill.sources.memory import spool
+        from recordmill.sources.arrow.memory import spool
 
         return spool(source, folder.spool, common)
     listing = list_inputs(inputs, follow_links=settings.follow_links)
@@ -53,16 +55,19 @@ def _check_apart(listing: Listing, out: Path) -> None:
     target = os.path.realpath(out)
     for root in listing.roots:
         if root.folder and os.path.commonpath([root.path, target]) == root.path:
-            raise UsageError(f"--out {out} lies inside the INPUT {root.given}: a later build would read its own output; put it beside")
+            raise UsageError(
+                f"--out {out} lies inside the INPUT {root.given}: a later build would read its own output; "
+                "put it beside"
+            )
 
 
 def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Source:
     if kind == "images":
-        from recordmill.sources.images import ImageOptions, plan_images
+        from recordmill.sources.images.source import ImageOptions, plan_images
 
         return plan_images(listing, _options(kind, options, ImageOptions), common)
     if kind == "text":
-        from recordmill.sources.text import TextOptions, plan_text
+        from recordmill.sources.text.source import TextOptions, plan_text
 
         return plan_text(listing, _options(kind, options, TextOptions), common)
     if kind not in KINDS:
@@ -73,27 +78,29 @@ def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Sou
         options = {name: value for name, value in options.items() if name != "split_from"}
     files, notes = _tables(kind, listing, split_from)
     if kind == "csv":
-        from recordmill.sources.csv_dialect import CsvOptions
-        from recordmill.sources.csv_source import plan_csv
+        from recordmill.sources.csv.dialect import CsvOptions
+        from recordmill.sources.csv.source import plan_csv
 
         planned: Any = plan_csv(files, _options(kind, options, CsvOptions), common)
     elif kind == "jsonl":
-        from recordmill.sources.jsonl import JsonlOptions, plan_jsonl
+        from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 
         planned = plan_jsonl(files, _options(kind, options, JsonlOptions), common)
     elif kind == "parquet":
-        from recordmill.sources.parquet_source import ParquetOptions, plan_parquet
+        from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
 
         planned = plan_parquet(files, _options(kind, options, ParquetOptions), common)
     else:
-        from recordmill.shards.tfrecord_source import TfrecordOptions, plan_tfrecord
+        from recordmill.sources.tfrecord import TfrecordOptions, plan_tfrecord
 
         planned = plan_tfrecord(files, _options(kind, options, TfrecordOptions), common)
     return replace(planned, notes=(*notes, *planned.notes))
 
 
 def _tables(kind: str, listing: Listing, split_from: str) -> tuple[tuple[InputFile, ...], tuple[str, ...]]:
-    """The files of a kind that holds many records a file, with the splits that folders and names say, and what is worth noting."""
+    """The files of a kind that holds many records a file, with the splits that folders and names say,
+    and what is worth noting.
+    """
     kept = keep_kind(listing, kind)
     layout = read_layout(kept.files, kept.roots, split_from=split_from, class_from=NONE)
     files = tuple(replace(file, split=split) for file, split in zip(kept.files, layout.splits, strict=True))
@@ -110,5 +117,7 @@ def _options(kind: str, options: Any, expected: type) -> Any:
             raise UsageError(f"option {unknown[0]} is not for {kind}, whose own options are {', '.join(sorted(known))}")
         return expected(**options)
     if not isinstance(options, expected):
-        raise UsageError(f"options of kind {kind} are a {expected.__name__} or a mapping, not a {type(options).__name__}")
+        raise UsageError(
+            f"options of kind {kind} are a {expected.__name__} or a mapping, not a {type(options).__name__}"
+        )
     return options

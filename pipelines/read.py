@@ -1,7 +1,7 @@
 """`read`: a data set, or any TFRecord files, to Parquet, NumPy or Arrow files. Plan, jobs, account, commit.
 
-By default the jobs run on threads of this process, and nothing of Beam is imported; with a runner named they run as a Beam pipeline
-(`read_beam`), and the same files come out.
+By default the jobs run on threads of this process, and nothing of Beam is imported; with a runner named they run as a
+Beam pipeline (`read_beam`), and the same files come out.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.progress import Progress
+from recordmill.base.threads import thread_map
+from recordmill.exporting.job import JobResult, run_job
+from recordmill.exporting.notes import Notes, units_of
+from recordmill.exporting.plan import NPZ, Job, ReadPlan, plan_read, shared_out
+from recordmill.exporting.publish import begin, publish
+from recordmill.exporting.resume import go_on, keep_finished
+from recordmill.exporting.units import run_noted
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.sizes import show_size
-from recordmill.schemas.errors import RecordmillError, UsageError
 from recordmill.schemas.feature import Schema
-from recordmill.schemas.progress import Progress
-from recordmill.schemas.threads import thread_map
 from recordmill.shards.catalog import Inputs
-from recordmill.shards.read_commit import begin, commit
-from recordmill.shards.read_job import JobResult, run_job
-from recordmill.shards.read_notes import Notes, units_of
-from recordmill.shards.read_plan import NPZ, Job, ReadPlan, plan_read, shared_out
-from recordmill.shards.read_resume import go_on, keep
-from recordmill.shards.read_units import run_noted
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
 
@@ -37,8 +37,9 @@ from recordmill.shards.run_folder import RunFolder
 class ReadResult:
     """What a read wrote.
 
-    out: its folder. to: the format. files: split to paths (a folder for npy). records: split to rows written. read = written + rejected + filtered.
-    rejects: the files that list them. schema: the features. notes: what the plan found worth saying. seconds: wall time.
+    out: its folder. to: the format. files: split to paths (a folder for npy). records: split to rows written. read =
+    written + rejected + filtered. rejects: the files that list them. schema: the features. notes: what the plan found
+    worth saying. seconds: wall time.
     """
 
     out: Path
@@ -67,7 +68,10 @@ class ReadResult:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
         size = show_size(sum(_size(path) for path in self.paths))
-        return f"<recordmill read to {self.to} in {self.out}: {splits} records{rejects}, {len(self.schema)} features, {len(self.paths)} outputs, {size}>"
+        return (
+            f"<recordmill read to {self.to} in {self.out}: {splits} records{rejects}, {len(self.schema)} "
+            f"features, {len(self.paths)} outputs, {size}>"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A machine-readable summary (`--json`)."""
@@ -87,10 +91,13 @@ class ReadResult:
         }
 
 
-def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, progress: Progress | None = None, **options: Any) -> ReadResult:
+def read(
+    inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, progress: Progress | None = None, **options: Any
+) -> ReadResult:
     """Write the records of a data set, or of any TFRecord files, to `out` as Parquet, NumPy or Arrow.
 
-    inputs: OUT of a build, or files, folders, globs, `@list.txt`. options: see `make_settings`; they are the command line's:
+    inputs: OUT of a build, or files, folders, globs, `@list.txt`. options: see `make_settings`; they are the command
+    line's:
         to="parquet" | "npy" | "npz" | "arrow" | "jsonl" | "csv" | "files", file_feature and name_feature (of "files"),
         features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner,
         decode_raw, decode_tensor, reshape, pad, pad_or_cut, ragged (`"image=float32[64,64,3]"`, or a list of such),
@@ -98,12 +105,13 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
         where (SQL text or a pyarrow.compute expression), sample, seed,
         row_group_rows, row_group_size, compression.
 
-    A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the same options and inputs; with a
-    runner it begins anew.
+    A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the
+    same options and inputs; with a runner it begins anew.
 
     Raises:
-        UsageError: an option or an input can't be served. DataError: a record is damaged. TooManyRejects: more records than
-        `max_rejects` can't be used. Nothing is written then.
+        UsageError: an option or an input can't be served.
+        DataError: a record is damaged.
+        TooManyRejects: more records than `max_rejects` can't be used. Nothing is written then.
     """
     started = time.monotonic()
     settings = make_settings(**options)
@@ -121,15 +129,19 @@ def read(inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, pro
             results = run_jobs(plan, settings, folder, progress, notes)
             return _publish(plan, settings, folder, results, started)
         except (KeyboardInterrupt, OSError, MemoryError) as error:
-            if count := keep(folder):
+            if count := keep_finished(folder):
                 raise _stopped(error, folder, count) from error
             raise
         finally:
             folder.close()
 
 
-def run_jobs(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress, notes: Notes | None = None) -> list[JobResult]:
-    """Run every job that is not finished, on threads here or on the runner that was named; the outputs then lie in folder.data."""
+def run_jobs(
+    plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress, notes: Notes | None = None
+) -> list[JobResult]:
+    """Run every job that is not finished, on threads here or on the runner that was named;
+    the outputs then lie in folder.data.
+    """
     if settings.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
 
@@ -159,7 +171,10 @@ def _left(plan: ReadPlan, notes: Notes | None) -> int | None:
 
 def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseException:
     """The error that ended a read early, with what is left of it."""
-    kept = f"{count} finished part{'s are' if count > 1 else ' is'} kept: the same command goes on from there; to drop them, remove {folder.path}"
+    kept = (
+        f"{count} finished part{'s are' if count > 1 else ' is'} kept: the same command goes on from there; "
+        f"to drop them, remove {folder.path}"
+    )
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"stopped; {kept}")
     if isinstance(error, OSError):
@@ -167,21 +182,26 @@ def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseExcepti
     return RecordmillError(f"out of memory: give less --memory or fewer --threads, or a larger machine; {kept}")
 
 
-def _publish(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results: Sequence[JobResult], started: float) -> ReadResult:
+def _publish(
+    plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results: Sequence[JobResult], started: float
+) -> ReadResult:
     read_count = sum(result.read for result in results)
     written = sum(result.written for result in results)
     filtered = sum(result.filtered for result in results)
     rejected = sum((result.rejected for result in results), Rejected.zero())
     if (plan.records is not None and read_count != plan.records) or read_count != written + rejected.total + filtered:
         raise RecordmillError(
-            f"{read_count} records were read of {plan.records} planned, {written} written, {rejected.total} rejected, {filtered} filtered; nothing was kept"
+            f"{read_count} records were read of {plan.records} planned, {written} written, {rejected.total} "
+            f"rejected, {filtered} filtered; nothing was kept"
         )
     rejected.check(settings.budget, read_count)
     (folder.data / "index").rmdir()
     outputs = {result.output: result for result in results}
     if plan.options.to == NPZ:
         outputs = {_pack(folder.data / name, settings.memory_bytes): result for name, result in outputs.items()}
-    records = {split: sum(r.written for r in results if r.split == split) for split in dict.fromkeys(r.split for r in results)}
+    records = {
+        split: sum(r.written for r in results if r.split == split) for split in dict.fromkeys(r.split for r in results)
+    }
     files = {split: tuple(folder.out / name for name, r in outputs.items() if r.split == split) for split in records}
     summary = {
         "to": plan.options.to,
@@ -193,7 +213,7 @@ def _publish(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results:
         "features": {feature.name: feature.describe() for feature in plan.schema},
     }
     notes = (*plan.notes, *(f"{result.split}: {note}" for result in results for note in result.notes))
-    names = commit(folder, summary, settings.overwrite)
+    names = publish(folder, summary, settings.overwrite)
     rejects = tuple(folder.out / name for name in names if name.startswith("rejects/"))
     return ReadResult(
         folder.out,
@@ -219,7 +239,8 @@ def _pack(columns: Path, memory_bytes: int) -> str:
     size = _size(columns)
     if size > memory_bytes:
         raise UsageError(
-            f"--to npz: {columns.name} takes {show_size(size)}, more than --memory {show_size(memory_bytes)}, and np.load would need it all at once; "
+            f"--to npz: {columns.name} takes {show_size(size)}, more than --memory "
+            f"{show_size(memory_bytes)}, and np.load would need it all at once; "
             "use --to npy, which np.load(..., mmap_mode='r') opens"
         )
     target = columns.with_name(f"{columns.name}.npz")

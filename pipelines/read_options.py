@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from recordmill.base.errors import UsageError
+from recordmill.exporting.choices.file_layout import FileRequest
+from recordmill.exporting.plan import NPY, NPZ, ReadOptions, default_threads
 from recordmill.pipelines.convert_options import Specs, parse_images, parse_steps
 from recordmill.pipelines.sizes import parse_size
-from recordmill.records.parquet_writer import ROW_GROUP_BYTES, ParquetOptions
-from recordmill.records.where import Where
-from recordmill.schemas.errors import UsageError
+from recordmill.records.columns.where import Where
+from recordmill.records.writers.parquet import ROW_GROUP_BYTES, ParquetWriteOptions
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.file_layout import FileRequest
-from recordmill.shards.read_plan import NPY, NPZ, ReadOptions, default_threads
 from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import read_range
 
@@ -71,8 +71,8 @@ def make_settings(
 ) -> ReadSettings:
     """Settings from what the command line or a Python caller gives.
 
-    decode_raw, decode_tensor, reshape, pad, pad_or_cut, ragged: one or several conversions, written as on the command line.
-    decode_images: True, or the features that hold images; resize: "HxW" or (height, width).
+    decode_raw, decode_tensor, reshape, pad, pad_or_cut, ragged: one or several conversions, written as on the command
+    line. decode_images: True, or the features that hold images; resize: "HxW" or (height, width).
     file_feature, name_feature: of to="files": what becomes the files, and what names them ("" for the record's number).
 
     Raises:
@@ -83,8 +83,12 @@ def make_settings(
     budget = RejectBudget.parse(max_rejects)
     images = parse_images(decode_images, resize, channels, ragged=to not in (NPY, NPZ))
     plan = ReadOptions(
-        to=to, features=_names(features), split=split, limit=limit, file_bytes=parse_size(file_size, "--file-size"), lenient=budget != RejectBudget(),
-        steps=images + parse_steps(decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut, ragged=ragged),
+        to=to, features=_names(features), split=split, limit=limit, file_bytes=parse_size(file_size, "--file-size"),
+        lenient=budget != RejectBudget(),
+        steps=images + parse_steps(
+            decode_tensor=decode_tensor, decode_raw=decode_raw, reshape=reshape, pad=pad, pad_or_cut=pad_or_cut,
+            ragged=ragged,
+        ),
         where=None if where is None else Where(where), sample=sample, seed=seed,
         parquet=_parquet(row_group_rows, row_group_size, compression), files=FileRequest(file_feature, name_feature),
     )  # fmt: skip
@@ -100,11 +104,11 @@ def _room(threads: int, memory: str | int) -> tuple[int, int]:
     return default_threads(threads, memory_bytes), memory_bytes
 
 
-def _parquet(rows: int | None, size: str | int, compression: str) -> ParquetOptions:
+def _parquet(rows: int | None, size: str | int, compression: str) -> ParquetWriteOptions:
     name, colon, level = compression.partition(":")
     if colon and not level.isdecimal():
         raise UsageError(f"--compression {compression}: a name, or a name and a level as in zstd:9")
-    return ParquetOptions(rows, parse_size(size, "--row-group-size"), name, int(level) if colon else None)
+    return ParquetWriteOptions(rows, parse_size(size, "--row-group-size"), name, int(level) if colon else None)
 
 
 def _names(features: Sequence[str] | str | None) -> tuple[str, ...] | None:

@@ -1,11 +1,13 @@
-"""Values of options as people write them: `128MiB`, `train=0.9,validation=0.1`, `x=float64`. Text in, numbers out, or what was wrong."""
+"""Values of options as people write them: `128MiB`, `train=0.9,validation=0.1`, `x=float64`.
+Text in, numbers out, or what was wrong.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 
-from recordmill.schemas.errors import UsageError
+from recordmill.base.errors import UsageError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -1,7 +1,8 @@
-"""`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays, NumPy batches and tf.data; `open` makes one.
+"""`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays,
+NumPy batches and tf.data; `open` makes one.
 
-Opening reads the manifest and looks at each shard's size; records are read, and both their CRCs checked, when they are asked for.
-Neither apache_beam nor tensorflow is imported here.
+Opening reads the manifest and looks at each shard's size; records are read, and both their CRCs checked, when they are
+asked for. Neither apache_beam nor tensorflow is imported here.
 """
 
 from __future__ import annotations
@@ -18,25 +19,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.reader.rebatch import rebatched
-from recordmill.reader.record import Plan, make_plan, parse_record
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.threads import thread_map
+from recordmill.reader.faces import arrays
+from recordmill.reader.faces import tf as in_tf
+from recordmill.reader.faces.rebatch import rebatched
+from recordmill.reader.faces.shuffling import Order, numpy_batches
+from recordmill.reader.record import Plan, make_record_plan, parse_record
 from recordmill.reader.selection import Selection, until
-from recordmill.records.columns import to_numpy
-from recordmill.records.frames import Int64s
-from recordmill.records.infer import Inference
-from recordmill.records.ragged import Array, Ragged, Strings
-from recordmill.records.where import Where
+from recordmill.records.columns.parts import to_numpy
+from recordmill.records.columns.ragged import Array, Ragged, Strings
+from recordmill.records.columns.where import Where
+from recordmill.records.inference.infer import Inference
+from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.threads import thread_map
 from recordmill.shards.access import FileAccess
-from recordmill.shards.batches import Load, decode_block, decode_load, record_batches
 from recordmill.shards.catalog import Catalog, Inputs, find
-from recordmill.shards.pieces import PIECE_BYTES, Block, Piece
-from recordmill.shards.sample import Sample
-from recordmill.shards.scattered import are_scattered, scattered_batches
-from recordmill.shards.schema_of import infer_files, schema_of
+from recordmill.shards.loads.batches import Load, decode_block, decode_load, record_batches
+from recordmill.shards.loads.sample import Sample
+from recordmill.shards.loads.scattered import are_scattered, scattered_batches
+from recordmill.shards.loads.schema_of import infer_files, schema_of
+from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -60,13 +64,15 @@ def open(
         inputs: OUT of a build, or files, folders, globs, one or several.
         split: only this split; None: all, in the manifest's order.
         columns: only these features, in this order; the others are skipped, not parsed.
-        schema: of foreign files, if it is known; otherwise it is inferred over all their records when it is first needed. A `schema.pbtxt` or
-            a `features.json` of TensorFlow Datasets beside the files then says true dtypes, shapes and class names where the records agree.
+        schema: of foreign files, if it is known; otherwise it is inferred over all their records when it is first
+            needed. A `schema.pbtxt` or a `features.json` of TensorFlow Datasets beside the files then says true dtypes,
+            shapes and class names where the records agree.
         threads: how many read and decode; 0: one per core.
-        sample: infer over so many records only, the first ones of each file, or over so many whole files (`"20files"`). A later record that
-            the schema does not fit is an error when it is read.
-        where: only the records for which this holds: an SQL condition on the features as they are stored, which DuckDB evaluates, or a
-            `pyarrow.compute` expression; also on features that `columns` leaves out. The data set then has these records and no others, numbered from 0.
+        sample: infer over so many records only, the first ones of each file, or over so many whole files (`"20files"`).
+            A later record that the schema does not fit is an error when it is read.
+        where: only the records for which this holds: an SQL condition on the features as they are stored, which DuckDB
+            evaluates, or a `pyarrow.compute` expression; also on features that `columns` leaves out. The data set then
+            has these records and no others, numbered from 0.
 
     Raises:
         UsageError: nothing there, no such split or column, or a predicate that has no meaning for the features.
@@ -74,14 +80,22 @@ def open(
     """
     catalog = find(inputs, split)
     of_files = None if sample is None else Sample.parse(sample)
-    return Dataset(catalog, catalog.schema if schema is None else schema, columns, threads, of_files, None if where is None else Where(where))
+    return Dataset(
+        catalog,
+        catalog.schema if schema is None else schema,
+        columns,
+        threads,
+        of_files,
+        None if where is None else Where(where),
+    )
 
 
 class Dataset:
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
 
-    With `where` it has the records for which that holds. Reading them in order filters on the way; `len`, numbers, slices and `to_numpy()` need to know
-    which ones they are, and the first of these finds out by one pass over the features that `where` looks at (8 bytes for each of these records are kept).
+    With `where` it has the records for which that holds. Reading them in order filters on the way; `len`, numbers,
+    slices and `to_numpy()` need to know which ones they are, and the first of these finds out by one pass over the
+    features that `where` looks at (8 bytes for each of these records are kept).
     """
 
     def __init__(
@@ -103,7 +117,11 @@ class Dataset:
     @cached_property
     def inference(self) -> Inference | None:
         """What was counted in the records, or in a sample of them, to know their schema; None where it was known."""
-        return infer_files(self.catalog.files, threads=self.threads, sample=self.sample) if self._given_schema is None else None
+        return (
+            infer_files(self.catalog.files, threads=self.threads, sample=self.sample)
+            if self._given_schema is None
+            else None
+        )
 
     @cached_property
     def _known(self) -> tuple[Schema, list[str]]:
@@ -143,7 +161,7 @@ class Dataset:
 
     @cached_property
     def _plan(self) -> Plan | None:
-        return make_plan(self.schema)
+        return make_record_plan(self.schema)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -174,7 +192,8 @@ class Dataset:
     def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table:
         """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order.
 
-        In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is missing is None.
+        In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is
+        missing is None.
         """
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
@@ -196,8 +215,12 @@ class Dataset:
             found = parse_record(frame.payload(0).tobytes(), self._plan, self.schema, whole=self._columns is None)
             if found is not None:
                 return found
-        batch = decode_block(Block(frame, record, file.offset(record) - int(frame.starts[0])), self.schema, file.file.path)
-        return {feature.name: _value(column, feature) for feature, column in zip(self.schema, batch.columns, strict=True)}
+        batch = decode_block(
+            FrameBlock(frame, record, file.offset(record) - int(frame.starts[0])), self.schema, file.file.path
+        )
+        return {
+            feature.name: _value(column, feature) for feature, column in zip(self.schema, batch.columns, strict=True)
+        }
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
@@ -217,7 +240,13 @@ class Dataset:
             with contextlib.suppress(DataError):  # which the other way finds, too, and says where
                 return self._table(scattered_batches(self._files, self._ends, numbers, self.schema, self.threads))
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
-        return self._table(record_batches((load for run in runs for load in self.loads(int(run[0]), int(run[-1]) + 1)), self.schema, threads=self.threads))
+        return self._table(
+            record_batches(
+                (load for run in runs for load in self.loads(int(run[0]), int(run[-1]) + 1)),
+                self.schema,
+                threads=self.threads,
+            )
+        )
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
@@ -231,36 +260,42 @@ class Dataset:
         return self._table(self.record_batches(start, stop))
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The records in order as Arrow batches of batch_rows rows, the last one shorter; None: as they come, about 8 MiB each."""
+        """The records in order as Arrow batches of batch_rows rows, the last one shorter;
+        None: as they come, about 8 MiB each.
+        """
         batches = self.record_batches()
         return batches if batch_rows is None else rebatched(batches, batch_rows)
 
     def to_numpy(self, memmap_dir: str | os.PathLike[str] | None = None) -> Columns:
-        """Every column as an array; see `recordmill.records.columns` for what each feature becomes.
+        """Every column as an array; see `recordmill.records.columns.parts` for what each feature becomes.
 
-        memmap_dir: an empty or new folder; the columns are written there as `.npy` files and given memory-mapped, so they may exceed
-        memory; text is then `Strings` instead of an object array. `open_columns(memmap_dir)` opens them again.
+        memmap_dir: an empty or new folder; the columns are written there as `.npy` files and given memory-mapped, so
+        they may exceed memory; text is then `Strings` instead of an object array. `open_columns(memmap_dir)` opens them
+        again.
         """
-        from recordmill.reader import arrays
-
         return arrays.in_memory(self) if memmap_dir is None else arrays.memory_mapped(self, memmap_dir)
 
     def batches(
-        self, batch_size: int, *, shuffle: bool = False, seed: int = 0, epochs: int | None = 1, drop_remainder: bool = False, window_bytes: int = 64 << 20
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        window_bytes: int = 64 << 20,
     ) -> Iterator[dict[str, Array | Ragged | Strings]]:
         """NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
         Args:
             batch_size: rows of a batch.
-            shuffle: another order in each epoch, the same for the same seed: pieces of shards in random order, and records shuffled
-                among as many pieces as fit the window.
+            shuffle: another order in each epoch, the same for the same seed: pieces of shards in random order, and
+                records shuffled among as many pieces as fit the window.
             seed: any integer.
             epochs: how often all records are given; None: without end. A batch never mixes two epochs.
             drop_remainder: leave out an epoch's last batch if it is shorter.
             window_bytes: framed bytes among which records are shuffled; memory is a few times as much.
         """
-        from recordmill.reader.shuffling import Order, numpy_batches
-
         return numpy_batches(self, batch_size, Order(seed, window_bytes) if shuffle else None, epochs, drop_remainder)
 
     def to_tf(
@@ -277,17 +312,29 @@ class Dataset:
         defaults: dict[str, Any] | None = None,
         shuffle_records: int = 10_000,
     ) -> tf.data.Dataset:
-        """A tf.data.Dataset of batches; see `recordmill.reader.tf.to_tf`."""
-        from recordmill.reader import tf as in_tf
-
-        options = in_tf.Options(batch_size, shuffle, seed, label, epochs, drop_remainder, decode_images, channels, defaults or {}, shuffle_records)
+        """A tf.data.Dataset of batches; see `recordmill.reader.faces.tf.to_tf`."""
+        options = in_tf.Options(
+            batch_size,
+            shuffle,
+            seed,
+            label,
+            epochs,
+            drop_remainder,
+            decode_images,
+            channels,
+            defaults or {},
+            shuffle_records,
+        )
         return in_tf.to_tf(self, options)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""
         for batch in self.record_batches():
             for row in range(batch.num_rows):
-                yield {feature.name: _value(column.slice(row, 1), feature) for feature, column in zip(self.schema, batch.columns, strict=True)}
+                yield {
+                    feature.name: _value(column.slice(row, 1), feature)
+                    for feature, column in zip(self.schema, batch.columns, strict=True)
+                }
 
     def __repr__(self) -> str:
         manifest = self.catalog.manifest
@@ -300,11 +347,24 @@ class Dataset:
         head = f"Dataset {name}: {rows}, {', '.join(self.splits) or 'no split'}"
         if self._given_schema is None and "_known" not in self.__dict__:
             return f"<{head}; its schema is inferred when it is needed>"
-        features = [f"  {f.name}: {f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == self.schema.label else ''}" for f in self.schema]
+        features = [
+            f"  {f.name}: "
+            f"{f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == self.schema.label else ''}"
+            for f in self.schema
+        ]
         return "\n".join([f"<{head}", *features]) + ">"
 
-    def loads(self, start: int = 0, stop: int | None = None, *, piece_bytes: int = PIECE_BYTES, piece_records: int | None = None) -> Iterator[Load]:
-        """The pieces of work that give records [start, stop) of all, in order; `decode` makes batches of each by itself."""
+    def loads(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        piece_records: int | None = None,
+    ) -> Iterator[Load]:
+        """The pieces of work that give records [start, stop) of all, in order; `decode` makes batches of each by
+        itself.
+        """
         stop = self._total if stop is None else min(stop, self._total)
         for number, (file, end) in enumerate(zip(self._files, self._ends.tolist(), strict=True)):
             begin = int(self._ends[number - 1]) if number else 0
@@ -314,7 +374,9 @@ class Dataset:
             if file.seekable:
                 yield from (Load(file.file, piece) for piece in file.pieces(low, high, piece_bytes, piece_records))
             else:
-                yield from (Load(file.file, Piece(number, low, None, 0, None), block) for block in file.blocks(low, high))
+                yield from (
+                    Load(file.file, Piece(number, low, None, 0, None), block) for block in file.blocks(low, high)
+                )
 
     def decode(self, load: Load) -> list[pa.RecordBatch]:
         """The records of a load, or those of them for which `where` holds."""
@@ -328,13 +390,17 @@ class Dataset:
             yield from batches
 
     def _reach(self, start: int, stop: int | None) -> tuple[int, int]:
-        """From which to which of all records those of `where` with these numbers lie; between them are no others of them."""
+        """From which to which of all records those of `where` with these numbers lie;
+        between them are no others of them.
+        """
         assert self.matching is not None
         found = self.matching[start:stop]
         return (int(found[0]), int(found[-1]) + 1) if len(found) else (0, 0)
 
     def spans(self) -> Iterator[tuple[int, int, bool]]:
-        """(first of all records, the one behind the last, whether it can be read from anywhere) of each file that has records."""
+        """(first of all records, the one behind the last, whether it can be read from anywhere) of each file
+        that has records.
+        """
         start = 0
         for file, end in zip(self._files, self._ends.tolist(), strict=True):
             if end > start:
@@ -363,6 +429,10 @@ def _value(column: pa.Array, feature: Feature) -> Any:
     if column.null_count:
         return None
     if not feature.shape:
-        return to_numpy(column, replace(feature, required=True))[0] if feature.timestamp or feature.dtype == "float16" else column[0].as_py()
+        return (
+            to_numpy(column, replace(feature, required=True))[0]
+            if feature.timestamp or feature.dtype == "float16"
+            else column[0].as_py()
+        )
     value = to_numpy(column, replace(feature, required=True))[0]
     return value.to_list() if isinstance(value, Ragged) else value

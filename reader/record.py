@@ -1,8 +1,10 @@
-"""One serialized Example to a dict, quickly: the plain way in which nearly every writer writes it, read without arrays or kernels.
+"""One serialized Example to a dict, quickly: the plain way in which nearly every writer writes it,
+read without arrays or kernels.
 
-A batch of one record costs the columnar decoder hundreds of microseconds of fixed work; this costs tens. It only ever says what the decoder would:
-whatever is not written plainly, does not fit the schema, or is long, is None here, and the caller asks the decoder, which knows all and
-reports what is wrong. Encoding: protobuf's wire format of tensorflow.Example (feature.proto).
+A batch of one record costs the columnar decoder hundreds of microseconds of fixed work; this costs tens. It only ever
+says what the decoder would: whatever is not written plainly, does not fit the schema, or is long, is None here, and the
+caller asks the decoder, which knows all and reports what is wrong. Encoding: protobuf's wire format of
+tensorflow.Example (feature.proto).
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ class _NotPlain(Exception):
     """The decoder has to look at it."""
 
 
-def make_plan(schema: Schema) -> Plan | None:
+def make_record_plan(schema: Schema) -> Plan | None:
     """Entry name to (feature, tag, reader) for schemas whose features have one entry each; None for others."""
-    if schema.message != EXAMPLE or any(feature.ragged_rank > 1 or feature.dtype in ("float16", "bfloat16") for feature in schema):
+    if schema.message != EXAMPLE or any(
+        feature.ragged_rank > 1 or feature.dtype in ("float16", "bfloat16") for feature in schema
+    ):
         return None
     return {feature.name.encode(): (feature.name, _TAGS[feature.kind], _reader(feature)) for feature in schema}
 
@@ -42,7 +46,8 @@ def make_plan(schema: Schema) -> Plan | None:
 def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dict[str, Any] | None:
     """The record as `Dataset` gives it, or None if the decoder has to look at it.
 
-    whole: the schema is all that the records hold, so another feature has to be looked at; otherwise others are skipped unread.
+    whole: the schema is all that the records hold, so another feature has to be looked at; otherwise others are skipped
+    unread.
     """
     found: dict[str, Any] = {}
     try:
@@ -113,7 +118,11 @@ def _reader(feature: Feature) -> Callable[[bytes, int, int], Any]:
     if feature.kind == BYTES:
         items = _texts if feature.dtype == "string" else _blobs
     else:
-        items = _floats if feature.kind == FLOAT else _ints(*_LIMITS[feature.dtype if feature.dtype in _LIMITS else "int64"])
+        items = (
+            _floats
+            if feature.kind == FLOAT
+            else _ints(*_LIMITS[feature.dtype if feature.dtype in _LIMITS else "int64"])
+        )
     if not feature.shape:
         return _scalar(feature, items)
     return _array(feature, items)
@@ -132,7 +141,13 @@ def _scalar(feature: Feature, items: Callable[[bytes, int, int], Any]) -> Callab
 
 
 def _array(feature: Feature, items: Callable[[bytes, int, int], Any]) -> Callable[[bytes, int, int], Any]:
-    dtype = object if feature.kind == BYTES else f"datetime64[{feature.timestamp[0]}]" if feature.timestamp else feature.dtype
+    dtype = (
+        object
+        if feature.kind == BYTES
+        else f"datetime64[{feature.timestamp[0]}]"
+        if feature.timestamp
+        else feature.dtype
+    )
     shape = (*([-1] if feature.ragged_rank else []), *feature.inner_shape)
 
     def read(data: bytes, at: int, end: int) -> Any:

@@ -1,7 +1,8 @@
-"""`Selection`: which records of a `Dataset` a predicate keeps. Loads in, the batches of the records that are kept out, and their numbers.
+"""`Selection`: which records of a `Dataset` a predicate keeps.
+Loads in, the batches of the records that are kept out, and their numbers.
 
-Whoever reads on needs the numbers not: each batch is filtered as it comes. Who addresses records by number needs them: one pass over what the
-predicate looks at finds them, 8 bytes for each record that is kept.
+Whoever reads on needs the numbers not: each batch is filtered as it comes. Who addresses records by number needs them:
+one pass over what the predicate looks at finds them, 8 bytes for each record that is kept.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from recordmill.records.frames import Int64s
-from recordmill.records.where import Where, kept_names
+from recordmill.base.errors import DataError
+from recordmill.base.threads import thread_map
+from recordmill.records.columns.where import Where, kept_names
+from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import Schema
-from recordmill.schemas.threads import thread_map
-from recordmill.shards.batches import Load, decode_load
+from recordmill.shards.loads.batches import Load, decode_load
 
 
 @dataclass(frozen=True)
 class Selection:
-    """where: the predicate. needed: the features it looks at. decoded: the selected features, and behind them what else is needed."""
+    """where: the predicate. needed: the features it looks at.
+    decoded: the selected features, and behind them what else is needed.
+    """
 
     where: Where
     needed: Schema
@@ -39,7 +42,9 @@ class Selection:
         """
         needed = where.columns(full)
         # Without a column a batch would not know how many rows it has.
-        return cls(where, full.select(needed or full.names[:1]), full.select(kept_names(selected.names, needed)), selected)
+        return cls(
+            where, full.select(needed or full.names[:1]), full.select(kept_names(selected.names, needed)), selected
+        )
 
     def decode(self, load: Load) -> list[pa.RecordBatch]:
         """The records of a load that are kept, as columns of `selected`."""
@@ -53,7 +58,9 @@ class Selection:
         """[records] the numbers of those that are kept, ascending; loads: all records, in order."""
         found = [np.empty(0, np.int64)]
         first = 0
-        for parts in thread_map(lambda load: [self._keep(batch, load) for batch in decode_load(load, self.needed)], loads, threads):
+        for parts in thread_map(
+            lambda load: [self._keep(batch, load) for batch in decode_load(load, self.needed)], loads, threads
+        ):
             for kept in parts:
                 found.append(np.flatnonzero(kept) + first)
                 first += len(kept)
@@ -66,8 +73,12 @@ class Selection:
             raise DataError(error.reason, source=load.file.path) from None
 
 
-def until(records: int, loads: Iterable[Load], decode: Callable[[Load], list[pa.RecordBatch]], threads: int) -> list[pa.RecordBatch]:
-    """The first records of what these loads give; no more loads are begun than that takes, and as many as there are threads."""
+def until(
+    records: int, loads: Iterable[Load], decode: Callable[[Load], list[pa.RecordBatch]], threads: int
+) -> list[pa.RecordBatch]:
+    """The first records of what these loads give;
+    no more loads are begun than that takes, and as many as there are threads.
+    """
     found = []
     for batches in thread_map(decode, loads, threads):
         for batch in batches:

@@ -1,8 +1,9 @@
 """A `Schema` as a `pyarrow.Schema` and back.
 
 One mapping for every path: scalars are scalars, variable dimensions are `large_list`, fixed dimensions are one flat
-`fixed_size_list` in row-major order with the shape in the field's metadata; strings and bytes have 64-bit offsets. The field's
-metadata keeps what Arrow's type can't say, so that a table written by `read` goes back through `build` to the same Examples.
+`fixed_size_list` in row-major order with the shape in the field's metadata; strings and bytes have 64-bit offsets. The
+field's metadata keeps what Arrow's type can't say, so that a table written by `read` goes back through `build` to the
+same Examples.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
 from recordmill.schemas.feature import Feature, Schema
 
 METADATA_KEY = b"recordmill"  # on a field: the Feature as JSON; on the schema: label and message
@@ -50,7 +51,12 @@ def to_arrow_field(feature: Feature) -> pa.Field:
         about["classes"] = list(feature.classes)
     if feature.per_step:
         about["per_step"] = True
-    return pa.field(feature.name, arrow_type(feature), nullable=not feature.required, metadata={METADATA_KEY: json.dumps(about).encode()})
+    return pa.field(
+        feature.name,
+        arrow_type(feature),
+        nullable=not feature.required,
+        metadata={METADATA_KEY: json.dumps(about).encode()},
+    )
 
 
 def to_arrow(schema: Schema) -> pa.Schema:
@@ -70,7 +76,12 @@ def from_arrow_field(field: pa.Field) -> Feature:
         about = json.loads(known)
         classes = about.get("classes")
         feature = Feature(
-            field.name, about["dtype"], tuple(about["shape"]), not field.nullable, None if classes is None else tuple(classes), about.get("per_step", False)
+            field.name,
+            about["dtype"],
+            tuple(about["shape"]),
+            not field.nullable,
+            None if classes is None else tuple(classes),
+            about.get("per_step", False),
         )
         if _same_layout(arrow_type(feature), field.type):
             return feature
@@ -91,7 +102,9 @@ def from_arrow_field(field: pa.Field) -> Feature:
         shape.extend(inner.shape)
         inner = inner.value_type
     if None in shape and shape != sorted(shape, key=lambda size: size is not None):
-        raise DataError(f"column {field.name!r} of type {field.type}: a variable list inside a fixed one can't be a feature")
+        raise DataError(
+            f"column {field.name!r} of type {field.type}: a variable list inside a fixed one can't be a feature"
+        )
     return Feature(field.name, _dtype(field.name, inner), tuple(shape), not field.nullable)
 
 
@@ -130,7 +143,9 @@ def _dtype(name: str, inner: pa.DataType) -> str:
 
 
 def _same_layout(ours: pa.DataType, theirs: pa.DataType) -> bool:
-    """Equal but for 32- against 64-bit offsets, variable lists in place of fixed ones (nullable tensors), and seconds, which Parquet keeps as milliseconds."""
+    """Equal but for 32- against 64-bit offsets, variable lists in place of fixed ones (nullable tensors), and seconds,
+    which Parquet keeps as milliseconds.
+    """
     return _flatten(ours) == _flatten(theirs)
 
 

@@ -1,7 +1,9 @@
-"""What a record is: a `Schema` of `Feature`s, each with its true dtype, its shape and the way `tf.train.Example` holds it.
+"""What a record is: a `Schema` of `Feature`s, each with its true dtype,
+its shape and the way `tf.train.Example` holds it.
 
-A Feature says what the user put in and gets back (`uint8 [28, 28]`); its `storage()` says which entries of the Example's
-map carry it (`int64_list`, `float_list` or `bytes_list`), since Example knows only three kinds. Nothing here opens a file.
+A Feature says what the user put in and gets back (`uint8 [28, 28]`); its `storage()` says which entries of the
+Example's map carry it (`int64_list`, `float_list` or `bytes_list`), since Example knows only three kinds. Nothing here
+opens a file.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-INT64, FLOAT, BYTES = "int64", "float", "bytes"  # the three kinds of tf.train.Feature: int64_list, float_list, bytes_list
+# the three kinds of tf.train.Feature: int64_list, float_list, bytes_list
+INT64, FLOAT, BYTES = ("int64", "float", "bytes")
 
 _INT_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOAT_DTYPES = ("float16", "bfloat16", "float32")
@@ -40,8 +43,8 @@ EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = "Example", "SequenceExample", "bytes"  # wh
 class Storage:
     """One entry of the Example's feature map.
 
-    name: the key in the map; kind: `int64`, `float` or `bytes`; length: how many values it holds, None where that varies.
-    raw: the one bytes value is the little-endian memory of the tensor (`tf.io.decode_raw`).
+    name: the key in the map; kind: `int64`, `float` or `bytes`; length: how many values it holds, None where that
+    varies. raw: the one bytes value is the little-endian memory of the tensor (`tf.io.decode_raw`).
     """
 
     name: str
@@ -72,7 +75,10 @@ class Feature:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES and not _TIMESTAMP.fullmatch(self.dtype):
-            raise ValueError(f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, timestamp[us], timestamp[us, UTC]")
+            raise ValueError(
+                f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, "
+                "timestamp[us], timestamp[us, UTC]"
+            )
         if None in self.shape[self.ragged_rank :]:
             raise ValueError(f"feature {self.name!r}: shape {self.shape}: variable dimensions (None) must come first")
         if any(size is not None and size < 0 for size in self.shape):
@@ -80,7 +86,9 @@ class Feature:
         if self.classes is not None and self.dtype != "int64":
             raise ValueError(f"feature {self.name!r}: class names belong to int64, not {self.dtype}")
         if self.per_step and not self.ragged_rank:
-            raise ValueError(f"feature {self.name!r}: shape {self.shape}: a feature list's first dimension is the step: None")
+            raise ValueError(
+                f"feature {self.name!r}: shape {self.shape}: a feature list's first dimension is the step: None"
+            )
 
     @property
     def ragged_rank(self) -> int:
@@ -97,7 +105,9 @@ class Feature:
 
     @property
     def inner_size(self) -> int:
-        """The number of values in one item of the innermost variable dimension (of the whole feature if none varies)."""
+        """The number of values in one item of the innermost variable dimension (of the whole feature if none
+        varies).
+        """
         size = 1
         for dimension in self.inner_shape:
             size *= dimension
@@ -118,8 +128,12 @@ class Feature:
 
     @property
     def raw(self) -> bool:
-        """Stored as little-endian bytes: float64 always, uint8 and uint64 as fixed tensors (float_list would round them)."""
-        return self.dtype == "float64" or (self.dtype in ("uint8", "uint64") and bool(self.shape) and not self.ragged_rank)
+        """Stored as little-endian bytes: float64 always,
+        uint8 and uint64 as fixed tensors (float_list would round them).
+        """
+        return self.dtype == "float64" or (
+            self.dtype in ("uint8", "uint64") and bool(self.shape) and not self.ragged_rank
+        )
 
     def storage(self) -> tuple[Storage, ...]:
         """The entries of the Example's map that carry this feature, in the order in which they are read.
@@ -171,7 +185,9 @@ class Schema:
         for feature in self.features:
             for storage in feature.storage():
                 if (taken := entries.setdefault(storage.name, feature.name)) != feature.name:
-                    raise ValueError(f"features {taken!r} and {feature.name!r} both need the Example entry {storage.name!r}")
+                    raise ValueError(
+                        f"features {taken!r} and {feature.name!r} both need the Example entry {storage.name!r}"
+                    )
 
     def __reduce__(self) -> tuple[object, ...]:
         return Schema, (self.features, self.label, self.message)

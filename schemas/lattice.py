@@ -1,13 +1,14 @@
 """What texts were seen in a column, merged over rows, files and threads; the dtype that holds them all out.
 
-`Seen` is a monoid: `Seen()` is its zero, `+` joins what two threads saw, in any order. What a text is by itself (a class, one bit) is
-told by sources.text_values; the rule that turns classes into a dtype stands here and serves CSV and JSONL alike:
+`Seen` is a monoid: `Seen()` is its zero, `+` joins what two threads saw, in any order. What a text is by itself (a
+class, one bit) is told by sources.text_values; the rule that turns classes into a dtype stands here and serves CSV and
+JSONL alike:
 
 * nothing but nulls: `string`, nullable.
 * only `true` and `false`: `bool`; together with anything else: `string`.
 * only whole numbers that fit: `int64`. Whole numbers and decimals: `float32`. Whole numbers beyond int64 are text.
-* only timestamps: `timestamp[UNIT]` or `timestamp[UNIT, UTC]` with the finest unit seen; with and without time zone mixed: `string`; nanoseconds
-  together with a date that nanoseconds since 1970 can't hold in int64: `string`.
+* only timestamps: `timestamp[UNIT]` or `timestamp[UNIT, UTC]` with the finest unit seen; with and without time zone
+  mixed: `string`; nanoseconds together with a date that nanoseconds since 1970 can't hold in int64: `string`.
 * any other mixture, and any other text: `string`.
 """
 
@@ -32,8 +33,9 @@ class Seen:
     """What was seen in one column.
 
     classes: the bits above, joined. values: how many values; a null is none.
-    nulls: how often each way to write a null occurred, by its name. soft_nulls: those among the values that are text in a text column and
-        null in any other (a quoted null token); they have no class.
+    nulls: how often each way to write a null occurred, by its name.
+    soft_nulls: those among the values that are text in a text column and null in any other (a quoted null token); they
+        have no class.
     inexact_decimals: values with a point or an exponent that lose digits as float32, as sources.text_values defines it.
     inexact_integers: whole numbers that float32 can't hold exactly. overflows: values above the largest float32.
     """
@@ -50,7 +52,10 @@ class Seen:
         return Seen(
             self.classes | other.classes,
             self.values + other.values,
-            {name: self.nulls.get(name, 0) + other.nulls.get(name, 0) for name in dict.fromkeys((*self.nulls, *other.nulls))},
+            {
+                name: self.nulls.get(name, 0) + other.nulls.get(name, 0)
+                for name in dict.fromkeys((*self.nulls, *other.nulls))
+            },
             self.soft_nulls + other.soft_nulls,
             self.inexact_decimals + other.inexact_decimals,
             self.inexact_integers + other.inexact_integers,
@@ -61,17 +66,19 @@ class Seen:
     def dtype(self) -> str:
         """The dtype (of schemas.feature) that holds every value seen.
 
-        >>> (Seen(INT64) + Seen(FLOAT32)).dtype, Seen(BOOL | INT64).dtype, Seen(SECONDS | MICROS | AWARE).dtype, Seen().dtype
-        ('float32', 'string', 'timestamp[us, UTC]', 'string')
+        >>> (Seen(INT64) + Seen(FLOAT32)).dtype, Seen(BOOL | INT64).dtype
+        ('float32', 'string')
+        >>> Seen(SECONDS | MICROS | AWARE).dtype, Seen().dtype
+        ('timestamp[us, UTC]', 'string')
         """
-        return resolve(self.classes)
+        return resolve_dtype(self.classes)
 
     def null_count(self, dtype: str) -> int:
         """How many nulls the column has if it is read as that dtype."""
         return sum(self.nulls.values()) + (0 if dtype in ("string", "bytes") else self.soft_nulls)
 
 
-def resolve(classes: int) -> str:
+def resolve_dtype(classes: int) -> str:
     """The dtype that holds texts of all these classes; the module's docstring states the rule."""
     kinds = [kind for kind in (BOOL, _NUMBER, _TIME) if classes & kind]
     if classes & TEXT or len(kinds) != 1:

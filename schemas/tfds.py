@@ -1,7 +1,9 @@
-"""A `Schema` and the shards' sizes as the files by which TensorFlow Datasets opens OUT: `tfds.builder_from_directory(OUT)`.
+"""A `Schema` and the shards' sizes as the files by which TensorFlow Datasets opens OUT:
+`tfds.builder_from_directory(OUT)`.
 
-Written after the protos of tensorflow_datasets 4.9 (feature.proto, dataset_info.proto, in protobuf's JSON form) without importing it.
-A feature that TFDS would read as something else than what went in is left out of `features.json`, and `tfds_refusals` says why.
+Written after the protos of tensorflow_datasets 4.9 (feature.proto, dataset_info.proto, in protobuf's JSON form) without
+importing it. A feature that TFDS would read as something else than what went in is left out of `features.json`, and
+`tfds_refusals` says why.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 _CLASSES = "tensorflow_datasets.core.features"
 LABELS_SUFFIX = ".labels.txt"
 _LONGEST_FILE_NAME = 200  # bytes: file systems take 255, and it is written under a longer, temporary one
-_TELLING = ("class_name", "source")  # of files in class folders: they say the label, so they are no inputs to learn from
+# of files in class folders: they say the label, so they are no inputs to learn from
+_TELLING = ("class_name", "source")
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,10 @@ class Split:
 
 def features_json(schema: Schema) -> dict[str, Any]:
     """The content of `features.json`: every feature but those of `tfds_refusals`."""
-    return _python_class("features_dict.FeaturesDict", featuresDict={"features": {feature.name: _connector(feature) for feature in _taken(schema)}})
+    return _python_class(
+        "features_dict.FeaturesDict",
+        featuresDict={"features": {feature.name: _connector(feature) for feature in _taken(schema)}},
+    )
 
 
 def dataset_info_json(
@@ -45,8 +51,9 @@ def dataset_info_json(
 ) -> dict[str, Any]:
     """The content of `dataset_info.json`.
 
-    version: three numbers, `1.0.0`. filepath_template: relative to the file's folder, in TFDS's terms. schema: gives `as_supervised=True` its
-    (inputs, label), if it has a label: the image alone where there is one, else all features but those that name the class.
+    version: three numbers, `1.0.0`. filepath_template: relative to the file's folder, in TFDS's terms. schema: gives
+    `as_supervised=True` its (inputs, label), if it has a label: the image alone where there is one, else all features
+    but those that name the class.
     """
     info: dict[str, Any] = {"name": name, "version": version, "fileFormat": "tfrecord", "moduleName": "recordmill"}
     if description:
@@ -68,15 +75,17 @@ def dataset_info_json(
 def label_files(schema: Schema) -> dict[str, str]:
     """File name to text: the class names, one a line, that TFDS expects beside `features.json`.
 
-    Left out are features whose name is too long for a file's, and those with a name that such a file can't hold (empty, twice, with a line
-    break or blanks around it): TFDS then shows numbers.
+    Left out are features whose name is too long for a file's, and those with a name that such a file can't hold (empty,
+    twice, with a line break or blanks around it): TFDS then shows numbers.
     """
     labelled = [feature for feature in _taken(schema) if feature.classes]
     file_names = Counter(_label_file(feature) for feature in labelled)
     return {
         _label_file(feature): "\n".join(feature.classes or ()) + "\n"
         for feature in labelled
-        if file_names[_label_file(feature)] == 1 and len(_label_file(feature).encode()) < _LONGEST_FILE_NAME and _names_fit(feature.classes or ())
+        if file_names[_label_file(feature)] == 1
+        and len(_label_file(feature).encode()) < _LONGEST_FILE_NAME
+        and _names_fit(feature.classes or ())
     }
 
 
@@ -96,7 +105,10 @@ def _taken(schema: Schema) -> list[Feature]:
 def _refusal(feature: Feature) -> str | None:
     """Why TFDS can't give the same values for the feature, or None."""
     if not feature.required:
-        return "some records may lack it: TFDS has no nulls (it stops at a missing scalar or tensor, and reads a missing list as an empty one)"
+        return (
+            "some records may lack it: TFDS has no nulls (it stops at a missing scalar or tensor, and reads a "
+            "missing list as an empty one)"
+        )
     if feature.dtype == "bfloat16":
         return "TFDS reads no bfloat16 from Examples"
     if feature.raw and feature.ragged_rank > 1:
@@ -128,7 +140,9 @@ def _item(feature: Feature) -> dict[str, Any]:
 
 def _tensor(shape: Sequence[int | None], dtype: str, encoding: str = "none") -> dict[str, Any]:
     dimensions = ["-1" if size is None else str(size) for size in shape]
-    return _python_class("tensor_feature.Tensor", tensor={"shape": {"dimensions": dimensions}, "dtype": dtype, "encoding": encoding})
+    return _python_class(
+        "tensor_feature.Tensor", tensor={"shape": {"dimensions": dimensions}, "dtype": dtype, "encoding": encoding}
+    )
 
 
 def _python_class(name: str, **content: Any) -> dict[str, Any]:
@@ -142,12 +156,18 @@ def _dtype(feature: Feature) -> str:
 
 
 def _supervised_keys(schema: Schema) -> dict[str, Any] | None:
-    inputs = [feature.name for feature in _taken(schema) if feature.name != schema.label and feature.name not in _TELLING]
+    inputs = [
+        feature.name for feature in _taken(schema) if feature.name != schema.label and feature.name not in _TELLING
+    ]
     if "image" in inputs:
         inputs = ["image"]
     if schema.label is None or _refusal(schema[schema.label]) is not None or not inputs or schema.message != EXAMPLE:
         return None
-    nested = {"featureKey": inputs[0]} if len(inputs) == 1 else {"dict": {"dict": {name: {"featureKey": name} for name in inputs}}}
+    nested = (
+        {"featureKey": inputs[0]}
+        if len(inputs) == 1
+        else {"dict": {"dict": {name: {"featureKey": name} for name in inputs}}}
+    )
     return {"tuple": {"items": [nested, {"featureKey": schema.label}]}}
 
 
@@ -156,4 +176,6 @@ def _label_file(feature: Feature) -> str:
 
 
 def _names_fit(names: Sequence[str]) -> bool:
-    return len(set(names)) == len(names) and all(name and name == name.strip() and "\n" not in name and "\r" not in name for name in names)
+    return len(set(names)) == len(names) and all(
+        name and name == name.strip() and "\n" not in name and "\r" not in name for name in names
+    )

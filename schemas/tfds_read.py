@@ -1,7 +1,8 @@
 """The content of a TensorFlow Datasets `features.json` to `Feature`s, as its Examples hold them: the inverse of `tfds`.
 
-Written after feature.proto of tensorflow_datasets 4.9 in protobuf's JSON form. Features that no Feature can say (zlib encodings, video, features of
-other packages) are left out. Nothing is required: the file does not say what records lack.
+Written after feature.proto of tensorflow_datasets 4.9 in protobuf's JSON form. Features that no Feature can say (zlib
+encodings, video, features of other packages) are left out. Nothing is required: the file does not say what records
+lack.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ from recordmill.schemas.feature import DTYPES, Feature
 
 Names = Callable[[str], tuple[str, ...] | None]  # file name of a label file to the class names in it
 
-_IN_LISTS = {"float64": "float32", "uint64": "int64", "uint8": "int64"}  # what TFDS puts into a list of Example where a Feature would be raw bytes
+# what TFDS puts into a list of Example where a Feature would be raw bytes
+_IN_LISTS = {"float64": "float32", "uint64": "int64", "uint8": "int64"}
 
 
 def from_features_json(content: Mapping[str, Any], names: Names = lambda file: None) -> list[Feature]:
     """The features; names: reads the class names from beside the file, None where there is no such file.
 
-    >>> from_features_json({"featuresDict": {"features": {"n": {"tensor": {"shape": {}, "dtype": "int32", "encoding": "none"}}}}})
+    >>> number = {"tensor": {"shape": {}, "dtype": "int32", "encoding": "none"}}
+    >>> from_features_json({"featuresDict": {"features": {"n": number}}})
     [Feature(name='n', dtype='int32', shape=(), required=False, classes=None, per_step=False)]
     """
     old = content.get("content")  # written by FeaturesDict.to_json, one level deeper
     features = content.get("featuresDict", old if isinstance(old, Mapping) else {}).get("features", {})
-    return [feature for name, connector in features.items() for feature in _features(name, _file(name), connector, names)]
+    return [
+        feature for name, connector in features.items() for feature in _features(name, _file(name), connector, names)
+    ]
 
 
 def _file(name: str) -> str:

@@ -1,7 +1,9 @@
-"""A `Schema` as a parse specification for `tf.io.parse_example`, described neutrally, so that nothing here imports TensorFlow.
+"""A `Schema` as a parse specification for `tf.io.parse_example`, described neutrally,
+so that nothing here imports TensorFlow.
 
-`parse_spec` says for each feature which `tf.io` feature reads its entries (`FixedLen`: tf.io.FixedLenFeature, `Ragged`: tf.io.RaggedFeature) and
-what is left to do to get the true values: decode the raw bytes, cast, restore the shape. The reader builds the tf.io objects from it.
+`parse_spec` says for each feature which `tf.io` feature reads its entries (`FixedLen`: tf.io.FixedLenFeature, `Ragged`:
+tf.io.RaggedFeature) and what is left to do to get the true values: decode the raw bytes, cast, restore the shape. The
+reader builds the tf.io objects from it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from dataclasses import dataclass
 
 from recordmill.schemas.feature import BYTES, FLOAT, INT64, PAYLOAD, Feature, Schema
 
-DTYPES: Mapping[str, str] = {INT64: "int64", FLOAT: "float32", BYTES: "string"}  # the dtype that tf.io gives for each kind of list
+# the dtype that tf.io gives for each kind of list
+DTYPES: Mapping[str, str] = {INT64: "int64", FLOAT: "float32", BYTES: "string"}
 
 Default = int | float | bytes | str
 
@@ -20,9 +23,10 @@ Default = int | float | bytes | str
 class Finish:
     """What turns the parsed values into the feature's own.
 
-    decode_raw: the values are the little-endian bytes of tensors of this dtype. cast: else, the dtype to cast to, None if they have it already.
-    shape: of one decoded tensor, None for the dimensions that vary; `()` where parsing gives the shape already.
-    row_lengths: int64 entries, outermost first, each to be parsed as a list of its own, that nest the decoded values.
+    decode_raw: the values are the little-endian bytes of tensors of this dtype. cast: else, the dtype to cast to, None
+    if they have it already. shape: of one decoded tensor, None for the dimensions that vary; `()` where parsing gives
+    the shape already. row_lengths: int64 entries, outermost first, each to be parsed as a list of its own, that nest
+    the decoded values.
     """
 
     decode_raw: str | None = None
@@ -45,12 +49,12 @@ class FixedLen:
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedSpec:
     """tf.io.RaggedFeature(dtype, value_key, partitions): a ragged tensor [batch, None, ...].
 
-    partitions: outermost first, behind the batch and the first variable dimension: an entry's name is RowLengths(name), a number is
-    UniformRowLength(number). optional: the first variable dimension is 0 where a record lacks the feature and 1 where it has it,
-    since tf has no null; a list that is missing and one that is empty both come as empty.
+    partitions: outermost first, behind the batch and the first variable dimension: an entry's name is RowLengths(name),
+    a number is UniformRowLength(number). optional: the first variable dimension is 0 where a record lacks the feature
+    and 1 where it has it, since tf has no null; a list that is missing and one that is empty both come as empty.
     """
 
     dtype: str
@@ -60,7 +64,7 @@ class Ragged:
     optional: bool = False
 
 
-Parse = FixedLen | Ragged
+Parse = FixedLen | RaggedSpec
 
 
 def parse_spec(schema: Schema, defaults: Mapping[str, Default] | None = None) -> dict[str, Parse]:
@@ -87,17 +91,21 @@ def _parse(feature: Feature, default: Default | None) -> Parse:
     dtype, finish = DTYPES[feature.kind], _finish(feature)
     if feature.per_step:
         inner = () if feature.raw or feature.ragged_rank > 1 else feature.inner_shape
-        return Ragged(dtype, values.name, inner, finish)
+        return RaggedSpec(dtype, values.name, inner, finish)
     shape = () if feature.raw else feature.inner_shape
     if feature.ragged_rank and not feature.raw:
-        return Ragged(dtype, values.name, (*(storage.name for storage in lengths), *shape), finish)
+        return RaggedSpec(dtype, values.name, (*(storage.name for storage in lengths), *shape), finish)
     if (feature.required or default is not None) and not lengths:
         return FixedLen(dtype, shape, finish, default)
-    return Ragged(dtype, values.name, shape, finish, optional=not feature.required)
+    return RaggedSpec(dtype, values.name, shape, finish, optional=not feature.required)
 
 
 def _finish(feature: Feature) -> Finish:
     true_dtype = "int64" if feature.timestamp else {"bytes": "string"}.get(feature.dtype, feature.dtype)
     if feature.raw:
-        return Finish(decode_raw=true_dtype, shape=feature.shape, row_lengths=tuple(storage.name for storage in feature.storage()[1:] if not feature.per_step))
+        return Finish(
+            decode_raw=true_dtype,
+            shape=feature.shape,
+            row_lengths=tuple(storage.name for storage in feature.storage()[1:] if not feature.per_step),
+        )
     return Finish(cast=None if true_dtype == DTYPES[feature.kind] else true_dtype)

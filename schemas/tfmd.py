@@ -1,9 +1,9 @@
 """A `Schema` as the text of a tensorflow_metadata `schema.pbtxt`, and back, exactly.
 
-The file describes the entries as they stand in the Example, so that TensorFlow's own tools (tf.Transform's `schema_utils`, tfx-bsl's decoder and
-TensorAdapter) read the shards with it. What the proto can't say (uint8, a tensor held as bytes, class names, the label) stands
-in annotation tags `recordmill:KEY=VALUE`, which those tools carry along untouched; a tag is written only where it is needed. Schemas
-written by others load by the rules of `tfmd_plain`.
+The file describes the entries as they stand in the Example, so that TensorFlow's own tools (tf.Transform's
+`schema_utils`, tfx-bsl's decoder and TensorAdapter) read the shards with it. What the proto can't say (uint8, a tensor
+held as bytes, class names, the label) stands in annotation tags `recordmill:KEY=VALUE`, which those tools carry along
+untouched; a tag is written only where it is needed. Schemas written by others load by the rules of `tfmd_plain`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_metadata.proto.v0.path_pb2 import Path
 
+from recordmill.base.errors import DataError
 from recordmill.schemas import tfmd_plain
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, SEQUENCE_EXAMPLE, Feature, Schema, Storage
 
 SEQUENCE = "##SEQUENCE##"  # the STRUCT under which tfx-bsl expects the feature_lists of a SequenceExample
@@ -56,7 +56,8 @@ def from_pbtxt(text: str, source: str = "") -> Schema:
     source: the file's name, for messages.
 
     Raises:
-        DataError: it is no such file, or a feature has no counterpart here (sparse features, structs); it names the feature.
+        DataError: it is no such file, or a feature has no counterpart here (sparse features, structs); it names the
+            feature.
     """
     try:
         proto = text_format.Parse(text, schema_pb2.Schema())
@@ -84,11 +85,15 @@ def _schema(proto: Any) -> Schema:
         raise DataError("the schema has no features")
     if "order" in about:
         by_name = {feature.name: feature for feature in features}
-        features = [by_name.pop(name) for name in json.loads(about["order"]) if name in by_name] + list(by_name.values())
+        features = [by_name.pop(name) for name in json.loads(about["order"]) if name in by_name] + list(
+            by_name.values()
+        )
     return Schema(tuple(features), about.get("label"), message)
 
 
-def _features(entries: Iterable[Any], shapes: Mapping[str, tuple[int | None, ...]], proto: Any, *, per_step: bool) -> Iterator[Feature]:
+def _features(
+    entries: Iterable[Any], shapes: Mapping[str, tuple[int | None, ...]], proto: Any, *, per_step: bool
+) -> Iterator[Feature]:
     """The features that the entries carry: most entries are a feature each, a nested list is several."""
     entries = list(entries)
     names = {entry.name for entry in entries}
@@ -97,7 +102,10 @@ def _features(entries: Iterable[Any], shapes: Mapping[str, tuple[int | None, ...
         if "part_of" in tags:
             continue
         name = tags.get("feature", entry.name)
-        plain_dtype, plain_shape = tfmd_plain.dtype(entry, proto), shapes.get(entry.name, tfmd_plain.shape(entry, per_step=per_step))
+        plain_dtype, plain_shape = (
+            tfmd_plain.dtype(entry, proto),
+            shapes.get(entry.name, tfmd_plain.shape(entry, per_step=per_step)),
+        )
         shape = tuple(json.loads(tags["shape"])) if "shape" in tags else plain_shape
         classes = tuple(json.loads(tags["classes"])) if "classes" in tags else None
         feature = Feature(name, tags.get("dtype", plain_dtype), shape, tfmd_plain.required(entry), classes, per_step)
@@ -109,10 +117,16 @@ def _check_entries(feature: Feature, entry: Any, names: set[str]) -> None:
     """Tags and proto must tell the same story, since people edit these files."""
     for storage in feature.storage():
         if storage.name not in names:
-            raise DataError(f"feature {feature.name!r} ({feature.describe()}) needs an entry {storage.name!r}, which is not in the schema")
+            raise DataError(
+                f"feature {feature.name!r} ({feature.describe()}) needs an entry {storage.name!r}, which is "
+                "not in the schema"
+            )
     if _TYPES[feature.kind] != entry.type:
         stated, needed = schema_pb2.FeatureType.Name(entry.type), schema_pb2.FeatureType.Name(_TYPES[feature.kind])
-        raise DataError(f"feature {feature.name!r} has type {stated}, but {feature.describe()} is held as {needed}; change the type or the {_TAG}dtype tag")
+        raise DataError(
+            f"feature {feature.name!r} has type {stated}, but {feature.describe()} is held as {needed}; "
+            f"change the type or the {_TAG}dtype tag"
+        )
 
 
 def _entries(feature: Feature) -> Iterator[Any]:
@@ -180,19 +194,28 @@ def _representations(feature: Feature, message: str) -> dict[str, Any]:
     if nested and feature.ragged_rank:
         partitions += [tensor.Partition(uniform_row_length=size) for size in feature.inner_shape]
     if partitions:
-        return {feature.name: schema_pb2.TensorRepresentation(ragged_tensor=tensor(feature_path=Path(step=[values.name]), partition=partitions))}
+        return {
+            feature.name: schema_pb2.TensorRepresentation(
+                ragged_tensor=tensor(feature_path=Path(step=[values.name]), partition=partitions)
+            )
+        }
     if message != SEQUENCE_EXAMPLE:
         return {}
-    return {storage.name: _step_representation(feature, storage) for storage in (values, *lengths)}  # tfx-bsl infers none for these
+    # tfx-bsl infers none for these
+    return {storage.name: _step_representation(feature, storage) for storage in (values, *lengths)}
 
 
 def _step_representation(feature: Feature, storage: Storage) -> Any:
     if feature.required and storage.length is not None and not feature.per_step:
-        shape = schema_pb2.FixedShape(dim=[schema_pb2.FixedShape.Dim(size=size) for size in (() if storage.raw else feature.inner_shape)])
+        shape = schema_pb2.FixedShape(
+            dim=[schema_pb2.FixedShape.Dim(size=size) for size in (() if storage.raw else feature.inner_shape)]
+        )
         dense = schema_pb2.TensorRepresentation.DenseTensor(column_name=storage.name, shape=shape)
         return schema_pb2.TensorRepresentation(dense_tensor=dense)
     path = Path(step=[SEQUENCE, storage.name] if feature.per_step else [storage.name])
-    return schema_pb2.TensorRepresentation(ragged_tensor=schema_pb2.TensorRepresentation.RaggedTensor(feature_path=path))
+    return schema_pb2.TensorRepresentation(
+        ragged_tensor=schema_pb2.TensorRepresentation.RaggedTensor(feature_path=path)
+    )
 
 
 def _tags(proto: Any) -> dict[str, str]:

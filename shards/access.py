@@ -1,7 +1,7 @@
 """Where the records of one file are: counts, ranges and single records of a `ShardFile`, by index where there is one.
 
-Our shards have an index; any other uncompressed file gets one in memory (16 bytes a record) by hopping over its headers once;
-other compressed files are streamed, and then a single record costs reading up to it.
+Our shards have an index; any other uncompressed file gets one in memory (16 bytes a record) by hopping over its headers
+once; other compressed files are streamed, and then a single record costs reading up to it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from recordmill.records.frames import Frames, Int64s, scan
-from recordmill.records.hop import hop
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
+from recordmill.records.tfrecord.frames import Frames, Int64s, scan
+from recordmill.records.tfrecord.hop import hop
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, Index
-from recordmill.shards.pieces import PIECE_BYTES, Block, Piece, load_index, load_members, read_bytes, stream
+from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, load_index, load_members, read_piece_bytes, stream
 from recordmill.storage.files import Bytes, map_file, stat
 
 
@@ -51,7 +51,9 @@ class FileAccess:
         if self.seekable:
             return len(self.index)
         if self._counted is None:
-            self._counted = sum(len(block.frames) for block in stream(self.file, check=False)) if self.file.stat.size_bytes else 0
+            self._counted = (
+                sum(len(block.frames) for block in stream(self.file, check=False)) if self.file.stat.size_bytes else 0
+            )
         return self._counted
 
     @property
@@ -64,7 +66,9 @@ class FileAccess:
                     self._index = _hopped(self.file) if loaded is None else loaded
         return self._index
 
-    def pieces(self, start: int, stop: int, piece_bytes: int = PIECE_BYTES, piece_records: int | None = None) -> Iterator[Piece]:
+    def pieces(
+        self, start: int, stop: int, piece_bytes: int = PIECE_BYTES, piece_records: int | None = None
+    ) -> Iterator[Piece]:
         """Records [start, stop) of a seekable file in pieces of at most that many bytes (or one record) and records."""
         offsets, lengths = self._offsets_lengths()
         while start < stop:
@@ -84,7 +88,7 @@ class FileAccess:
             self._columns = np.ascontiguousarray(self.index["offset"]), np.ascontiguousarray(self.index["length"])
         return self._columns
 
-    def blocks(self, start: int, stop: int) -> Iterator[Block]:
+    def blocks(self, start: int, stop: int) -> Iterator[FrameBlock]:
         """The frames of records [start, stop) of a file that is only to be streamed."""
         for block in stream(self.file):
             count = len(block.frames)
@@ -92,7 +96,7 @@ class FileAccess:
             if low < high:
                 frames = block.frames
                 part = Frames(frames.data, frames.starts[low:high], frames.lengths[low:high], frames.crcs[low:high])
-                yield Block(part, block.first_record + low, block.first_offset)
+                yield FrameBlock(part, block.first_record + low, block.first_offset)
             if block.first_record + count >= stop:
                 return
 
@@ -106,13 +110,19 @@ class FileAccess:
             return next(iter(self.blocks(record, record + 1))).frames
         offset, length, _ = self.index[record].item()
         size = length + FRAME_BYTES
-        frames, _ = scan(self._bytes(offset, size), source=self.file.path, first_record=record, first_offset=offset, final=True)
+        frames, _ = scan(
+            self._bytes(offset, size), source=self.file.path, first_record=record, first_offset=offset, final=True
+        )
         if len(frames) != 1 or int(frames.lengths[0]) != size - FRAME_BYTES:
-            raise DataError("the index does not fit the shard", source=self.file.path, place=f"record {record}, byte {offset}")
+            raise DataError(
+                "the index does not fit the shard", source=self.file.path, place=f"record {record}, byte {offset}"
+            )
         return frames
 
     def portions(self, records: Int64s, portion_bytes: int) -> Iterator[Int64s]:
-        """Ascending records of a seekable file, divided as `reach` takes them: about so many bytes, or what lies in one gzip member."""
+        """Ascending records of a seekable file, divided as `reach` takes them:
+        about so many bytes, or what lies in one gzip member.
+        """
         offsets, lengths = self._offsets_lengths()
         if self.file.compression == "none":
             group = np.cumsum(lengths[records] + FRAME_BYTES) // portion_bytes
@@ -155,7 +165,7 @@ class FileAccess:
         start = int(members["uncompressed"][at])
         if member is None or member[0] != start:
             stop = int(members["uncompressed"][at + 1]) if at + 1 < len(members) else self.file.info.framed_bytes  # type: ignore[union-attr]
-            member = self._member = (start, read_bytes(self.file, Piece(self._ordinal, 0, None, start, stop)))
+            member = self._member = (start, read_piece_bytes(self.file, Piece(self._ordinal, 0, None, start, stop)))
         return member
 
 

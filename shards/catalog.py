@@ -1,7 +1,9 @@
-"""What there is to read: the shards of a data set by its manifest, or any TFRecord files by their content, as one `Catalog`.
+"""What there is to read: the shards of a data set by its manifest,
+or any TFRecord files by their content, as one `Catalog`.
 
-A folder that holds a data set of ours is read by its manifest and nothing else. All other INPUTs (files, folders, globs, `@list.txt`)
-are listed; in a folder or a glob, files that are no TFRecords (licences, manifests) are left out and named in `notes`.
+A folder that holds a data set of ours is read by its manifest and nothing else. All other INPUTs (files, folders,
+globs, `@list.txt`) are listed; in a folder or a glob, files that are no TFRecords (licences, manifests) are left out
+and named in `notes`.
 """
 
 from __future__ import annotations
@@ -12,21 +14,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recordmill.records.frames import HEADER_BYTES, try_scan
-from recordmill.records.shard_file import detect
+from recordmill.base.errors import DataError, UsageError
+from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan
+from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import INDEX_FOLDER, Manifest, ShardInfo, generations, is_data_set, load, shard_name
 from recordmill.shards.names import ShardName
-from recordmill.sources.listing import list_inputs
-from recordmill.storage.compression import HEAD_BYTES, NONE, open_blocks
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
 from recordmill.storage.files import Stat, read_range, stat
+from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
 _TFDS = re.compile(r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}(?:\.gz)?")
 _TFX = re.compile(r"Split-(?P<split>[A-Za-z0-9_]+)")  # the folders in which TensorFlow Extended keeps splits
-_PLAIN = re.compile(r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))(?:\.gz)?")
+_PLAIN = re.compile(
+    r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))(?:\.gz)?"
+)
 _EXTENSIONS = (".tfrecord", ".tfrecords", ".tfr", ".tfrecord.gz", ".tfrecords.gz")
 
 
@@ -34,8 +38,9 @@ _EXTENSIONS = (".tfrecord", ".tfrecords", ".tfr", ".tfrecord.gz", ".tfrecords.gz
 class ShardFile:
     """One TFRecord file.
 
-    path: where to open it. name: as messages and results call it. split: by manifest or file name. compression: none, gzip, zlib or zstd.
-    stat: what it was when it was listed. info, index, members: of our own shards, what the manifest says of it and where its index is.
+    path: where to open it. name: as messages and results call it. split: by manifest or file name. compression: none,
+    gzip, zlib or zstd. stat: what it was when it was listed. info, index, members: of our own shards, what the manifest
+    says of it and where its index is.
     """
 
     path: str
@@ -49,13 +54,17 @@ class ShardFile:
 
     @property
     def identity(self) -> bytes:
-        """What the file is called in hashes: its name under its INPUT, of a data set the shard's own, so that neither moving nor building anew changes it."""
+        """What the file is called in hashes: its name under its INPUT, of a data set the shard's own, so that neither
+        moving nor building anew changes it.
+        """
         return (self.name if self.info is None else self.info.name).encode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The files in reading order. schema, manifest, root, generation: of a data set of ours, else None. notes: what was left out."""
+    """The files in reading order. schema, manifest, root, generation: of a data set of ours, else None.
+    notes: what was left out.
+    """
 
     files: tuple[ShardFile, ...]
     schema: Schema | None = None
@@ -67,7 +76,14 @@ class Catalog:
     @property
     def splits(self) -> tuple[str, ...]:
         """In order of first appearance; a data set's splits without shards are there too."""
-        return tuple(dict.fromkeys([*(self.manifest.splits if self.manifest and not self.files else ()), *(file.split for file in self.files)]))
+        return tuple(
+            dict.fromkeys(
+                [
+                    *(self.manifest.splits if self.manifest and not self.files else ()),
+                    *(file.split for file in self.files),
+                ]
+            )
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -101,7 +117,9 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
 
 
 def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False) -> Catalog:
-    """The shards that the newest manifest of OUT names, each checked to be there (unless missing_ok) with its size (unless lenient)."""
+    """The shards that the newest manifest of OUT names,
+    each checked to be there (unless missing_ok) with its size (unless lenient).
+    """
     generation = generations(out)[-1]
     manifest = load(out, generation)
     files = []
@@ -111,7 +129,9 @@ def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False) ->
         about = Stat(0, 0) if missing_ok and not os.path.exists(path) else check_size(path, info, lenient=lenient)
         members = str(folder / INDEX_FOLDER / name.members_name) if name.compression != "none" else None
         index = str(folder / INDEX_FOLDER / name.index_name)
-        files.append(ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members))
+        files.append(
+            ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members)
+        )
     return Catalog(tuple(files), tfmd.from_pbtxt(manifest.schema), manifest, str(out), generation)
 
 
@@ -122,7 +142,9 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     except FileNotFoundError:
         raise DataError("is missing; the manifest names it", source=path) from None
     if about.size_bytes != info.bytes and not lenient:
-        raise DataError(f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced", source=path)
+        raise DataError(
+            f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced", source=path
+        )
     return about
 
 
@@ -131,18 +153,28 @@ def of_files(inputs: Iterable[str]) -> Catalog:
     listing = list_inputs(list(inputs))
     files, left_out = [], []
     for file in listing.files:
-        compression = "none" if file.stat.size_bytes == 0 else sniff(file.path)
+        compression = "none" if file.stat.size_bytes == 0 else sniff_compression(file.path)
         if compression is None and file.path not in listing.named and not file.name.lower().endswith(_EXTENSIONS):
             left_out.append(file.name)
             continue
-        # A file that was named, or is called a TFRecord, is read whatever it looks like: its first error says what is wrong with it.
-        files.append(ShardFile(file.path, file.name, split_of(file.path), compression or detect(read_range(file.path, 0, HEAD_BYTES).tobytes()), file.stat))
+        # A file that was named, or is called a TFRecord, is read whatever it looks like:
+        # its first error says what is wrong with it.
+        files.append(
+            ShardFile(
+                file.path,
+                file.name,
+                split_of_shard(file.path),
+                compression or detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
+                file.stat,
+            )
+        )
     if not files:
         raise DataError(f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs))
     notes = list(listing.notes)
     if left_out:
         notes.append(f"left out what is no TFRecord ({len(left_out)}): {_shown(left_out)}")
-    if empty := [file.name for file in files if file.stat.size_bytes == 0]:  # a shard without records, or one whose copying failed: nothing tells them apart
+    # a shard without records, or one whose copying failed: nothing tells them apart
+    if empty := [file.name for file in files if file.stat.size_bytes == 0]:
         notes.append(f"no byte, and so no record, is in {_shown(empty)} ({len(empty)})")
     return Catalog(tuple(files), notes=tuple(notes))
 
@@ -151,11 +183,14 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def split_of(name: str) -> str:
-    """The split that a shard's name says, as recordmill, TensorFlow Datasets and TensorFlow Extended write them, or a usual word for one.
+def split_of_shard(name: str) -> str:
+    """The split that a shard's name says, as recordmill, TensorFlow Datasets and TensorFlow Extended write them, or a
+    usual word for one.
 
-    >>> split_of("x/train-00003-of-00016.tfrecord.gz"), split_of("mnist-test.tfrecord-00000-of-00001"), split_of("a.tfrecord")
-    ('train', 'test', 'data')
+    >>> split_of("x/train-00003-of-00016.tfrecord.gz"), split_of("mnist-test.tfrecord-00000-of-00001")
+    ('train', 'test')
+    >>> split_of("a.tfrecord")
+    'data'
     >>> split_of("Split-eval/data_tfrecord-00000-of-00012.gz"), split_of("val_03.tfrecords"), split_of("tests.tfrecord")
     ('eval', 'val', 'data')
     """
@@ -166,10 +201,12 @@ def split_of(name: str) -> str:
     return match["split"] if match else UNKNOWN_SPLIT
 
 
-def sniff(path: str) -> str | None:
-    """The compression of a TFRecord file, known by a first record header whose CRC is right; None for any other file."""
-    head = read_range(path, 0, HEAD_BYTES)
-    compression = detect(head.tobytes())
+def sniff_compression(path: str) -> str | None:
+    """The compression of a TFRecord file, known by a first record header whose CRC is right;
+    None for any other file.
+    """
+    head = read_range(path, 0, COMPRESSED_HEAD_BYTES)
+    compression = detect_tfrecord(head.tobytes())
     if compression != NONE:
         try:
             head = next(open_blocks(path, block_bytes=HEADER_BYTES, compression=compression), head[:0])

@@ -1,7 +1,8 @@
 """The manifest: what a data set consists of, as JSON; the one file that makes shards a data set.
 
-`OUT/_manifests/00000001.json` is created exclusively and never changed; the highest number wins. `OUT/manifest.json` is a
-copy for people. Nothing in it is absolute, so OUT can be moved and shared; what varies from run to run stands under `run` alone.
+`OUT/_manifests/00000001.json` is created exclusively and never changed; the highest number wins. `OUT/manifest.json` is
+a copy for people. Nothing in it is absolute, so OUT can be moved and shared; what varies from run to run stands under
+`run` alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
 from recordmill.shards.names import ShardName
 
 FORMAT_VERSION = (1, 0)  # (major, minor): a reader refuses an unknown major and ignores fields that a minor added
@@ -29,7 +30,9 @@ _NUMBER = re.compile(r"(\d{8})\.json")
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One shard. bytes: the file's size; framed_bytes: uncompressed; sum: of mix64(key, payload CRC) mod 2^64, in hex."""
+    """One shard. bytes: the file's size; framed_bytes: uncompressed;
+    sum: of mix64(key, payload CRC) mod 2^64, in hex.
+    """
 
     name: str
     records: int
@@ -43,7 +46,8 @@ class ShardInfo:
 class Part:
     """The shards that one build wrote into one folder: split name to shards, in order.
 
-    folder: `data-<id>`, relative to OUT. inputs: how many files and bytes it was built from; the list is `folder/inputs.jsonl`.
+    folder: `data-<id>`, relative to OUT. inputs: how many files and bytes it was built from; the list is
+    `folder/inputs.jsonl`.
     """
 
     folder: str
@@ -58,8 +62,9 @@ class Part:
 class Manifest:
     """A committed data set.
 
-    name: what the user calls it. options: what decides the bytes (seed, splits, shards, ...). fingerprint: SHA-256 over everything that
-    must be equal for two builds to be equal. schema: the text of schema.pbtxt. run: facts of this run alone (times, versions, threads).
+    name: what the user calls it. options: what decides the bytes (seed, splits, shards, ...). fingerprint: SHA-256 over
+    everything that must be equal for two builds to be equal. schema: the text of schema.pbtxt. run: facts of this run
+    alone (times, versions, threads).
     """
 
     name: str
@@ -103,7 +108,10 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"is no recordmill manifest ({error})", source=source) from None
         if major != FORMAT_VERSION[0]:
-            raise DataError(f"has format version {major}; this recordmill reads {FORMAT_VERSION[0]}: install a newer one", source=source)
+            raise DataError(
+                f"has format version {major}; this recordmill reads {FORMAT_VERSION[0]}: install a newer one",
+                source=source,
+            )
         try:
             parts = tuple(_part(part) for part in document.pop("parts"))
             known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}

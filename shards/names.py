@@ -1,4 +1,5 @@
-"""The names of the files of a data set, formatted and parsed by one object, so that writer, lister and reader can't drift.
+"""The names of the files of a data set, formatted and parsed by one object, so that writer,
+lister and reader can't drift.
 
 They are the names TensorFlow Datasets and the TFRecord tutorials use: `train-00003-of-00016.tfrecord`.
 """
@@ -8,12 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from recordmill.schemas.errors import UsageError
-
 SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
 _SHARD = re.compile(r"(?P<split>[A-Za-z0-9_.-]+?)-(?P<index>\d{5,})-of-(?P<of>\d{5,})(?P<suffix>\.tfrecord(?:\.gz)?)")
-_SPLIT = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
 
 
 @dataclass(frozen=True, order=True)
@@ -52,10 +50,3 @@ class ShardName:
             return None
         compression = "gzip" if match["suffix"].endswith(".gz") else "none"
         return cls(match["split"], int(match["index"]), int(match["of"]), compression)
-
-
-def check_split_name(name: str) -> str:
-    """The name, if shards and TensorFlow Datasets can carry it; UsageError if not."""
-    if not _SPLIT.fullmatch(name):
-        raise UsageError(f"split name {name!r}: letters, digits and _ only, with single . or - between them")
-    return name

@@ -1,7 +1,9 @@
-"""A TFRecord file cut into `Piece`s of about 8 MiB that start and end between records, and a piece read as checked frames.
+"""A TFRecord file cut into `Piece`s of about 8 MiB that start and end between records,
+and a piece read as checked frames.
 
-Cuts come from the index of our own shards, from hopping over frame headers elsewhere (payloads are not touched), and for compressed
-files without members there is one piece, read as a stream. They depend on the file alone, so results never depend on threads.
+Cuts come from the index of our own shards, from hopping over frame headers elsewhere (payloads are not touched), and
+for compressed files without members there is one piece, read as a stream. They depend on the file alone, so results
+never depend on threads.
 """
 
 from __future__ import annotations
@@ -13,16 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recordmill.records.frames import MAX_RECORD_BYTES, Frames, Int64s, scan
-from recordmill.records.hop import hop as hop_headers
-from recordmill.records.lenient import FRAME, next_frame
-from recordmill.records.shard_file import read_frames
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
+from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, Frames, Int64s, scan
+from recordmill.records.tfrecord.hop import hop as hop_headers
+from recordmill.records.tfrecord.lenient import FRAME, next_frame
+from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.storage.files import Bytes, map_file, read_range, stat
 
-PIECE_BYTES = 8 << 20  # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
+# 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
+PIECE_BYTES = 8 << 20
 _GZIP = 31  # zlib's window bits for one gzip member
 
 
@@ -31,7 +34,8 @@ class Piece:
     """Records [first_record, first_record + records) of the file, at uncompressed bytes [start, stop).
 
     file: ordinal in the catalog. stop None: to the file's end, read as a stream, and records is then None as well.
-    fault: why these bytes hold no readable frame (only where a caller asked for what is around them); fault_kind: as of a `Gap`.
+    fault: why these bytes hold no readable frame (only where a caller asked for what is around them); fault_kind: as of
+    a `Gap`.
     """
 
     file: int
@@ -44,7 +48,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Block:
+class FrameBlock:
     """Frames that stand together: the number and the uncompressed offset of the first one in its file."""
 
     frames: Frames
@@ -66,7 +70,10 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
     index = map_table(file.index, INDEX_DTYPE)
     end = int(index["offset"][-1] + index["length"][-1]) + FRAME_BYTES if len(index) else 0
     if len(index) != file.info.records or end != file.info.framed_bytes:
-        reason = f"lists {len(index)} records in {end} bytes where the manifest says {file.info.records} in {file.info.framed_bytes}"
+        reason = (
+            f"lists {len(index)} records in {end} bytes where the manifest says {file.info.records} in "
+            f"{file.info.framed_bytes}"
+        )
         raise DataError(reason, source=file.index)
     return index
 
@@ -90,7 +97,7 @@ def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenien
         starts = np.asarray(load_members(file)["uncompressed"]) if file.members else None
         yield from _cut_index(index, starts, ordinal, piece_bytes)
     elif file.compression == "none":
-        yield from hop(file, ordinal, piece_bytes, lenient=lenient)
+        yield from hop_piece(file, ordinal, piece_bytes, lenient=lenient)
     elif file.stat.size_bytes:
         yield Piece(ordinal, 0, None, 0, None)
 
@@ -105,14 +112,18 @@ def _cut_index(index: Index, allowed: Int64s | None, ordinal: int, piece_bytes: 
     start, first = 0, 0
     while start < end:
         # The last place within piece_bytes, or the first one behind start if a single record (or member) is larger.
-        at = max(int(np.searchsorted(places, start + piece_bytes, "right")) - 1, int(np.searchsorted(places, start, "right")))
+        at = max(
+            int(np.searchsorted(places, start + piece_bytes, "right")) - 1, int(np.searchsorted(places, start, "right"))
+        )
         stop = int(places[at]) if at < len(places) and start + piece_bytes < end else end
         behind = int(np.searchsorted(offsets, stop))
         yield Piece(ordinal, first, behind - first, start, stop)
         start, first = stop, behind
 
 
-def hop(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False) -> Iterator[Piece]:
+def hop_piece(
+    file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False
+) -> Iterator[Piece]:
     """The pieces of an uncompressed file by its frame headers alone; each header's CRC is checked.
 
     Raises:
@@ -138,7 +149,9 @@ def hop(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenien
 
 
 class _Cutter:
-    """Record starts as they come, to pieces of at most piece_bytes or one record; first: the number of the first record not in a piece yet."""
+    """Record starts as they come, to pieces of at most piece_bytes or one record; first: the number of the first record
+    not in a piece yet.
+    """
 
     def __init__(self, ordinal: int, start: int, first: int, piece_bytes: int) -> None:
         self.ordinal, self.start, self.first, self.piece_bytes = ordinal, start, first, piece_bytes
@@ -173,38 +186,54 @@ def _end_of(path: str, cutter: _Cutter) -> int:
     return last + int(read_range(path, last, last + 8).view(np.int64)[0]) + FRAME_BYTES
 
 
-def read(file: ShardFile, piece: Piece, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[Block]:
+def read_piece(
+    file: ShardFile, piece: Piece, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[FrameBlock]:
     """The frames of a piece, CRCs checked unless check is False; one block, or several of a stream.
 
     Raises:
-        DataError: damaged or truncated, with the file, the record number and the offset; or another number of records than was planned.
+        DataError: damaged or truncated, with the file, the record number and the offset; or another number of records
+            than was planned.
     """
     if piece.stop is None:
         yield from stream(file, check=check, max_record_bytes=max_record_bytes)
         return
-    data = read_bytes(file, piece)
+    data = read_piece_bytes(file, piece)
     frames, _ = scan(
-        data, source=file.path, first_record=piece.first_record, first_offset=piece.start, max_record_bytes=max_record_bytes, final=True, check=check
+        data,
+        source=file.path,
+        first_record=piece.first_record,
+        first_offset=piece.start,
+        max_record_bytes=max_record_bytes,
+        final=True,
+        check=check,
     )
     if piece.records is not None and len(frames) != piece.records:
-        raise DataError(f"{len(frames)} records where {piece.records} were expected", source=file.path, place=f"bytes {piece.start} to {piece.stop}")
-    yield Block(frames, piece.first_record, piece.start)
+        raise DataError(
+            f"{len(frames)} records where {piece.records} were expected",
+            source=file.path,
+            place=f"bytes {piece.start} to {piece.stop}",
+        )
+    yield FrameBlock(frames, piece.first_record, piece.start)
 
 
-def stream(file: ShardFile, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES, batch_bytes: int = PIECE_BYTES) -> Iterator[Block]:
+def stream(
+    file: ShardFile, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES, batch_bytes: int = PIECE_BYTES
+) -> Iterator[FrameBlock]:
     """The whole file's frames, from its first byte to its last."""
     parts = read_frames(
-        file.path, source=file.path, batch_bytes=batch_bytes, max_record_bytes=max_record_bytes, check=check, compression=file.compression
+        file.path, source=file.path, batch_bytes=batch_bytes, max_record_bytes=max_record_bytes, check=check,
+        compression=file.compression
     )  # fmt: skip
     for part in parts:
-        yield Block(part, part.first_record, part.first_offset)
+        yield FrameBlock(part, part.first_record, part.first_offset)
 
 
-def read_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | None = None) -> Bytes:
+def read_piece_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | None = None) -> Bytes:
     """The uncompressed bytes of a piece that has a stop.
 
-    damaged: if given, takes the byte ranges (within the result) of gzip members that can't be read, which are zeros then, and a file that ends too
-    early gives what is there.
+    damaged: if given, takes the byte ranges (within the result) of gzip members that can't be read, which are zeros
+    then, and a file that ends too early gives what is there.
 
     Raises:
         DataError: a member is damaged or the file ends too early, unless damaged is given.
@@ -213,7 +242,9 @@ def read_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | N
     plain = file.compression == "none"
     data = read_range(file.path, piece.start, piece.stop) if plain else _inflate(file, piece.start, piece.stop, damaged)
     if damaged is None and len(data) != piece.stop - piece.start:
-        reason = f"truncated: it ends {piece.stop - piece.start - len(data)} bytes before the last record that was there"
+        reason = (
+            f"truncated: it ends {piece.stop - piece.start - len(data)} bytes before the last record that was there"
+        )
         raise DataError(reason, source=file.path, place=f"byte {piece.start + len(data)}")
     return data
 
@@ -229,7 +260,9 @@ def raw_range(file: ShardFile, piece: Piece) -> tuple[int, int]:
 
 
 def _members_of(file: ShardFile, members: Index, start: int, stop: int) -> tuple[list[int], list[int]]:
-    """Where the members that hold uncompressed bytes [start, stop) begin and the last one ends: in the file, and uncompressed."""
+    """Where the members that hold uncompressed bytes [start, stop) begin and the last one ends: in the file, and
+    uncompressed.
+    """
     assert file.info is not None
     first = int(np.searchsorted(members["uncompressed"], start, "right")) - 1
     last = int(np.searchsorted(members["uncompressed"], stop, "left"))
@@ -245,7 +278,9 @@ def _inflate(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, in
     result = np.zeros(begins[-1] - begins[0], np.uint8)
     for (at, end), (begin, behind) in zip(itertools.pairwise(bounds), itertools.pairwise(begins), strict=True):
         try:
-            result[begin - begins[0] : behind - begins[0]] = _member(data[at - bounds[0] : end - bounds[0]], file, at, behind - begin)
+            result[begin - begins[0] : behind - begins[0]] = _member(
+                data[at - bounds[0] : end - bounds[0]], file, at, behind - begin
+            )
         except DataError:
             if damaged is None:
                 raise

@@ -1,4 +1,6 @@
-"""Rejects on their way: written to files as they come, counted by reason, and held against the user's budget at the end."""
+"""Rejects on their way: written to files as they come, counted by reason,
+and held against the user's budget at the end.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
-from recordmill.schemas.errors import RecordmillError, Reject, UsageError
+from recordmill.base.errors import RecordmillError, Reject, UsageError
 from recordmill.storage.files import reopen_file
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
@@ -33,7 +35,9 @@ class RejectBudget:
     def parse(cls, text: str | int) -> RejectBudget:
         match = _BUDGET.fullmatch(str(text).strip())
         if match is None or (match[2] is not None and float(match[2]) > 100):
-            raise UsageError(f"--max-rejects {text}: give a number of records, as in 100, or a share of them, as in 0.5%")
+            raise UsageError(
+                f"--max-rejects {text}: give a number of records, as in 100, or a share of them, as in 0.5%"
+            )
         return cls(int(match[1])) if match[1] is not None else cls(percent=float(match[2]))
 
     def allows(self, rejected: int, read: int) -> bool:
@@ -44,7 +48,9 @@ class RejectBudget:
 
 
 class TooManyRejects(RecordmillError):
-    """More records can't be used than the budget allows; nothing was committed. rejects: the first of them; counts: all, by reason."""
+    """More records can't be used than the budget allows; nothing was committed.
+    rejects: the first of them; counts: all, by reason.
+    """
 
     def __init__(self, message: str, rejects: Sequence[Reject], counts: Counter[str]) -> None:
         super().__init__(message)
@@ -56,7 +62,9 @@ class TooManyRejects(RecordmillError):
 
 @dataclass(frozen=True)
 class Rejected:
-    """What was rejected somewhere: counts by reason, the first few, and the files that hold all of them; a monoid under `+`."""
+    """What was rejected somewhere: counts by reason, the first few, and the files that hold all of them;
+    a monoid under `+`.
+    """
 
     counts: Counter[str]
     first: tuple[Reject, ...] = ()
@@ -74,11 +82,20 @@ class Rejected:
         return sum(self.counts.values())
 
     def check(self, budget: RejectBudget, read: int) -> None:
-        """Raises TooManyRejects if they are more than the budget allows; the message shows the first ones and the option."""
+        """Raises TooManyRejects if they are more than the budget allows;
+        the message shows the first ones and the option.
+        """
         if budget.allows(self.total, read):
             return
-        allow = f"\nMend them, or allow them with --max-rejects {self.total}: they are then listed in rejects/." if self.total < read else ""
-        what = f"{self.total} of {read} records were rejected ({self._reasons()}); --max-rejects {budget} allows fewer, so nothing was written:"
+        allow = (
+            f"\nMend them, or allow them with --max-rejects {self.total}: they are then listed in rejects/."
+            if self.total < read
+            else ""
+        )
+        what = (
+            f"{self.total} of {read} records were rejected ({self._reasons()}); --max-rejects {budget} allows "
+            "fewer, so nothing was written:"
+        )
         raise TooManyRejects(f"{what}{self._shown()}{allow}", self.first, self.counts)
 
     def check_some_left(self, read: int) -> None:
@@ -87,7 +104,9 @@ class Rejected:
             return
         if read == 0:
             raise TooManyRejects("no record to write: the inputs hold none", (), self.counts)
-        raise TooManyRejects(f"no record to write: all {read} were rejected ({self._reasons()}):{self._shown()}", self.first, self.counts)
+        raise TooManyRejects(
+            f"no record to write: all {read} were rejected ({self._reasons()}):{self._shown()}", self.first, self.counts
+        )
 
     def _reasons(self) -> str:
         return ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
@@ -108,7 +127,9 @@ class RejectWriter:
         self._file: TextIO | None = None
         self._rejected = earlier or Rejected.zero()
         if self._rejected.total:
-            self._file = io.TextIOWrapper(io.BufferedWriter(reopen_file(path, size_bytes)), encoding="utf-8", errors="backslashreplace")
+            self._file = io.TextIOWrapper(
+                io.BufferedWriter(reopen_file(path, size_bytes)), encoding="utf-8", errors="backslashreplace"
+            )
         elif earlier is not None:
             path.unlink(missing_ok=True)
 
@@ -125,7 +146,9 @@ class RejectWriter:
         return len(found)
 
     def mark(self) -> tuple[Rejected, int]:
-        """All rejects so far, and how many bytes of the file they take, which have been handed to the operating system."""
+        """All rejects so far, and how many bytes of the file they take,
+        which have been handed to the operating system.
+        """
         if self._file is None:
             return self._rejected, 0
         self._file.flush()

@@ -1,6 +1,8 @@
-"""The folder of a build at work, `OUT/_run-<id>/`: created locked, so that a later build can prove it dead and clean it.
+"""The folder of a build at work, `OUT/_run-<id>/`:
+created locked, so that a later build can prove it dead and clean it.
 
-The lock is `flock` on a file that names host and boot; the kernel drops it with its process. A folder of another host is never touched.
+The lock is `flock` on a file that names host and boot; the kernel drops it with its process. A folder of another host
+is never touched.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from recordmill.schemas.errors import UsageError
+from recordmill.base.errors import UsageError
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, Manifest, generations, load
 
 LOCK_NAME, INTENT_NAME = "lock", "intent"
 ABOUT_NAME = "read.json"  # which read it is that could go on in this folder
-COPIES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json")  # rewritten after each commit; more may follow by `*.labels.txt`
+# rewritten after each commit; more may follow by `*.labels.txt`
+COPIES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json")
 _OURS = (MANIFESTS, "rejects", *COPIES)
 
 
@@ -32,10 +35,13 @@ class RunFolder:
         self._kept = False
 
     @classmethod
-    def create(cls, out: str | os.PathLike[str], identifier: str | None = None, keep: Callable[[Path], bool] | None = None) -> RunFolder:
+    def create(
+        cls, out: str | os.PathLike[str], identifier: str | None = None, keep: Callable[[Path], bool] | None = None
+    ) -> RunFolder:
         """Make OUT if need be and the locked folder in it, after dead ones were cleaned.
 
-        identifier: a name for the run, where repeated attempts must not make several; by default a new one. keep: which dead folders are left alone.
+        identifier: a name for the run, where repeated attempts must not make several; by default a new one. keep: which
+        dead folders are left alone.
 
         Raises:
             UsageError: OUT can't be made, is not a folder, or can't be written to.
@@ -55,7 +61,9 @@ class RunFolder:
         return folder
 
     def _lock(self) -> None:
-        """Make the folder under another name, lock it, and only then give it its own, so that nobody finds it unlocked."""
+        """Make the folder under another name, lock it, and only then give it its own,
+        so that nobody finds it unlocked.
+        """
         making = self._making
         making.mkdir()
         self._descriptor = os.open(making / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -73,7 +81,9 @@ class RunFolder:
 
     @classmethod
     def take_over(cls, path: Path) -> RunFolder | None:
-        """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or someone else was first."""
+        """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or
+        someone else was first.
+        """
         descriptor = _claim(path)
         if descriptor is None:
             return None
@@ -116,11 +126,15 @@ class RunFolder:
         return self.path / "spool"
 
     def intend(self, folder: str) -> None:
-        """Note the name that data is about to get, and which folder it is, so that whoever finds this run dead can tell its litter from others' data."""
+        """Note the name that data is about to get, and which folder it is, so that whoever finds this run dead can tell
+        its litter from others' data.
+        """
         (self.path / INTENT_NAME).write_text(json.dumps({"folder": folder, "inode": self.data.stat().st_ino}))
 
     def close(self) -> None:
-        """Remove the folder, and OUT and the folders above it as far as this run made them and they stayed empty; nothing if it was released."""
+        """Remove the folder, and OUT and the folders above it as far as this run made them and they stayed empty;
+        nothing if it was released.
+        """
         if self._kept:
             return
         _remove_run(self.path)
@@ -147,7 +161,10 @@ def _make_out(path: Path) -> list[Path]:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise UsageError(f"--out {path} {'is a file' if path.is_file() else 'is no folder, and none can be made there'}; name a folder") from None
+        raise UsageError(
+            f"--out {path} {'is a file' if path.is_file() else 'is no folder, and none can be made there'}; "
+            "name a folder"
+        ) from None
     except OSError as error:
         raise UsageError(f"--out {path}: can't be made: {error.strerror}") from None
     return missing
@@ -158,18 +175,30 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
     path = Path(out)
     numbers = generations(path)
     if numbers and not overwrite:
-        raise UsageError(f"{path} already holds a data set; --overwrite replaces it (the old one stays readable until the new one is complete)")
+        raise UsageError(
+            f"{path} already holds a data set; --overwrite replaces it (the old one stays readable until the "
+            "new one is complete)"
+        )
     if numbers:
         return numbers[-1]
     if path.is_dir():
-        strange = [name for name in os.listdir(path) if name not in _OURS and not name.startswith((RUN_PREFIX, f".{RUN_PREFIX}", DATA_PREFIX))]
+        strange = [
+            name
+            for name in os.listdir(path)
+            if name not in _OURS and not name.startswith((RUN_PREFIX, f".{RUN_PREFIX}", DATA_PREFIX))
+        ]
         if strange:
-            raise UsageError(f"{path} is not empty ({', '.join(sorted(strange)[:3])}, ...) and holds no data set of recordmill; name a new or an empty folder")
+            raise UsageError(
+                f"{path} is not empty ({', '.join(sorted(strange)[:3])}, ...) and holds no data set of "
+                "recordmill; name a new or an empty folder"
+            )
     return 0
 
 
 def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
-    """Remove the run folders whose process is provably dead, and what they had already moved; gives their names. keep: which ones to leave alone."""
+    """Remove the run folders whose process is provably dead, and what they had already moved; gives their names. keep:
+    which ones to leave alone.
+    """
     folders = sorted(out.glob(f"{RUN_PREFIX}*")) + sorted(out.glob(f".{RUN_PREFIX}*.tmp"))
     with claimed(folder for folder in folders if keep is None or not keep(folder)) as dead:
         kept = {part.folder for manifest in loaded(out).values() for part in manifest.parts} if dead else set()
@@ -216,7 +245,9 @@ def remove_data(out: Path, name: str) -> None:
 
 
 def _remove_run(folder: Path) -> None:
-    """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and that no read goes on in."""
+    """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
+    that no read goes on in.
+    """
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder), key=lambda name: name not in (INTENT_NAME, ABOUT_NAME)):
             if name != LOCK_NAME:
@@ -226,7 +257,9 @@ def _remove_run(folder: Path) -> None:
 
 
 def _placed_by(folder: Path) -> str | None:
-    """The data folder that a dead run had moved to its final name. A live run may have taken that name since: the inode tells them apart."""
+    """The data folder that a dead run had moved to its final name. A live run may have taken that name since:
+    the inode tells them apart.
+    """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         intent = json.loads((folder / INTENT_NAME).read_text())
         name = str(intent["folder"])
@@ -236,7 +269,9 @@ def _placed_by(folder: Path) -> str | None:
 
 
 def _claim(folder: Path) -> int | None:
-    """The lock of a run folder whose process is provably dead; -1 if it is the empty folder that a removal leaves last, None if it may be alive."""
+    """The lock of a run folder whose process is provably dead; -1 if it is the empty folder that a removal leaves last,
+    None if it may be alive.
+    """
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
     except OSError:  # no lock to judge by

@@ -1,7 +1,8 @@
 """The sum that accounts for records: of mix64(key, CRC32C of the payload) mod 2^64 over any set of them, in any order.
 
-Runs, shards and `verify` compute it independently; equal counts and equal sums mean that the same records are there. The mixing function
-is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), a bijection of 64 bits.
+Runs, shards and `verify` compute it independently; equal counts and equal sums mean that the same records are there.
+The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", 2014), a bijection of 64 bits.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.schemas.kernels import kernel
+from recordmill.base.kernels import kernel
 
 
 @kernel

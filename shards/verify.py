@@ -1,8 +1,9 @@
-"""`verify`: a data set against its manifest, or TFRecord files against themselves, to a list of `Finding`s; nothing found is nothing wrong.
+"""`verify`: a data set against its manifest, or TFRecord files against themselves, to a list of `Finding`s; nothing
+found is nothing wrong.
 
-Every byte of every shard is read: size, SHA-256, count, both CRCs of each frame, the sum recomputed from payloads and index keys, and
-the index itself. Then the tree: missing and stray files, copies that differ from what the manifest says. Shards are checked in
-parallel, each as a stream of 8 MiB, so memory does not depend on their size.
+Every byte of every shard is read: size, SHA-256, count, both CRCs of each frame, the sum recomputed from payloads and
+index keys, and the index itself. Then the tree: missing and stray files, copies that differ from what the manifest
+says. Shards are checked in parallel, each as a stream of 8 MiB, so memory does not depend on their size.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.records.frames import FRAME_BYTES, Frames
-from recordmill.records.shard_file import read_frames
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.threads import thread_map
+from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
+from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
-from recordmill.schemas.errors import DataError, UsageError
-from recordmill.schemas.threads import thread_map
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, Manifest, generations, is_data_set, load, shard_name
@@ -31,8 +32,10 @@ _BLOCK_BYTES = 8 << 20  # 8 MiB
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong: in which file, where in it ("" for the file as a whole), and what. mended: it was put right."""
+class Problem:
+    """One thing that is wrong: in which file, where in it ("" for the file as a whole), and what.
+    mended: it was put right.
+    """
 
     file: str
     place: str
@@ -44,7 +47,9 @@ class Finding:
         return f"{where}: {self.problem}{' (mended)' if self.mended else ''}"
 
 
-def verify(inputs: Inputs, *, threads: int = 0, mend: bool = False, progress: Callable[[int], None] | None = None) -> list[Finding]:
+def verify(
+    inputs: Inputs, *, threads: int = 0, mend: bool = False, progress: Callable[[int], None] | None = None
+) -> list[Problem]:
     """What is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
 
     Args:
@@ -62,7 +67,7 @@ def verify(inputs: Inputs, *, threads: int = 0, mend: bool = False, progress: Ca
         raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")
     files = of_data_set(ours[0], lenient=True, missing_ok=True).files if ours else of_files(given).files
 
-    def check(file: ShardFile) -> list[Finding]:
+    def check(file: ShardFile) -> list[Problem]:
         return list(check_shard(file, progress or (lambda records: None)))
 
     found = [finding for findings in thread_map(check, files, threads or os.cpu_count() or 1) for finding in findings]
@@ -71,29 +76,33 @@ def verify(inputs: Inputs, *, threads: int = 0, mend: bool = False, progress: Ca
     return found
 
 
-def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Finding]:
+def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Problem]:
     """What is wrong with one shard and its index."""
     info = file.info
     if info is not None:
         try:
             size = stat(file.path).size_bytes
         except FileNotFoundError:
-            yield Finding(file.path, "", "is missing; the manifest names it")
+            yield Problem(file.path, "", "is missing; the manifest names it")
             return
         if size != info.bytes:
-            yield Finding(file.path, f"byte {min(size, info.bytes)}", f"has {size} bytes where the manifest says {info.bytes}")
+            yield Problem(
+                file.path, f"byte {min(size, info.bytes)}", f"has {size} bytes where the manifest says {info.bytes}"
+            )
         if (found := _sha256(file.path)) != info.sha256:
-            yield Finding(file.path, "", f"SHA-256 is {found} where the manifest says {info.sha256}")
+            yield Problem(file.path, "", f"SHA-256 is {found} where the manifest says {info.sha256}")
     index, problems = _load_index(file)
     yield from problems
     records, framed, total, index_fits = 0, 0, 0, index is not None and (info is None or len(index) == info.records)
     max_ratio = MAX_RATIO if info is None else None  # of our own shards the manifest says how large they become
     try:
-        for batch in read_frames(file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=max_ratio):
+        for batch in read_frames(
+            file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=max_ratio
+        ):
             if index is not None and index_fits:
                 part = index[records : records + len(batch)]
                 if (problem := _compare(batch, batch.first_offset, part, records)) is not None:
-                    yield Finding(str(file.index), *problem)
+                    yield Problem(str(file.index), *problem)
                     index_fits = False
                 else:
                     total = add_sums(total, record_sum(np.ascontiguousarray(part["key"]), batch.crcs))
@@ -101,14 +110,22 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Fi
             framed += int(batch.lengths.sum()) + FRAME_BYTES * len(batch)
             progress(len(batch))
     except DataError as error:
-        yield Finding(file.path, error.place, error.reason)
+        yield Problem(file.path, error.place, error.reason)
         return
     if info is None:
         return
     if records != info.records or framed != info.framed_bytes:
-        yield Finding(file.path, "", f"holds {records} records in {framed} bytes where the manifest says {info.records} in {info.framed_bytes}")
+        yield Problem(
+            file.path,
+            "",
+            f"holds {records} records in {framed} bytes where the manifest says {info.records} in {info.framed_bytes}",
+        )
     elif index_fits and f"{total:016x}" != info.sum:
-        yield Finding(file.path, "", f"its records' sum is {total:016x} where the manifest says {info.sum}: payloads or keys were changed")
+        yield Problem(
+            file.path,
+            "",
+            f"its records' sum is {total:016x} where the manifest says {info.sum}: payloads or keys were changed",
+        )
 
 
 def _sha256(path: str) -> str:
@@ -118,40 +135,40 @@ def _sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-def _load_index(file: ShardFile) -> tuple[Index | None, list[Finding]]:
+def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
     """The index, and what is wrong with it and with the member table as files."""
     if file.index is None or file.info is None:
         return None, []
-    found: list[Finding] = []
+    found: list[Problem] = []
     index = _table(file.index, INDEX_DTYPE, found)
     if index is not None and len(index) != file.info.records:
-        found.append(Finding(file.index, "", f"lists {len(index)} records where the manifest says {file.info.records}"))
+        found.append(Problem(file.index, "", f"lists {len(index)} records where the manifest says {file.info.records}"))
     if file.members is not None and (members := _table(file.members, MEMBERS_DTYPE, found)) is not None:
         found += _check_members(file, members, index)
     return index, found
 
 
-def _table(path: str, dtype: np.dtype[np.void], found: list[Finding]) -> Index | None:
+def _table(path: str, dtype: np.dtype[np.void], found: list[Problem]) -> Index | None:
     try:
         return map_table(path, dtype)
     except DataError as error:
-        found.append(Finding(path, "", error.reason))
+        found.append(Problem(path, "", error.reason))
         return None
 
 
-def _check_members(file: ShardFile, members: Index, index: Index | None) -> list[Finding]:
+def _check_members(file: ShardFile, members: Index, index: Index | None) -> list[Problem]:
     """That members ascend and begin where gzip members and records do."""
     assert file.members is not None
     if len(members) and (members["compressed"][0] or members["uncompressed"][0]):
-        return [Finding(file.members, "entry 0", "does not begin at byte 0")]
+        return [Problem(file.members, "entry 0", "does not begin at byte 0")]
     for name in ("compressed", "uncompressed"):
         if len(late := np.flatnonzero(np.diff(members[name]) <= 0)):
-            return [Finding(file.members, f"entry {late[0] + 1}", f"{name} bytes do not ascend")]
+            return [Problem(file.members, f"entry {late[0] + 1}", f"{name} bytes do not ascend")]
     if index is not None and len(index) and not np.isin(members["uncompressed"], index["offset"]).all():
-        return [Finding(file.members, "", "a member does not begin with a record")]
+        return [Problem(file.members, "", "a member does not begin with a record")]
     for entry, at in enumerate(members["compressed"].tolist()):
         if read_range(file.path, at, at + 2).tobytes() != b"\x1f\x8b":
-            return [Finding(file.members, f"entry {entry}", f"no gzip member begins at byte {at} of the shard")]
+            return [Problem(file.members, f"entry {entry}", f"no gzip member begins at byte {at} of the shard")]
     return []
 
 
@@ -164,22 +181,39 @@ def _compare(batch: Frames, first_offset: int, part: Index, first: int) -> tuple
         return None
     at = int(np.argmax(wrong))
     here = f"offset {batch.starts[at] + first_offset}, length {batch.lengths[at]}"
-    return f"record {first + at}", f"offset {part['offset'][at]}, length {part['length'][at]} where the shard has {here}"
+    return (
+        f"record {first + at}",
+        f"offset {part['offset'][at]}, length {part['length'][at]} where the shard has {here}",
+    )
 
 
-def check_tree(out: str, *, mend: bool = False) -> list[Finding]:
+def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     """Stray files in the data folders, and copies that do not say what the manifest says."""
     manifest = load(out)
-    found: list[Finding] = []
+    found: list[Problem] = []
     for part in manifest.parts:
         expected = {info.name for shards in part.splits.values() for info in shards} | {INDEX_FOLDER, INPUTS_NAME}
         names = [shard_name(info) for shards in part.splits.values() for info in shards]
-        indexes = {name.index_name for name in names} | {name.members_name for name in names if name.compression != "none"}
+        indexes = {name.index_name for name in names} | {
+            name.members_name for name in names if name.compression != "none"
+        }
         folder = Path(out, part.folder)
-        found += [Finding(str(folder / name), "", "is no part of the data set") for name in _names(folder) if name not in expected]
-        found += [Finding(str(folder / INDEX_FOLDER / name), "", "is no part of the data set") for name in _names(folder / INDEX_FOLDER) if name not in indexes]
+        found += [
+            Problem(str(folder / name), "", "is no part of the data set")
+            for name in _names(folder)
+            if name not in expected
+        ]
+        found += [
+            Problem(str(folder / INDEX_FOLDER / name), "", "is no part of the data set")
+            for name in _names(folder / INDEX_FOLDER)
+            if name not in indexes
+        ]
     kept = {part.folder for number in generations(out) for part in load(out, number).parts}
-    found += [Finding(str(Path(out, name)), "", "is of no committed generation") for name in _names(Path(out)) if name.startswith("data-") and name not in kept]
+    found += [
+        Problem(str(Path(out, name)), "", "is of no committed generation")
+        for name in _names(Path(out))
+        if name.startswith("data-") and name not in kept
+    ]
     return found + _check_copies(out, manifest, mend)
 
 
@@ -187,7 +221,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder)) if folder.is_dir() else []
 
 
-def _check_copies(out: str, manifest: Manifest, mend: bool) -> list[Finding]:
+def _check_copies(out: str, manifest: Manifest, mend: bool) -> list[Problem]:
     found = []
     for name, text in (("manifest.json", manifest.to_json()), ("schema.pbtxt", manifest.schema)):
         path = Path(out, name)
@@ -197,9 +231,9 @@ def _check_copies(out: str, manifest: Manifest, mend: bool) -> list[Finding]:
         if mend:
             with atomic_write(path) as file:
                 write_all(file, text.encode())
-        found.append(Finding(str(path), "", problem, mended=mend))
+        found.append(Problem(str(path), "", problem, mended=mend))
     try:
         tfmd.from_pbtxt(manifest.schema)
     except DataError as error:
-        found.append(Finding(str(Path(out, "schema.pbtxt")), "", f"the manifest's schema can't be read: {error}"))
+        found.append(Problem(str(Path(out, "schema.pbtxt")), "", f"the manifest's schema can't be read: {error}"))
     return found

@@ -18,7 +18,9 @@ class BatchWriter:
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self.path, self.schema, self.batches = path, schema, 0
         self._sink = pa.OSFile(path, "wb")
-        self._writer = pa.ipc.new_file(self._sink, schema, options=pa.ipc.IpcWriteOptions(unify_dictionaries=False, emit_dictionary_deltas=False))
+        self._writer = pa.ipc.new_file(
+            self._sink, schema, options=pa.ipc.IpcWriteOptions(unify_dictionaries=False, emit_dictionary_deltas=False)
+        )
 
     def write(self, batch: pa.RecordBatch) -> int:
         """Append the batch; gives its ordinal in the file."""
@@ -33,7 +35,9 @@ class BatchWriter:
     def __enter__(self) -> BatchWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -1,7 +1,9 @@
-"""A file as a stream of uncompressed blocks, whatever it is compressed with: none, gzip, zlib or zstd; and gzip members, made one by one.
+"""A file as a stream of uncompressed blocks, whatever it is compressed with: none, gzip, zlib or zstd; and gzip
+members, made one by one.
 
-A stream that ends too early, anywhere, is an error, and so is what follows its end: zlib's own readers, and those of others,
-take both for a clean end (a shard without its last nine bytes, a file cut between header and data). Memory is bounded by the block.
+A stream that ends too early, anywhere, is an error, and so is what follows its end: zlib's own readers, and those of
+others, take both for a clean end (a shard without its last nine bytes, a file cut between header and data). Memory is
+bounded by the block.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
 from recordmill.storage.files import Bytes, _fill, read_blocks, read_range, stat
 
 NONE, GZIP, ZLIB, ZSTD, AUTO = "none", "gzip", "zlib", "zstd", "auto"
 
 BLOCK_BYTES = 1 << 20  # 1 MiB: stays in the second-level cache between inflating and reading it
-HEAD_BYTES = 4096  # what `detect` is shown: enough for zlib to refuse nearly all that is not its own
+COMPRESSED_HEAD_BYTES = 4096  # what `detect` is shown: enough for zlib to refuse nearly all that is not its own
 MAX_RATIO = 1000  # deflate can't reach more than 1032, and what comes near is a bomb or a file of zeros
 GZIP_LEVEL = 6  # as gzip and TensorFlow have it
 
@@ -34,14 +36,17 @@ _ZSTD_MAGIC, _ZSTD_SKIPPABLE = 0xFD2FB528, 0x184D2A50
 def detect(head: bytes) -> str:
     """`gzip`, `zlib`, `zstd` or `none`, by the first HEAD_BYTES of a file.
 
-    zlib's header is two bytes with a checksum of five bits, which plain text can have by chance; so a part must inflate, too.
+    zlib's header is two bytes with a checksum of five bits, which plain text can have by chance; so a part must
+    inflate, too.
 
     >>> detect(b"a,b\\\\n1,2\\\\n"), detect(gzip_member(b"data")), detect(zlib.compress(b"data")), detect(b"X\\\\tY")
     ('none', 'gzip', 'zlib', 'none')
     """
     if head[:3] == b"\x1f\x8b\x08":
         return GZIP
-    if len(head) >= 4 and ((magic := int.from_bytes(head[:4], "little")) == _ZSTD_MAGIC or magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE):
+    if len(head) >= 4 and (
+        (magic := int.from_bytes(head[:4], "little")) == _ZSTD_MAGIC or magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE
+    ):
         return ZSTD
     if len(head) >= 6 and head[0] & 0x0F == 8 and head[0] <= 0x78 and (head[0] << 8 | head[1]) % 31 == 0:
         try:
@@ -61,7 +66,9 @@ class Stream:
     error: DataError | None = None
 
     def fill(self, into: Bytes) -> int:
-        """Write the next bytes; gives how many: fewer than asked only at the end, which is a true one if `error` is None."""
+        """Write the next bytes; gives how many: fewer than asked only at the end,
+        which is a true one if `error` is None.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
@@ -118,13 +125,16 @@ class _Pieces(Stream):
         self._pieces.close()
 
 
-def open_stream(path: str, *, compression: str = AUTO, source: str | None = None, max_ratio: int | None = MAX_RATIO, start: int = 0) -> Stream:
+def open_stream(
+    path: str, *, compression: str = AUTO, source: str | None = None, max_ratio: int | None = MAX_RATIO, start: int = 0
+) -> Stream:
     """The file's uncompressed bytes as a `Stream`. gzip may have many members.
 
     Args:
         compression: `none`, `gzip`, `zlib`, `zstd`, or `auto`: what `detect` says.
         source: the file's name for messages, if it is another than path.
-        max_ratio: how many times larger than the file so far its content may become, from 64 MiB on; None: without limit.
+        max_ratio: how many times larger than the file so far its content may become, from 64 MiB on; None: without
+            limit.
         start: the byte to begin at, of an uncompressed file only.
 
     Raises:
@@ -132,7 +142,7 @@ def open_stream(path: str, *, compression: str = AUTO, source: str | None = None
     """
     source = path if source is None else source
     if compression == AUTO:
-        compression = detect(read_range(path, 0, HEAD_BYTES).tobytes())
+        compression = detect(read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes())
     if start and compression != NONE:
         raise ValueError(f"a {compression} file can't be read from byte {start} on")
     if compression == NONE:
@@ -145,9 +155,15 @@ def open_stream(path: str, *, compression: str = AUTO, source: str | None = None
 
 
 def open_blocks(
-    path: str, *, block_bytes: int = BLOCK_BYTES, compression: str = AUTO, source: str | None = None, max_ratio: int | None = MAX_RATIO
+    path: str,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    compression: str = AUTO,
+    source: str | None = None,
+    max_ratio: int | None = MAX_RATIO,
 ) -> Iterator[Bytes]:
-    """The file's uncompressed bytes in arrays of block_bytes, the last one shorter; each is the caller's own. Arguments as of `open_stream`.
+    """The file's uncompressed bytes in arrays of block_bytes, the last one shorter; each is the caller's own.
+    Arguments as of `open_stream`.
 
     Raises:
         DataError: the compressed data is damaged or truncated, something follows its end, or it grows beyond max_ratio.
@@ -174,7 +190,9 @@ class _Ratio:
         if self._limit is not None and self._out > max(_RATIO_FROM_BYTES, self._limit * compressed):
             reason = f"{compressed} compressed bytes have become {self._out}, above the limit of {self._limit} times"
             raise DataError(
-                f"{reason}; if they are wanted all the same, decompress the file first", source=self._source, place=f"byte {compressed} of the file"
+                f"{reason}; if they are wanted all the same, decompress the file first",
+                source=self._source,
+                place=f"byte {compressed} of the file",
             )
 
 
@@ -189,9 +207,12 @@ def _inflate(path: str, source: str, compression: str, max_ratio: int | None) ->
             if inflater.eof:
                 begun = read - len(rest)
                 if compression == ZLIB:
-                    raise DataError("zlib data ends and something follows", source=source, place=f"byte {begun} of the file")
+                    raise DataError(
+                        "zlib data ends and something follows", source=source, place=f"byte {begun} of the file"
+                    )
                 inflater = zlib.decompressobj(_WINDOW_BITS[compression])
-            before = inflater.copy()  # of the 40 KiB that it holds: zlib drops what it had inflated when it meets a fault
+            # of the 40 KiB that it holds: zlib drops what it had inflated when it meets a fault
+            before = inflater.copy()
             try:
                 piece = inflater.decompress(rest, _PIECE_BYTES)
             except zlib.error as error:
@@ -218,12 +239,26 @@ def _up_to_fault(inflater: Any, data: bytes | memoryview) -> Iterator[bytes]:
 
 
 def _damaged(compression: str, begun: int, source: str, error: zlib.error) -> DataError:
-    what = "damaged" if "header" not in str(error) else "damaged" if begun == 0 else "damaged, or something that is none follows the end"
-    return DataError(f"{compression} data is {what} ({error})"[:250], source=source, place=f"{compression} member at byte {begun} of the file")
+    what = (
+        "damaged"
+        if "header" not in str(error)
+        else "damaged"
+        if begun == 0
+        else "damaged, or something that is none follows the end"
+    )
+    return DataError(
+        f"{compression} data is {what} ({error})"[:250],
+        source=source,
+        place=f"{compression} member at byte {begun} of the file",
+    )
 
 
 def _truncated(compression: str, begun: int, size: int, source: str) -> DataError:
-    return DataError(f"truncated: the {compression} data that begins at byte {begun} of the file has no end", source=source, place=f"byte {size} of the file")
+    return DataError(
+        f"truncated: the {compression} data that begins at byte {begun} of the file has no end",
+        source=source,
+        place=f"byte {size} of the file",
+    )
 
 
 def _zstd(path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
@@ -247,16 +282,25 @@ def _zstd_error(error: OSError, at: int, source: str) -> OSError | DataError:
         return error
     if "Truncated" in str(error):
         return _truncated(ZSTD, 0, at, source)
-    return DataError(f"zstd data is damaged, or something follows its end ({error})"[:250], source=source, place=f"before byte {at} of the file")
+    return DataError(
+        f"zstd data is damaged, or something follows its end ({error})"[:250],
+        source=source,
+        place=f"before byte {at} of the file",
+    )
 
 
 def gzip_member(data: bytes | memoryview | Bytes, level: int = GZIP_LEVEL) -> bytes:
     """One gzip member (RFC 1952) of this data: the same bytes at any time and on any system, by the same zlib.
 
-    Members one after the other are a gzip file, and each can be read without the others, so a shard of such members keeps
-    its random access and is written and read by many threads. No time, no name; the operating system is "unknown".
+    Members one after the other are a gzip file, and each can be read without the others, so a shard of such members
+    keeps its random access and is written and read by many threads. No time, no name; the operating system is
+    "unknown".
     """
     view = memoryview(data).cast("B")
     deflater = zlib.compressobj(level, zlib.DEFLATED, -15, 8)
     body = deflater.compress(view) + deflater.flush()
-    return b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + body + struct.pack("<II", zlib.crc32(view), len(view) & 0xFFFFFFFF)
+    return (
+        b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+        + body
+        + struct.pack("<II", zlib.crc32(view), len(view) & 0xFFFFFFFF)
+    )

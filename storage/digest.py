@@ -1,4 +1,5 @@
-"""The digest of a file: SHA-256 over the SHA-256 digests of its fixed 8 MiB chunks, so that many threads can share one file.
+"""The digest of a file: SHA-256 over the SHA-256 digests of its fixed 8 MiB chunks,
+so that many threads can share one file.
 
 It equals no other tool's digest of the file, on purpose: a plain SHA-256 can't be computed in parallel or resumed.
 """
@@ -12,13 +13,13 @@ import numpy as np
 
 from recordmill.storage.files import Bytes, read_blocks
 
-CHUNK_BYTES = 8 << 20  # 8 MiB: decided once, part of the manifest's format
+DIGESTED_BYTES = 8 << 20  # 8 MiB: decided once, part of the manifest's format
 
 
 def chunk_digests(data: Bytes) -> list[bytes]:
     """The digests of consecutive chunks of data, which must start at a multiple of CHUNK_BYTES in its file."""
     view = memoryview(np.ascontiguousarray(data))
-    return [hashlib.sha256(view[at : at + CHUNK_BYTES]).digest() for at in range(0, len(view), CHUNK_BYTES)]
+    return [hashlib.sha256(view[at : at + DIGESTED_BYTES]).digest() for at in range(0, len(view), DIGESTED_BYTES)]
 
 
 def combine(digests: Iterable[bytes]) -> str:
@@ -31,4 +32,4 @@ def combine(digests: Iterable[bytes]) -> str:
 
 def digest_file(path: str) -> str:
     """The file's digest, in hex, reading it in chunks."""
-    return combine(digest for block in read_blocks(path, CHUNK_BYTES) for digest in chunk_digests(block))
+    return combine(digest for block in read_blocks(path, DIGESTED_BYTES) for digest in chunk_digests(block))

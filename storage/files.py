@@ -1,6 +1,7 @@
 """Local files: ranges of bytes in, whole files out. Nothing else in recordmill opens a file by itself.
 
-Reads go straight into NumPy arrays (`pread`, no seek, safe from many threads). Remote URIs are refused here, in one place.
+Reads go straight into NumPy arrays (`pread`, no seek, safe from many threads). Remote URIs are refused here, in one
+place.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.schemas.errors import DataError, UsageError
-from recordmill.schemas.room import room
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.room import room
 
 Bytes = npt.NDArray[np.uint8]
 
 _URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # how file systems without hard links refuse one
+# how file systems without hard links refuse one
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _READ_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
 
 
@@ -54,7 +56,8 @@ def stat(path: str) -> Stat:
 
 
 def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
-    """Bytes [start, stop) of the file, up to its end if stop is None or beyond it, in memory that is used again (`schemas.room`).
+    """Bytes [start, stop) of the file, up to its end if stop is None or beyond it, in memory that is used again
+    (`base.room`).
 
     Raises:
         OSError: as the operating system says it.
@@ -94,7 +97,10 @@ def read_into(path: str, into: Bytes, before: Stat, source: str) -> None:
     except OSError as error:
         raise DataError(f"can't be read: {error.strerror}", source=source) from error
     if done < len(into) or Stat(about.st_size, about.st_mtime_ns) != before:
-        raise DataError(f"changed while it was read ({before.size_bytes} bytes before, {about.st_size} now); build again", source=source)
+        raise DataError(
+            f"changed while it was read ({before.size_bytes} bytes before, {about.st_size} now); build again",
+            source=source,
+        )
 
 
 def read_exactly(path: str, start: int, into: Bytes) -> None:
@@ -109,7 +115,9 @@ def read_exactly(path: str, start: int, into: Bytes) -> None:
 
 
 def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Bytes]:
-    """The file from start to stop (None: its end), in arrays of block_bytes, the last one shorter; each is the caller's own."""
+    """The file from start to stop (None: its end), in arrays of block_bytes, the last one shorter;
+    each is the caller's own.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while True:
@@ -151,7 +159,9 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def create_file(path: str | Path) -> BinaryIO:
-    """A new file to write to, unbuffered; FileExistsError if the name is taken. `sync_file` it before a rename that counts."""
+    """A new file to write to, unbuffered; FileExistsError if the name is taken.
+    `sync_file` it before a rename that counts.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     return os.fdopen(descriptor, "w+b", buffering=0)
 
@@ -182,8 +192,9 @@ def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
 def put_if_absent(path: str | Path, data: bytes) -> bool:
     """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
 
-    `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always. File systems without hard links
-    (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of one host.
+    `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always. File systems
+    without hard links (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of
+    one host.
     """
     path = Path(path)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -206,7 +217,8 @@ def _link_if_absent(temporary: str, path: Path) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return os.stat(temporary).st_nlink > 1  # NFS may repeat a request whose answer was lost: the link is there, and it is ours
+        # NFS may repeat a request whose answer was lost: the link is there, and it is ours
+        return os.stat(temporary).st_nlink > 1
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
@@ -254,7 +266,10 @@ def check_unchanged(path: str, before: Stat, source: str) -> None:
     except OSError as error:
         raise DataError(f"can't be read any more: {error.strerror}", source=source) from error
     if now != before:
-        raise DataError(f"changed while it was read ({before.size_bytes} bytes before, {now.size_bytes} now); build again", source=source)
+        raise DataError(
+            f"changed while it was read ({before.size_bytes} bytes before, {now.size_bytes} now); build again",
+            source=source,
+        )
 
 
 def _umask() -> int:

@@ -1,7 +1,8 @@
-"""A folder that fills with many small new files, whose names come from data: `NewFiles` makes each in it and nowhere else, and never twice.
+"""A folder that fills with many small new files, whose names come from data: `NewFiles` makes each in it and nowhere
+else, and never twice.
 
-Whether a name is free is asked of the file system alone, by exclusive creation, so memory does not grow with the files. Nothing is synced
-file by file, which would cost milliseconds for each: `sync` makes all of them durable at once.
+Whether a name is free is asked of the file system alone, by exclusive creation, so memory does not grow with the files.
+Nothing is synced file by file, which would cost milliseconds for each: `sync` makes all of them durable at once.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ _UNFIT = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.E
 
 
 class NewFiles:
-    """Files below `path`, a folder that this makes; names are relative, with `/`, and neither absolute nor with `..` (a ValueError)."""
+    """Files below `path`, a folder that this makes;
+    names are relative, with `/`, and neither absolute nor with `..` (a ValueError).
+    """
 
     def __init__(self, path: str | Path) -> None:
         os.mkdir(path)
         self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def create(self, name: str, data: bytes | memoryview | Bytes) -> str:
-        """Write a new file; `taken` if the name has one or is a folder, `unfit` if the file system can't have it, say since `a` of `a/b` is a file.
+        """Write a new file; `taken` if the name has one or is a folder, `unfit` if the file system can't have it, say
+        since `a` of `a/b` is a file.
 
         Raises:
             OSError: anything else, such as no space.
@@ -69,7 +73,9 @@ class NewFiles:
 
 
 def _sync_file_system(descriptor: int) -> None:
-    """Write what the descriptor's file system holds back in memory: syncfs(2) on Linux, which is one journal commit; all file systems elsewhere."""
+    """Write what the descriptor's file system holds back in memory: syncfs(2) on Linux, which is one journal commit;
+    all file systems elsewhere.
+    """
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if syncfs is None:
         os.sync()

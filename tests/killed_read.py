@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 from made_data_set import FOLDER, mixed_rows, write_data_set
 
+from recordmill.base.progress import Progress
+from recordmill.exporting import resume as read_resume
+from recordmill.exporting.notes import noted_in
 from recordmill.pipelines.read import ReadResult, read
-from recordmill.schemas.progress import Progress
-from recordmill.shards import read_resume
-from recordmill.shards.read_notes import noted_in
 
 ROWS = {"train": mixed_rows(600), "test": mixed_rows(90, 600)}
 UNITS = {"file_size": 20_000, "threads": 2}  # some 14 units
 
 CHILD = """
 import json, os, sys
-from recordmill.shards import pieces, read_commit, read_job, read_notes, read_units
+from recordmill.exporting import commit, job, notes, units
+from recordmill.shards import pieces
 pieces.cut.__defaults__ = (5_000,)
 when, count = sys.argv[1].split(":")
 left = int(count)
@@ -37,25 +38,27 @@ def kill_behind(module, name, of=lambda *args: True):
         return result
     setattr(module, name, outer)
 if when == "note":
-    kill_behind(read_notes.Notes, "save")
+    kill_behind(notes.Notes, "save")
 elif when == "commit":
     if left:
         kill_behind(os, "rename", lambda path, to: "_run-" in str(path) and "_run-" not in str(to))
     else:
-        read_commit.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
+        commit.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
 elif when == "size":
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
 elif when == "sync":
-    kill_behind(read_units, "sync_file")
-    kill_behind(read_job, "sync_file")
+    kill_behind(units, "sync_file")
+    kill_behind(job, "sync_file")
 from recordmill.pipelines.read import read
 read(json.loads(sys.argv[2]), sys.argv[3], **json.loads(sys.argv[4]))
 """
 
 
 def make_inputs(root: Path) -> dict[str, Any]:
-    """The same records as a data set, as one of gzip shards, as files of others, as their gzip streams, and with a damaged record in every file."""
+    """The same records as a data set, as one of gzip shards, as files of others, as their gzip streams, and with a
+    damaged record in every file.
+    """
     plain = write_data_set(root / "plain", ROWS, shards=6)
     write_data_set(root / "gzip", ROWS, shards=6, compression="gzip")
     for folder in ("foreign", "streams", "damaged"):
@@ -77,7 +80,9 @@ def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.Comp
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
 
 
 def run_of(out: Path) -> Path:
@@ -101,7 +106,9 @@ def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
 
 
 def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
-    """Go on with the read that was killed in `out`: the rest alone is read, and all files are those of an undisturbed read."""
+    """Go on with the read that was killed in `out`:
+    the rest alone is read, and all files are those of an undisturbed read.
+    """
     before = records_noted_in(run_of(out))
     count = len(noted_in(run_of(out)))
     progress = Progress()
@@ -110,7 +117,12 @@ def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
     assert f"going on from an earlier read: {count} of" in result.notes[-1]
     assert before > 0
     assert progress.records == whole.read - before
-    assert (result.read, result.records, result.rejected, result.filtered) == (whole.read, whole.records, whole.rejected, whole.filtered)
+    assert (result.read, result.records, result.rejected, result.filtered) == (
+        whole.read,
+        whole.records,
+        whole.rejected,
+        whole.filtered,
+    )
     assert result.reject_reasons == whole.reject_reasons
     assert tree(out) == tree(out.with_name("whole"))
     return result

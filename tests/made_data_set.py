@@ -1,4 +1,6 @@
-"""Data sets for the tests of what reads them, written without the build: frames, index and manifest by the formats alone."""
+"""Data sets for the tests of what reads them, written without the build:
+frames, index and manifest by the formats alone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from recordmill.records.encode import encode
+from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -67,7 +69,8 @@ def mixed_rows(count: int, first: int = 0) -> pa.Table:
 
 
 def write_data_set(
-    out: Path, tables: Mapping[str, pa.Table], schema: Schema = MIXED, *, shards: int = 2, compression: str = "none", member_bytes: int = 2000
+    out: Path, tables: Mapping[str, pa.Table], schema: Schema = MIXED, *, shards: int = 2, compression: str = "none",
+    member_bytes: int = 2000
 ) -> Path:  # fmt: skip
     """A committed data set of these splits, their rows in order, cut into so many shards each."""
     (out / FOLDER / "index").mkdir(parents=True)
@@ -76,7 +79,10 @@ def write_data_set(
         cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
         parts = [table.slice(a, b - a) for a, b in itertools.pairwise(cuts)]
         splits[split] = tuple(
-            _write_shard(out / FOLDER, ShardName(split, i, shards, compression), part, schema, int(cuts[i]), member_bytes) for i, part in enumerate(parts)
+            _write_shard(
+                out / FOLDER, ShardName(split, i, shards, compression), part, schema, int(cuts[i]), member_bytes
+            )
+            for i, part in enumerate(parts)
         )
     rows = sum(table.num_rows for table in tables.values())
     part = Part(FOLDER, "memory", splits, {"files": 0, "bytes": 0}, rows, 0)
@@ -88,8 +94,14 @@ def write_data_set(
     return out
 
 
-def _write_shard(folder: Path, name: ShardName, rows: pa.Table, schema: Schema, first: int, member_bytes: int) -> ShardInfo:
-    batch = pa.RecordBatch.from_arrays([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema) if rows.num_rows else None
+def _write_shard(
+    folder: Path, name: ShardName, rows: pa.Table, schema: Schema, first: int, member_bytes: int
+) -> ShardInfo:
+    batch = (
+        pa.RecordBatch.from_arrays([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema)
+        if rows.num_rows
+        else None
+    )
     frames = None if batch is None else encode(batch, schema)
     data = b"" if frames is None else frames.data.tobytes()
     index = np.zeros(rows.num_rows, INDEX_DTYPE)
@@ -104,7 +116,9 @@ def _write_shard(folder: Path, name: ShardName, rows: pa.Table, schema: Schema, 
         np.save(folder / "index" / name.members_name, members)
     (folder / str(name)).write_bytes(file_bytes)
     np.save(folder / "index" / name.index_name, index)
-    return ShardInfo(str(name), rows.num_rows, len(file_bytes), len(data), hashlib.sha256(file_bytes).hexdigest(), f"{total:016x}")
+    return ShardInfo(
+        str(name), rows.num_rows, len(file_bytes), len(data), hashlib.sha256(file_bytes).hexdigest(), f"{total:016x}"
+    )
 
 
 def _members(data: bytes, index: np.ndarray, member_bytes: int) -> tuple[bytes, np.ndarray]:

@@ -1,8 +1,9 @@
-"""A Markdown page to the same page with the outputs that its blocks give today, so that a test can say whether the page tells the truth.
+"""A Markdown page to the same page with the outputs that its blocks give today,
+so that a test can say whether the page tells the truth.
 
-```python blocks run one after the other in one namespace: as a whole, or, where they are written with >>>, statement by statement with
-what each prints. ```console blocks run the lines that begin with `$ `; recordmill's own commands run in this process, unless they
-are piped into others.
+```python blocks run one after the other in one namespace: as a whole, or, where they are written with >>>, statement by
+statement with what each prints. ```console blocks run the lines that begin with `$ `; recordmill's own commands run in
+this process, unless they are piped into others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _SECONDS = re.compile(r"in \d+\.\d s\b")
 
 
 def replay(text: str) -> str:
-    """The page with the outputs of now; its blocks run in the current folder. Durations are all `in 0.1 s`, and the folder is `/data`."""
+    """The page with the outputs of now; its blocks run in the current folder.
+    Durations are all `in 0.1 s`, and the folder is `/data`.
+    """
     here = os.getcwd()
     names: dict[str, Any] = {"__name__": "page"}
 
@@ -70,5 +73,6 @@ def _run(command: str) -> str:
         return subprocess.run(["bash", "-c", shell], check=True, capture_output=True, text=True).stdout
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as said:
         main(words[1:])
-    errors = [line for line in said.getvalue().splitlines(keepends=True) if not line.startswith("reading ")]  # on a slow machine progress is said
+    # on a slow machine progress is said
+    errors = [line for line in said.getvalue().splitlines(keepends=True) if not line.startswith("reading ")]
     return printed.getvalue() + "".join(errors)

@@ -1,6 +1,7 @@
 """The Beam shell: PTransforms around functions of the folders below. Importing a name here imports apache_beam.
 
-`WriteShards` and `BatchDicts` for users' own pipelines; `IngestGroups` and `ShardRuns` are the stages of `recordmill build`.
+`WriteShards` and `BatchDicts` for users' own pipelines; `IngestGroups` and `ShardRuns` are the stages of `recordmill
+build`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,6 @@ def __getattr__(name: str) -> Any:
     except ImportError as error:
         if (error.name or "").split(".")[0] != "apache_beam":
             raise
-        from recordmill.schemas.errors import MissingExtraError
+        from recordmill.base.errors import MissingExtraError
 
         raise MissingExtraError(f"recordmill.transforms.{name}", "beam", "apache_beam") from None

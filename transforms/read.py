@@ -1,4 +1,6 @@
-"""The stage of a read as a PTransform: packs of job numbers to what each job made. It calls `shards.read_job.run_job` and nothing else."""
+"""The stage of a read as a PTransform: packs of job numbers to what each job made.
+It calls `exporting.job.run_job` and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,18 @@ from pathlib import Path
 
 import apache_beam as beam
 
-from recordmill.schemas.progress import progress_of
-from recordmill.schemas.threads import thread_map
-from recordmill.shards.read_job import JobResult, run_job
-from recordmill.shards.read_plan import Job, ReadPlan
+from recordmill.base.progress import progress_of
+from recordmill.base.threads import thread_map
+from recordmill.exporting.job import JobResult, run_job
+from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.storage.files import atomic_write, read_range, write_all
 
 
 @dataclass(frozen=True)
 class ReadRun:
-    """What a worker needs: the plan, its jobs, and where outputs and rejects go; to: the jobs' format; threads: per job; at_once: jobs."""
+    """What a worker needs: the plan, its jobs, and where outputs and rejects go; to: the jobs' format;
+    threads: per job; at_once: jobs.
+    """
 
     plan: ReadPlan
     jobs: tuple[Job, ...]
@@ -45,14 +49,18 @@ def load_run(path: str) -> ReadRun:
 
 
 def run_pack(numbers: Iterable[int], path: str) -> Iterator[JobResult]:
-    """Run the jobs of a pack; each leaves its result beside the outputs, where the process that commits finds it on every runner."""
+    """Run the jobs of a pack; each leaves its result beside the outputs,
+    where the process that commits finds it on every runner.
+    """
     run = load_run(path)
     progress = progress_of(path)
 
     def work(number: int) -> JobResult:
         job = run.jobs[number]
         try:
-            result = run_job(run.plan, job, Path(run.data), Path(run.rejects), to=run.to, threads=run.threads, progress=progress)
+            result = run_job(
+                run.plan, job, Path(run.data), Path(run.rejects), to=run.to, threads=run.threads, progress=progress
+            )
         except BaseException as error:
             progress.fail(error)
             raise

@@ -1,7 +1,8 @@
 """The stages of a build as PTransforms: each calls one function of `shards` on the elements that it gets.
 
-Elements are coarse: a group of units, a run, the blocks of a shard. On one machine (`local`) a stage gets all its work as one pack and
-uses threads inside, since FnApiRunner feeds a bundle serially; on engines every pack is one piece of work, and they spread the packs.
+Elements are coarse: a group of units, a run, the blocks of a shard. On one machine (`local`) a stage gets all its work
+as one pack and uses threads inside, since FnApiRunner feeds a bundle serially; on engines every pack is one piece of
+work, and they spread the packs.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton
 
-from recordmill.schemas.progress import progress_of
-from recordmill.schemas.threads import thread_map
-from recordmill.shards.blocks import Block, RunCutter
-from recordmill.shards.build_plan import RUNNER, BuildPlan, load_plan
-from recordmill.shards.cuts import Cut, cut_shards
-from recordmill.shards.finish import finish
-from recordmill.shards.ingest import Ingested, ingest
+from recordmill.base.progress import progress_of
+from recordmill.base.threads import thread_map
+from recordmill.building.conclude import conclude
+from recordmill.building.cuts import Cut, cut_shards
+from recordmill.building.ingest import Ingested, ingest
+from recordmill.building.plan import EXCHANGE_RUNNER, BuildPlan, load_plan
+from recordmill.building.run_file import Histogram
+from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_shard
+from recordmill.building.slices import RunCutter, RunSlice
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.names import ShardName
-from recordmill.shards.run_file import Histogram
-from recordmill.shards.shard_writer import UnsyncedShard, WrittenShard, write_shard
 
 _SYNCING = 4  # threads that only wait for the disk, so that the others need not
 
@@ -32,7 +33,9 @@ PlanPath = str  # where the BuildPlan is pickled; workers load it once
 
 
 def _given(plan: PlanPath | beam.PCollection) -> Any:
-    """The path as the functions of a stage get it: as it is, or as a side input where it is known only when the pipeline runs."""
+    """The path as the functions of a stage get it:
+    as it is, or as a side input where it is known only when the pipeline runs.
+    """
     return plan if isinstance(plan, str) else AsSingleton(plan)
 
 
@@ -46,7 +49,8 @@ class _Reported:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and not isinstance(error, GeneratorExit):  # which says that the consumer failed, and why is told there
+        # which says that the consumer failed, and why is told there
+        if error is not None and not isinstance(error, GeneratorExit):
             self._progress.fail(error)
 
 
@@ -99,23 +103,29 @@ def plan_cuts(total: Histogram | None, plan_path: PlanPath) -> list[Cut]:
         return cuts
 
 
-def cut_run(ingested: Ingested, cuts: list[Cut], plan_path: PlanPath, packs: int) -> Iterator[tuple[int, tuple[int, Block]]]:
+def cut_run(
+    ingested: Ingested, cuts: list[Cut], plan_path: PlanPath, packs: int
+) -> Iterator[tuple[int, tuple[int, RunSlice]]]:
     """One block for each shard that needs records of these runs: (pack, (ordinal of the cut, block))."""
     plan = load_plan(plan_path)
     with _Reported(plan):
         for run in ingested.runs:
             cutter = RunCutter(run)
             for ordinal, cut in enumerate(cuts):
-                block = cutter.block(cut.split, cut.first_bucket, cut.last_bucket, by_value=plan.exchange == RUNNER)
+                block = cutter.block(
+                    cut.split, cut.first_bucket, cut.last_bucket, by_value=plan.exchange == EXCHANGE_RUNNER
+                )
                 if block is not None:
                     yield ordinal % packs, (ordinal, block)
 
 
-def write_pack(pack: tuple[int, Iterable[tuple[int, Block]]], cuts: list[Cut], plan_path: PlanPath) -> Iterator[WrittenShard]:
+def write_pack(
+    pack: tuple[int, Iterable[tuple[int, RunSlice]]], cuts: list[Cut], plan_path: PlanPath
+) -> Iterator[WrittenShard]:
     """The shards of a pack, each merged from its blocks, on the plan's threads; others wait for the disk."""
     plan = load_plan(plan_path)
     progress = progress_of(plan.folder)
-    blocks: dict[int, list[Block]] = {}
+    blocks: dict[int, list[RunSlice]] = {}
     for ordinal, block in pack[1]:
         blocks.setdefault(ordinal, []).append(block)
 
@@ -128,20 +138,23 @@ def write_pack(pack: tuple[int, Iterable[tuple[int, Block]]], cuts: list[Cut], p
         yield from thread_map(UnsyncedShard.settle, thread_map(write, sorted(blocks), plan.threads), _SYNCING)
 
 
-def finish_build(_: list[Cut], ingested: Iterable[Ingested], shards: Iterable[WrittenShard], plan_path: PlanPath) -> Manifest:
+def finish_build(
+    _: list[Cut], ingested: Iterable[Ingested], shards: Iterable[WrittenShard], plan_path: PlanPath
+) -> Manifest:
     """Reconcile and commit."""
     plan = load_plan(plan_path)
     with _Reported(plan):
         progress_of(plan.folder).advance()  # the last moment at which a build that was stopped leaves nothing
-        return finish(plan, list(ingested), list(shards))
+        return conclude(plan, list(ingested), list(shards))
 
 
 @dataclass
 class ShardRuns(beam.PTransform):
-    """Runs, wherever they came from, to a committed data set: footers decide the cuts, blocks travel to their shards, shards are merged.
+    """Runs, wherever they came from, to a committed data set:
+    footers decide the cuts, blocks travel to their shards, shards are merged.
 
-    plan: the path of the pickled plan, or a PCollection with it. packs: over how many elements the shards are spread (1 on one machine).
-    Gives a PCollection with the one Manifest.
+    plan: the path of the pickled plan, or a PCollection with it. packs: over how many elements the shards are spread (1
+    on one machine). Gives a PCollection with the one Manifest.
     """
 
     plan: PlanPath | beam.PCollection
@@ -156,7 +169,8 @@ class ShardRuns(beam.PTransform):
             | "AddFooters" >> beam.CombineGlobally(_MergeHistograms())
             | "PlanCuts" >> beam.Map(plan_cuts, plan)
         )
-        # One block for each run and shard: a reference on one machine, the bytes themselves where the engine is to carry them.
+        # One block for each run and shard: a reference on one machine,
+        # the bytes themselves where the engine is to carry them.
         shards = (
             ingested
             | "CutRuns" >> beam.FlatMap(cut_run, AsSingleton(cuts), plan, self.packs)

@@ -1,4 +1,6 @@
-"""`WriteShards`: a PCollection of RecordBatches of a user's own pipeline to a committed data set, as `build` writes one."""
+"""`WriteShards`: a PCollection of RecordBatches of a user's own pipeline to a committed data set,
+as `build` writes one.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,33 @@ from apache_beam.pvalue import AsSingleton
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from recordmill.records.encode import encode
-from recordmill.records.frames import FRAME_BYTES
-from recordmill.schemas.errors import DataError, Reject, UsageError
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.building.cuts import ShardOptions
+from recordmill.building.ingest import Ingested, find_too_large, too_large
+from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, place_payloads
+from recordmill.building.plan import EXCHANGE_FILES, PLAN_NAME, BuildPlan, load_plan
+from recordmill.building.run_file import Buckets, Run, RunWriter
+from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.feature import Schema
-from recordmill.shards.build_plan import FILES, PLAN_NAME, BuildPlan, load_plan
-from recordmill.shards.cuts import ShardOptions
-from recordmill.shards.ingest import Ingested, find_too_large, too_large
-from recordmill.shards.order import DEFAULT_SPLIT, OrderOptions, place_payloads
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
-from recordmill.shards.run_file import Buckets, Run, RunWriter
 from recordmill.shards.run_folder import RunFolder, check_out
-from recordmill.sources.conform import conform
-from recordmill.sources.python_rows import batches_of_rows
+from recordmill.sources.arrow.rows import batches_of_rows
+from recordmill.sources.values.conform import conform
 from recordmill.transforms.stages import PlanPath, ShardRuns
 
-_held: dict[str, RunFolder] = {}  # run folders that this process has made and locked; released when the job has committed
+_held: dict[
+    str, RunFolder
+] = {}  # run folders that this process has made and locked; released when the job has committed
 _held_lock = threading.Lock()
 _process = os.getpid()
 
 
 @atexit.register
 def _release_all() -> None:
-    """Remove the folders of pipelines that failed, of which nobody tells this process before it ends; a fork leaves its parent's alone."""
+    """Remove the folders of pipelines that failed, of which nobody tells this process before it ends;
+    a fork leaves its parent's alone.
+    """
     if os.getpid() != _process:
         return
     with _held_lock:
@@ -50,20 +56,27 @@ def _release_all() -> None:
 
 @dataclass
 class BatchDicts(beam.PTransform):
-    """A PCollection of dicts (feature name to value, missing ones absent or None) to RecordBatches of up to batch_rows rows."""
+    """A PCollection of dicts (feature name to value, missing ones absent or None) to RecordBatches of up
+    to batch_rows rows.
+    """
 
     batch_rows: int = 4096
 
     def expand(self, rows: beam.PCollection) -> beam.PCollection:  # {name: value} -> RecordBatch
-        return rows | beam.BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows) | beam.FlatMap(batches_of_rows)
+        return (
+            rows
+            | beam.BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows)
+            | beam.FlatMap(batches_of_rows)
+        )
 
 
 @dataclass
 class WriteShards(beam.PTransform):
     """RecordBatches with the schema's columns to a data set at `out`; gives a PCollection with its one Manifest.
 
-    The records have no position, so a record's place is a hash of its bytes, or of `order.key`; the same records give the same shards
-    whatever the bundles. Rows that don't fit the schema are rejects, held against the budget. Nothing is written while the graph is built.
+    The records have no position, so a record's place is a hash of its bytes, or of `order.key`; the same records give
+    the same shards whatever the bundles. Rows that don't fit the schema are rejects, held against the budget. Nothing
+    is written while the graph is built.
 
     Raises (when the pipeline runs): what `finish` raises; UsageError if out holds a data set and overwrite is not set.
     """
@@ -78,7 +91,7 @@ class WriteShards(beam.PTransform):
     name: str = "dataset"
     threads: int = 1
     memory_bytes: int = 2 << 30
-    exchange: str = FILES
+    exchange: str = EXCHANGE_FILES
     packs: int = 1
 
     def __post_init__(self) -> None:
@@ -86,7 +99,9 @@ class WriteShards(beam.PTransform):
             raise UsageError("records of a pipeline have no order to keep: shuffle, or give a key")
         for column in (self.order.key, self.order.split_by):
             if column is not None and column not in self.schema:
-                raise UsageError(f"no column {column!r} to decide order or split by; the schema has {', '.join(self.schema.names)}")
+                raise UsageError(
+                    f"no column {column!r} to decide order or split by; the schema has {', '.join(self.schema.names)}"
+                )
 
     def expand(self, batches: beam.PCollection) -> beam.PCollection:  # RecordBatch -> Manifest
         run = uuid.uuid4().hex[:12]
@@ -136,14 +151,18 @@ class _IngestBatches(beam.DoFn):
             self._writer = RunWriter(str(folder / "runs"), plan.buckets, plan.arena_bytes)
             self._rejects = RejectWriter(folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl")
         fitted = conform(batch, plan.schema)
-        self._rejects.write(Reject("pipeline", f"row {row} of a batch", reason, message) for row, reason, message in fitted.bad)
+        self._rejects.write(
+            Reject("pipeline", f"row {row} of a batch", reason, message) for row, reason, message in fitted.bad
+        )
         self._read += batch.num_rows
         frames = encode(fitted.batch, plan.schema)
         if (large := find_too_large(frames)) is not None:
             raise DataError(too_large(frames, large), source="pipeline", place=f"record {large} of a batch")
         keys, splits = place_payloads(plan.order, fitted.batch, frames)
         nowhere, position = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
-        runs = tuple(self._writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, nowhere, position))
+        runs = tuple(
+            self._writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, nowhere, position)
+        )
         if runs:
             yield self._account(runs)
 

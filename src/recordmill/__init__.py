@@ -10,14 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if sys.platform == "win32":
-    raise ImportError("recordmill does not run on Windows: its commit needs POSIX links and locks. Use WSL 2 or a container.")
+    raise ImportError(
+        "recordmill does not run on Windows: its commit needs POSIX links and locks. Use WSL 2 or a container."
+    )
 
 if TYPE_CHECKING:
+    from recordmill.base.errors import DataError, RecordmillError, UsageError
     from recordmill.pipelines.build import BuildResult, build
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.reader.dataset import Dataset, open
-    from recordmill.records.example import example, parse_example
-    from recordmill.schemas.errors import DataError, RecordmillError, UsageError
+    from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.verify import verify
 

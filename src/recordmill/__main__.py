@@ -1,4 +1,6 @@
-"""The command line: `recordmill build | read | head | inspect | verify`. Only argparse is imported before a command runs."""
+"""The command line: `recordmill build | read | head | inspect | verify`.
+Only argparse is imported before a command runs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ recordmill COMMAND --help says more."""
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `run`, a function of the arguments that gives the exit code."""
-    parser = argparse.ArgumentParser("recordmill", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "recordmill", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--version", action="version", version=f"recordmill {version('recordmill')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in _COMMANDS:
@@ -51,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from recordmill.schemas.errors import RecordmillError, UsageError
+    from recordmill.base.errors import RecordmillError, UsageError
 
     try:
         code = int(args.run(args))
@@ -73,12 +77,19 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _are_flags(unknown: Sequence[str]) -> bool:
-    """Whether these may be Beam's: `--flag`, `--flag=value`, or `--flag value`. A stray word may be an INPUT, which must not be lost."""
-    return all(word.startswith("--") or (before.startswith("--") and "=" not in before) for before, word in zip(["", *unknown], unknown, strict=False))
+    """Whether these may be Beam's: `--flag`, `--flag=value`, or `--flag value`. A stray word may be an INPUT, which
+    must not be lost.
+    """
+    return all(
+        word.startswith("--") or (before.startswith("--") and "=" not in before)
+        for before, word in zip(["", *unknown], unknown, strict=False)
+    )
 
 
 def _open_standard_streams() -> None:
-    """Open what the caller has closed (`2>&-`): else a data file would get the number of stderr, and its messages with it."""
+    """Open what the caller has closed (`2>&-`):
+    else a data file would get the number of stderr, and its messages with it.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

@@ -25,7 +25,12 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(run=run)
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a data set's folder, or TFRecord files, folders of them, or quoted globs")
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help="a data set's folder, or TFRecord files, folders of them, or quoted globs",
+    )
     parser.add_argument("-n", type=int, default=None, metavar="N", help="how many records (default 5; 1 with --at)")
     parser.add_argument("--at", type=int, metavar="I", help="begin with record I; negative numbers count from the end")
     parser.add_argument("--split", metavar="NAME", help="only this split")
@@ -34,14 +39,16 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the records."""
+    from recordmill.base.errors import UsageError
     from recordmill.reader.dataset import open
-    from recordmill.reader.show import show_value
-    from recordmill.schemas.errors import UsageError
+    from recordmill.reader.inspect.show import show_value
 
     count = (5 if args.at is None else 1) if args.n is None else args.n
     if count < 0:
         raise UsageError(f"-n {count}: 0 or more")
-    dataset = open(args.inputs, args.split, None if args.features is None else [name.strip() for name in args.features.split(",")])
+    dataset = open(
+        args.inputs, args.split, None if args.features is None else [name.strip() for name in args.features.split(",")]
+    )
     if args.at is None:
         first, table = 0, dataset.head(count)
     else:

@@ -15,19 +15,23 @@ examples:
   recordmill inspect shards
   recordmill inspect 'old/*.tfrecord' --sample 10000     or --sample 20files
   recordmill inspect shards --json | jq .features
-  recordmill inspect 'old/*.tfrecord' --emit reader > read_old.py     a tf.data reader of these files: python read_old.py
+  recordmill inspect 'old/*.tfrecord' --emit reader > read_old.py
+      a tf.data reader of these files: python read_old.py
   recordmill inspect 'old/*.tfrecord' --emit schema > schema.pbtxt
 
---emit prints text to go on with instead of the report: schema, a schema.pbtxt of TensorFlow Metadata; parse-spec, the features for tf.io.parse_example as
-Python source; reader, a whole Python program that needs TensorFlow only, gives batches of tensors and checks every file's number of records.
+--emit prints text to go on with instead of the report: schema, a schema.pbtxt of TensorFlow Metadata; parse-spec, the
+features for tf.io.parse_example as Python source; reader, a whole Python program that needs TensorFlow only, gives
+batches of tensors and checks every file's number of records.
 
-Features are inferred where no schema is known. A features.json of TensorFlow Datasets (with its *.labels.txt) or a schema.pbtxt beside the files (also
-in transformed_metadata/ or metadata/, as tf.Transform writes it) then says true dtypes, shapes and class names where the records agree; the report
-says what was used. --schema FILE is taken as it is. What differs from record to record (kinds, numbers of values, presence) is listed with file and
-record; features that no schema fits are shown as conflicts, and `read` stops at them.
+Features are inferred where no schema is known. A features.json of TensorFlow Datasets (with its *.labels.txt) or a
+schema.pbtxt beside the files (also in transformed_metadata/ or metadata/, as tf.Transform writes it) then says true
+dtypes, shapes and class names where the records agree; the report says what was used. --schema FILE is taken as it is.
+What differs from record to record (kinds, numbers of values, presence) is listed with file and record; features that
+no schema fits are shown as conflicts, and `read` stops at them.
 
-Binary values are looked at (some of each batch): encoded images and their sizes, serialized tensors and Examples, known file formats. An array's bytes
-can't be told from any others: values of one length give a guess, which is never acted upon.
+Binary values are looked at (some of each batch): encoded images and their sizes, serialized tensors and Examples,
+known file formats. An array's bytes can't be told from any others: values of one length give a guess, which is never
+acted upon.
 
 Every record is read, so ranges and presence are exact; --sample looks at fewer, and the report says at which.
 """
@@ -38,27 +42,41 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "inspect",
         help="features, ranges, counts and sizes of a data set or of any TFRecord files",
-        description="Show what the records hold: a table of features with kind, shape, presence, ranges and examples; counts, sizes and compression.",
+        description="Show what the records hold: a table of features with kind, shape, presence, ranges and examples; "
+        "counts, sizes and compression.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.set_defaults(run=run)
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a data set's folder, or TFRecord files, folders of them, or quoted globs")
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help="a data set's folder, or TFRecord files, folders of them, or quoted globs",
+    )
     parser.add_argument("--split", metavar="NAME", help="only this split")
-    parser.add_argument("--sample", metavar="N|Nfiles", help="look at N records only, the first ones of each file, or at N whole files")
-    parser.add_argument("--schema", metavar="FILE", help="a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred")
+    parser.add_argument(
+        "--sample", metavar="N|Nfiles", help="look at N records only, the first ones of each file, or at N whole files"
+    )
+    parser.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred",
+    )
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="default: all cores")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
-    parser.add_argument("--emit", choices=("schema", "parse-spec", "reader"), help="print this, to go on with, instead of the report")
+    parser.add_argument(
+        "--emit", choices=("schema", "parse-spec", "reader"), help="print this, to go on with, instead of the report"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Inspect and print."""
+    from recordmill.base.progress import Progress
     from recordmill.pipelines.display import Display
-    from recordmill.reader.summary import summarise
-    from recordmill.schemas.progress import Progress
+    from recordmill.reader.inspect.summary import summarise
 
     if args.emit is not None:
         return _emit(args)
@@ -77,16 +95,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _open(args: argparse.Namespace) -> Any:
     from recordmill.reader.dataset import open
-    from recordmill.shards.hints import read_schema
+    from recordmill.shards.loads.hints import read_hinted_schema
 
-    schema = None if args.schema is None else read_schema(args.schema)
+    schema = None if args.schema is None else read_hinted_schema(args.schema)
     return open(args.inputs, args.split, schema=schema, threads=args.threads, sample=args.sample)
 
 
 def _emit(args: argparse.Namespace) -> int:
     """Print a schema, a specification or a reader."""
-    from recordmill.reader.emit import emit
-    from recordmill.schemas.errors import UsageError
+    from recordmill.base.errors import UsageError
+    from recordmill.reader.inspect.emit import emit
 
     if args.json:
         raise UsageError("--emit prints text: leave out --json")
@@ -106,12 +124,19 @@ def lines(summary: Any) -> Iterator[str]:
     shards = sum(split["shards"] for split in summary.splits.values())
     compression = ", ".join(summary.compression) or "none"
     message = "" if summary.schema.message == "Example" else f", {summary.schema.message} records"
-    yield f"{summary.name}: {summary.records:,} records in {_files(shards)}, {show_size(size)}, compression {compression}{message}"
+    yield (
+        f"{summary.name}: {summary.records:,} records in {_files(shards)}, {show_size(size)}, compression "
+        f"{compression}{message}"
+    )
     for name, about in summary.splits.items():
         yield f"  {name}: {about['records']:,} records, {_files(about['shards'])}, {show_size(about['bytes'])}"
     yield ""
     yield from _table(
-        [("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"), *(_row(summary, feature) for feature in summary.schema), *_conflicts(summary)]
+        [
+            ("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"),
+            *(_row(summary, feature) for feature in summary.schema),
+            *_conflicts(summary),
+        ]
     )
     yield ""
     if summary.sampled is not None:
@@ -119,13 +144,19 @@ def lines(summary: Any) -> Iterator[str]:
     if summary.schema.label is not None:
         classes = summary.schema[summary.schema.label].classes
         yield f"label: {summary.schema.label}" + (
-            "" if classes is None else f", {len(classes)} classes: {', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''}"
+            ""
+            if classes is None
+            else f", {len(classes)} classes: {', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''}"
         )
     if summary.refusals is not None:
-        yield "TensorFlow Datasets reads every feature" if not summary.refusals else "TensorFlow Datasets does not read:"
+        yield (
+            "TensorFlow Datasets reads every feature" if not summary.refusals else "TensorFlow Datasets does not read:"
+        )
         yield from (f"  {refusal}" for refusal in summary.refusals)
     yield from _findings("no schema fits all records:", [finding for finding in summary.findings if finding.conflict])
-    yield from _findings("differs from record to record:", [finding for finding in summary.findings if not finding.conflict])
+    yield from _findings(
+        "differs from record to record:", [finding for finding in summary.findings if not finding.conflict]
+    )
     yield from _contents(summary)
     for note in summary.notes:
         yield f"note: {note}"
@@ -143,7 +174,10 @@ def _contents(summary: Any) -> Iterator[str]:
     """How `read` can be told what binary values are."""
     for name, texts in summary.guesses().items():
         size = summary.features[name].sizes[0]
-        yield f"{name}: always {size:,} bytes, which may be an array; if it is: --decode-raw {quote(f'{name}={texts[0]}')}"
+        yield (
+            f"{name}: always {size:,} bytes, which may be an array; if it is: --decode-raw "
+            f"{quote(f'{name}={texts[0]}')}"
+        )
         if len(texts) > 1:
             yield f"  or {', '.join(texts[1:])}"
     for name, stats in summary.features.items():
@@ -170,7 +204,14 @@ def _row(summary: Any, feature: Any) -> tuple[str, ...]:
         "" if stats.contents is None else stats.contents.describe(),
     ]
     raw = ", raw" if feature.raw else ""
-    return (feature.name, feature.describe(), feature.kind + raw, present if stats.rows else "-", "; ".join(filter(None, ranges)), " | ".join(stats.examples))
+    return (
+        feature.name,
+        feature.describe(),
+        feature.kind + raw,
+        present if stats.rows else "-",
+        "; ".join(filter(None, ranges)),
+        " | ".join(stats.examples),
+    )
 
 
 def _range(what: str, span: Any) -> str:

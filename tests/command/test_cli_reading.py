@@ -32,24 +32,39 @@ def test_head_prints_records(out: Path, capsys: pytest.CaptureFixture[str]) -> N
     code, text, _ = run(capsys, "head", out, "-n", 2, "--split", "train")
     assert code == 0
     assert text.startswith(
-        "record 0\n  id       0\n  matrix   float32 [2, 3] [0.0, 0.125, 0.25, 0.375, 0.5, 0.625]\n  name     'row 0 ü'\n  payload  missing\n"
+        "record 0\n  id       0\n  matrix   float32 [2, 3] [0.0, 0.125, 0.25, 0.375, 0.5, 0.625]\n  name     "
+        "'row 0 ü'\n  payload  missing\n"
     )
     assert "  label    1 ('dog')\n" in text
     assert text.count("record ") == 2
     code, text, _ = run(capsys, "head", out, "--at", 17, "--split", "train", "--features", "id,name")
     assert text == "record 17\n  id    17\n  name  'row 17 ü'\n"
     assert run(capsys, "head", out, "--at", -1, "--split", "test", "--features", "id")[1] == "record 2\n  id  42\n"
-    assert run(capsys, "head", out, "--at", 43) == (2, "", "recordmill: error: --at 43: there are 43 records, numbered from 0\n")
+    assert run(capsys, "head", out, "--at", 43) == (
+        2,
+        "",
+        "recordmill: error: --at 43: there are 43 records, numbered from 0\n",
+    )
     assert run(capsys, "head", out / "nothing")[0] == 2
 
 
 def test_images_and_long_values_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    schema = Schema((Feature("image", "bytes", (), True), Feature("text", "string", (), True), Feature("xs", "float32", (100,), True)))
+    schema = Schema(
+        (
+            Feature("image", "bytes", (), True),
+            Feature("text", "string", (), True),
+            Feature("xs", "float32", (100,), True),
+        )
+    )
     png = io.BytesIO()
     Image.new("RGB", (30, 20)).save(png, "PNG")
     arrow = to_arrow(schema)
     table = pa.table(
-        [pa.array([png.getvalue()], pa.large_binary()), pa.array(["a\n" * 500], pa.large_string()), pa.array([[0.1] * 100], arrow.field("xs").type)],
+        [
+            pa.array([png.getvalue()], pa.large_binary()),
+            pa.array(["a\n" * 500], pa.large_string()),
+            pa.array([[0.1] * 100], arrow.field("xs").type),
+        ],
         schema=arrow,
     )
     _, text, _ = run(capsys, "head", write_data_set(tmp_path / "out", {"train": table}, schema, shards=1))
@@ -78,7 +93,8 @@ def test_inspect_says_what_is_there(out: Path, capsys: pytest.CaptureFixture[str
     assert features["maybe"]["present"] == sum(value is not None for value in mixed_rows(40)["maybe"].to_pylist())
     assert features["tokens"]["lengths"] == [0, 3]
     assert features["label"]["classes"] == ["cat", "dog", "fish"]
-    _, text, _ = run(capsys, "inspect", out, "--quiet", "--sample", 10)  # one shard has 1 record, fewer than its part of the sample
+    # one shard has 1 record, fewer than its part of the sample
+    _, text, _ = run(capsys, "inspect", out, "--quiet", "--sample", 10)
     assert "all of this is of 9 records only (--sample): the first records of each of 4 files" in text
 
 

@@ -1,4 +1,6 @@
-"""The build as a whole, on data in memory: the shards are the plain answer, the same bytes however it ran, and all or nothing."""
+"""The build as a whole, on data in memory: the shards are the plain answer, the same bytes however it ran,
+and all or nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ import pyarrow as pa
 import pytest
 
 import recordmill
+from recordmill.base.errors import UsageError
 from recordmill.pipelines.build import BuildResult
-from recordmill.records.encode import encode
-from recordmill.schemas.errors import UsageError
+from recordmill.records.example.encode import encode
 from recordmill.shards.manifest import generations, is_data_set
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
@@ -74,7 +76,14 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_shards": 7}, {"shard_size": "20kB", "splits": "a=0.7,b=0.3"}, {"key_bits": 8, "num_shards": 5}, {"compression": "gzip"}], ids=str
+    "options",
+    [
+        {"num_shards": 7},
+        {"shard_size": "20kB", "splits": "a=0.7,b=0.3"},
+        {"key_bits": 8, "num_shards": 5},
+        {"compression": "gzip"},
+    ],
+    ids=str,
 )
 def test_the_same_bytes_however_it_ran(tmp_path: Path, options: dict[str, Any]) -> None:
     data = table(5000)
@@ -85,8 +94,8 @@ def test_the_same_bytes_however_it_ran(tmp_path: Path, options: dict[str, Any]) 
 
 
 def test_many_runs_give_the_same_bytes_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recordmill.shards import build_plan
-    from recordmill.sources import memory
+    from recordmill.building import plan as build_plan
+    from recordmill.sources.arrow import memory
 
     data = table(5000)
     expected = shard_bytes(recordmill.build(data, tmp_path / "one", num_shards=4))
@@ -98,13 +107,20 @@ def test_many_runs_give_the_same_bytes_as_one(tmp_path: Path, monkeypatch: pytes
 
 def test_a_process_with_another_hash_seed_and_folder_gives_the_same_bytes(tmp_path: Path) -> None:
     script = (
-        "import sys, recordmill; r = recordmill.build({'x': list(range(999))}, sys.argv[1], num_shards=2); print(*[p.read_bytes().hex() for p in r.shards])"
+        "import sys, recordmill; r = recordmill.build({'x': list(range(999))}, sys.argv[1], num_shards=2); "
+        "print(*[p.read_bytes().hex() for p in r.shards])"
     )
     outputs = set()
     for seed in ("0", "1"):
         folder = tmp_path / seed
         folder.mkdir()
-        run = subprocess.run([sys.executable, "-c", script, "out"], cwd=folder, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        run = subprocess.run(
+            [sys.executable, "-c", script, "out"],
+            cwd=folder,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        )
         outputs.add(run.stdout)
     assert len(outputs) == 1
 
@@ -130,7 +146,11 @@ def test_splits_and_groups(tmp_path: Path) -> None:
 
 
 def test_a_data_set_goes_through_parquet_and_back(tmp_path: Path) -> None:
-    data = {"species": ["cat", "dog", "cat", "eel"], "pixels": np.arange(48, dtype=np.uint8).reshape(4, 3, 4), "weight": np.array([0.1, 1e300, -0.0, 2.5])}
+    data = {
+        "species": ["cat", "dog", "cat", "eel"],
+        "pixels": np.arange(48, dtype=np.uint8).reshape(4, 3, 4),
+        "weight": np.array([0.1, 1e300, -0.0, 2.5]),
+    }
     first = recordmill.build(data, tmp_path / "first", label="species", key="weight")
     recordmill.read(first.out, tmp_path / "table", to="parquet")
     again = recordmill.build(tmp_path / "table", tmp_path / "again", kind="parquet", key="weight")
@@ -170,7 +190,9 @@ def test_another_labels_file_is_another_fingerprint(tmp_path: Path) -> None:
     for number, classes in enumerate([("cat", "dog"), ("dog", "cat"), ("cat", "dog")]):
         labels = tmp_path / "labels.csv"
         labels.write_text("file_name,label\na.png,{}\nb.png,{}\n".format(*classes))
-        result = recordmill.build(tmp_path / "images", tmp_path / str(number), options={"labels": str(labels)}, name="same")
+        result = recordmill.build(
+            tmp_path / "images", tmp_path / str(number), options={"labels": str(labels)}, name="same"
+        )
         fingerprints.append(result.manifest.fingerprint)
     assert fingerprints[0] == fingerprints[2] != fingerprints[1]
 
@@ -253,7 +275,9 @@ def test_ctrl_c_leaves_nothing_visible(tmp_path: Path) -> None:
     import signal
 
     script = _BUILD.replace("recordmill.build(", "print('begun', flush=True); recordmill.build(")
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     process.stdout.readline()
     while not list(tmp_path.glob("out/_run-*")):

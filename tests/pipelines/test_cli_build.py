@@ -1,4 +1,6 @@
-"""`recordmill build` as a user meets it: exit codes, what goes to stdout and what to stderr, one line for each mistake, signals, closed streams."""
+"""`recordmill build` as a user meets it: exit codes, what goes to stdout and what to stderr,
+one line for each mistake, signals, closed streams.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), capture_output=True, text=True, check=False)
 
 
-def test_the_summary_goes_to_stderr_and_nothing_to_stdout(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_goes_to_stderr_and_nothing_to_stdout(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["build", "csv", str(rows), "--out", str(tmp_path / "out"), "--num-shards", "2"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
@@ -53,7 +57,12 @@ def test_json_goes_to_stdout_alone(rows: Path, tmp_path: Path, capsys: pytest.Ca
     out, err = capsys.readouterr()
     summary = json.loads(out)
     assert out.isascii()
-    assert (summary["out"], summary["kind"], summary["read"], summary["records"]) == (str(tmp_path / "öut"), "csv", 20, {"train": 20})
+    assert (summary["out"], summary["kind"], summary["read"], summary["records"]) == (
+        str(tmp_path / "öut"),
+        "csv",
+        20,
+        {"train": 20},
+    )
     assert err == ""
 
 
@@ -62,7 +71,9 @@ def test_quiet_says_nothing(rows: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_kind_word_is_a_kind_unless_it_is_the_only_input(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_word_is_a_kind_unless_it_is_the_only_input(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "1.txt").write_text("one\n")
@@ -97,7 +108,9 @@ def test_a_list_names_the_inputs(rows: Path, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_option_is_told_in_one_line(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+def test_a_wrong_option_is_told_in_one_line(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     assert main(["build", "csv", str(rows), "--out", str(tmp_path / "out"), *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -109,7 +122,9 @@ def test_a_wrong_option_is_told_in_one_line(rows: Path, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("between", [["--overwrite"], ["--streaming"], ["--runner=FnApiRunner"]], ids=str)
-def test_an_input_behind_the_flags_is_refused_not_lost(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], between: list[str]) -> None:
+def test_an_input_behind_the_flags_is_refused_not_lost(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], between: list[str]
+) -> None:
     words = ["build", str(rows), "--out", str(tmp_path / "out"), *between, str(rows)]
     try:
         code = main(words)
@@ -120,7 +135,9 @@ def test_an_input_behind_the_flags_is_refused_not_lost(rows: Path, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_too_many_rejects_show_the_first_and_the_option(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_rejects_show_the_first_and_the_option(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     assert main(["build", "csv", str(broken), "--out", str(out)]) == 1
     err = capsys.readouterr().err
@@ -137,17 +154,24 @@ def test_too_many_rejects_show_the_first_and_the_option(broken: Path, tmp_path: 
     assert len(Path(listed).read_text().splitlines()) == 12
 
 
-def test_when_all_is_rejected_it_says_why_whatever_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_when_all_is_rejected_it_says_why_whatever_the_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "rows.csv").write_text("id,x\n" + "1,2,3\n" * 3)
     for budget in ("0", "100%"):
-        assert main(["build", "csv", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out"), "--max-rejects", budget]) == 1
+        assert (
+            main(["build", "csv", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out"), "--max-rejects", budget])
+            == 1
+        )
         err = capsys.readouterr().err
         assert "rows.csv: line 2" in err
         assert "--max-rejects 3" not in err
     assert not (tmp_path / "out").exists()
 
 
-def test_an_out_in_use_is_refused_and_overwritten_when_told(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_out_in_use_is_refused_and_overwritten_when_told(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["build", str(rows), "--out", str(tmp_path / "out") + "/", "--quiet"]
     assert [main(words), main(words), main([*words, "--overwrite"])] == [0, 2, 0]
     assert "--overwrite replaces it" in capsys.readouterr().err
@@ -169,14 +193,25 @@ def test_a_full_disk_is_one_line_that_names_out_and_leaves_nothing(tmp_path: Pat
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
-    done = subprocess.run(command(path, "--out", tmp_path / "out", "--quiet"), capture_output=True, text=True, check=False, preexec_fn=limit)
+    done = subprocess.run(
+        command(path, "--out", tmp_path / "out", "--quiet"),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit,
+    )
     assert done.returncode == 1
     assert done.stderr == f"recordmill: error: {tmp_path / 'out'}: File too large; nothing was written\n"
     assert not (tmp_path / "out").exists()
 
 
 def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, tmp_path: Path) -> None:
-    process = subprocess.Popen(command(rows, "--out", tmp_path / "a", "--json", "--quiet"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(rows, "--out", tmp_path / "a", "--json", "--quiet"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
@@ -196,9 +231,11 @@ def test_a_signal_ends_it_with_130_and_leaves_nothing(tmp_path: Path, stop: sign
     path, out = tmp_path / "rows.csv", tmp_path / "out"
     path.write_text("id,t\n" + "".join(f"{i},some text to make it longer\n" for i in range(400_000)))
     pause = {
-        "plan": "import recordmill.sources.csv_source as m; plan = m.scan_files; m.scan_files = lambda *a, **k: (mark(), time.sleep(60))",
-        "read": "import recordmill.shards.ingest as m; encode = m.encode; m.encode = lambda *a: (mark(), time.sleep(0.2), encode(*a))[2]",
-        "write": "import recordmill.shards.shard_writer as m; cut = m.merge; m.merge = lambda *a: slow(cut(*a))",
+        "plan": "import recordmill.sources.csv.source as m; plan = m.scan_files; m.scan_files = lambda *a, **k: "
+        "(mark(), time.sleep(60))",
+        "read": "import recordmill.building.ingest as m; encode = m.encode; m.encode = lambda *a: (mark(), "
+        "time.sleep(0.2), encode(*a))[2]",
+        "write": "import recordmill.building.shard_writer as m; cut = m.merge; m.merge = lambda *a: slow(cut(*a))",
     }[stage]
     script = f"""
 import sys, time
@@ -227,7 +264,7 @@ sys.exit(main(["build", {str(path)!r}, "--out", {str(out)!r}, "--memory", "128Mi
 def test_a_signal_after_the_commit_says_that_the_data_set_is_complete(rows: Path, tmp_path: Path) -> None:
     script = f"""
 import os, signal, sys, time
-import recordmill.shards.commit as m
+import recordmill.building.commit as m
 from recordmill.__main__ import main
 tidy = m._tidy
 m._tidy = lambda *a: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1), tidy(*a))
@@ -241,6 +278,8 @@ sys.exit(main(["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--qu
 
 
 def test_an_out_whose_name_is_no_utf_8_is_refused(rows: Path, tmp_path: Path) -> None:
-    done = subprocess.run([*map(os.fsencode, command(rows, "--out")), os.fsencode(tmp_path) + b"/\xff"], capture_output=True, check=False)
+    done = subprocess.run(
+        [*map(os.fsencode, command(rows, "--out")), os.fsencode(tmp_path) + b"/\xff"], capture_output=True, check=False
+    )
     assert done.returncode == 2
     assert b"no UTF-8" in done.stderr

@@ -1,4 +1,6 @@
-"""`read --dry-run` says what a read then writes: rows and NumPy bytes exactly, the rest within reason; and it writes nothing."""
+"""`read --dry-run` says what a read then writes: rows and NumPy bytes exactly, the rest within reason;
+and it writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import pytest
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.__main__ import main
-from recordmill.pipelines.dry_run import check_fits, describe, dry_run
+from recordmill.base.errors import UsageError
+from recordmill.pipelines.dry_run import check_fits, describe_estimate, dry_run
 from recordmill.pipelines.read import read
-from recordmill.schemas.errors import UsageError
 
 
 @pytest.fixture(scope="module", params=["none", "gzip"])
@@ -28,7 +30,12 @@ def test_npy_is_foretold_to_the_byte_but_for_headers(out: Path, tmp_path: Path) 
     assert found.outputs == len(result.paths)
     assert 200 < found.sampled <= 430
     for column in found.columns:
-        files = [path for folder in result.paths for path in folder.glob("*.npy") if path.name.split(".")[0] == column.feature.name]
+        files = [
+            path
+            for folder in result.paths
+            for path in folder.glob("*.npy")
+            if path.name.split(".")[0] == column.feature.name
+        ]
         size = sum(np.load(path, mmap_mode="r").nbytes for path in files)
         assert column.bytes == size or (not column.exact and column.bytes == pytest.approx(size, rel=0.1)), column
     shapes = {column.feature.name: (column.dtype, column.shape, column.exact) for column in found.columns}
@@ -63,7 +70,9 @@ def test_streams_are_counted(out: Path, tmp_path: Path) -> None:
     assert found.rows == 400
 
 
-def test_nothing_is_written_and_the_text_says_all(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_and_the_text_says_all(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = sorted(tmp_path.iterdir())
     assert main(["read", str(out), "--dry-run", "--to", "npy", "--out", str(tmp_path / "to")]) == 0
     text = capsys.readouterr().out
@@ -78,7 +87,7 @@ def test_nothing_is_written_and_the_text_says_all(out: Path, tmp_path: Path, cap
     assert sorted(tmp_path.iterdir()) == before
     assert main(["read", str(out)]) == 2
     assert "--out DIR is needed" in capsys.readouterr().err
-    assert describe(dry_run(out, limit=0)).startswith("0 records")
+    assert describe_estimate(dry_run(out, limit=0)).startswith("0 records")
 
 
 def test_npz_that_would_not_fit_is_refused_beforehand(tmp_path: Path) -> None:

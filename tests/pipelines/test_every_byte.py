@@ -1,8 +1,10 @@
-"""No damage is silent: small files with each byte changed, and cut at each length, through `recordmill.open` and `recordmill.read`.
+"""No damage is silent: small files with each byte changed, and cut at each length,
+through `recordmill.open` and `recordmill.read`.
 
-Each is refused by file and place, or, where rejects are allowed, accounted for: what is written is what went in, and read = written + rejected.
-What nobody can notice is pinned here: a cut exactly between two records (or, compressed, two gzip members there) leaves a whole file of fewer
-records, so only a manifest would know; and a byte that the compression's own decoder does not need, such as the time in a gzip header.
+Each is refused by file and place, or, where rejects are allowed, accounted for: what is written is what went in, and
+read = written + rejected. What nobody can notice is pinned here: a cut exactly between two records (or, compressed, two
+gzip members there) leaves a whole file of fewer records, so only a manifest would know; and a byte that the
+compression's own decoder does not need, such as the time in a gzip header.
 """
 
 from __future__ import annotations
@@ -25,21 +27,25 @@ import pyarrow.parquet as pq
 import pytest
 
 import recordmill
-from recordmill.records.encode import encode
-from recordmill.records.frames import frame
+from recordmill.base.errors import DataError
+from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.frames import frame
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 
 SCHEMA = Schema((Feature("id", "int64", (), True), Feature("x", "float32", (None,), True), Feature("y", "bytes")))
-STEPS = Schema((Feature("id", "int64", (), True), Feature("step", "int64", (None, None), True, per_step=True)), message=SEQUENCE_EXAMPLE)
+STEPS = Schema(
+    (Feature("id", "int64", (), True), Feature("step", "int64", (None, None), True, per_step=True)),
+    message=SEQUENCE_EXAMPLE,
+)
 ROWS = 4
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """data: the file. schema, rows: its records. starts: where each record begins in the uncompressed bytes, and their end.
+    """data: the file. schema, rows: its records.
+    starts: where each record begins in the uncompressed bytes, and their end.
 
     inflate: the uncompressed bytes of other data by a decoder that is not ours (an exception if there are none).
     """
@@ -140,7 +146,8 @@ def cuts(case: Case) -> Iterator[tuple[int, bytes]]:
 def unnoticeable(case: Case, damaged: bytes) -> int | None:
     """How many records a damaged file has to anybody who reads it, if it is a whole file; None if it is none.
 
-    Only frames that stand in the original can be whole: the CRCs of others are wrong, which the tests of the codec show.
+    Only frames that stand in the original can be whole: the CRCs of others are wrong, which the tests of the codec
+    show.
     """
     if not damaged:
         return 0
@@ -169,7 +176,8 @@ def test_flips_are_refused(case: Case, tmp_path: Path) -> None:
     kept = {at for at, damaged in flips(case) if not check_refused(path, case, damaged)}
     headers = [match.start() for match in re.finditer(rb"\x1f\x8b\x08", case.data)]
     assert len(headers) == (3 if case.inflate is gzip.decompress else 0)
-    unused = {header + at for header in headers for at in range(4, 16)}  # the time, the hint on the level, the system, the name
+    # the time, the hint on the level, the system, the name
+    unused = {header + at for header in headers for at in range(4, 16)}
     assert unused <= kept
     flags = {header + 3 for header in headers}  # one bit says that the content is text
     # Behind the last code of a deflate stream some bits fill up a byte.
@@ -187,7 +195,9 @@ def test_cuts_are_refused_unless_they_leave_a_whole_file(case: Case, tmp_path: P
 
 
 def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
-    """Read with rejects allowed: what is written is unchanged, and everything else is reported; how many records were written."""
+    """Read with rejects allowed: what is written is unchanged, and everything else is reported;
+    how many records were written.
+    """
     path = folder / "a.tfrecord"
     path.write_bytes(damaged)
     result = recordmill.read(path, folder / "out", schema=case.schema, max_rejects=1000, overwrite=True, threads=1)
@@ -219,7 +229,9 @@ def places(found: Sequence[Row], rows: Sequence[Row]) -> list[int]:
 
 
 def _bytes_of(reject: dict[str, str], case: Case) -> int:
-    """How many bytes of the file a reject stands for: those it says were skipped, or one frame whose header is right."""
+    """How many bytes of the file a reject stands for:
+    those it says were skipped, or one frame whose header is right.
+    """
     skipped = re.search(r"skipped (\d+) bytes", reject["message"])
     number, offset = (int(word) for word in re.findall(r"\d+", reject["place"]))
     assert skipped or (reject["reason"] == "crc" and case.starts[number] == offset)

@@ -1,4 +1,6 @@
-"""Real files of other systems go to Parquet without an option, and hold there what TensorFlow and protobuf parse; docs/foreign-files.md says so."""
+"""Real files of other systems go to Parquet without an option, and hold there what TensorFlow and protobuf parse;
+docs/foreign-files.md says so.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,33 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def listed(shared_data: Path) -> list[dict[str, Any]]:
-    """What is known of each file from decoders that are not ours: path, compression, n, msg (message type to records)."""
+    """What is known of each file from decoders that are not ours:
+    path, compression, n, msg (message type to records).
+    """
     found = [json.loads(line) for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines()]
     assert len(found) > 100
     return found
 
 
 def parsed(path: Path, compression: str, message: str) -> Iterator[Row]:
-    """Each record as TensorFlow reads and protobuf parses it: name to its values, to a list of steps for a feature list, or to None."""
+    """Each record as TensorFlow reads and protobuf parses it: name to its values, to a list of steps for a feature
+    list, or to None.
+    """
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
     for record in tf.data.TFRecordDataset(str(path), "" if compression == "NONE" else compression).as_numpy_iterator():
         if message == PAYLOAD:
             yield {"record": [record]}
         elif message == SEQUENCE_EXAMPLE:
             example = tf.train.SequenceExample.FromString(record)
-            steps = {name: [_values(step) for step in many.feature] for name, many in example.feature_lists.feature_list.items()}
+            steps = {
+                name: [_values(step) for step in many.feature]
+                for name, many in example.feature_lists.feature_list.items()
+            }
             yield {name: _values(feature) for name, feature in example.context.feature.items()} | steps
         else:
-            yield {name: _values(feature) for name, feature in tf.train.Example.FromString(record).features.feature.items()}
+            yield {
+                name: _values(feature) for name, feature in tf.train.Example.FromString(record).features.feature.items()
+            }
 
 
 def _values(feature: Any) -> list[Any] | None:
@@ -65,7 +76,9 @@ def same(value: Any, wanted: Any) -> bool:
 
 
 def check(path: Path, table: pa.Table, schema: Schema, compression: str = "NONE") -> tuple[int, int]:
-    """The table holds what protobuf parses of the file, and nothing else; how many values were compared, and how many were missing."""
+    """The table holds what protobuf parses of the file, and nothing else;
+    how many values were compared, and how many were missing.
+    """
     values = missing = 0
     names = set()
     for row, truth in zip(table.to_pylist(), parsed(path, compression, schema.message), strict=True):
@@ -80,13 +93,17 @@ def check(path: Path, table: pa.Table, schema: Schema, compression: str = "NONE"
 
 
 @pytest.mark.slow
-def test_every_file_reads_to_parquet_with_what_protobuf_parses(shared_data: Path, listed: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_every_file_reads_to_parquet_with_what_protobuf_parses(
+    shared_data: Path, listed: list[dict[str, Any]], tmp_path: Path
+) -> None:
     values = missing = 0
     for number, about in enumerate(listed):
         path = shared_data / "tfrecord" / about["path"]
         result = recordmill.read(path, tmp_path / str(number), to="parquet")
         assert (result.read, result.written, result.rejected) == (about["n"], about["n"], 0), about["path"]
-        assert [result.schema.message] == [{"neither": PAYLOAD, "ELWC": PAYLOAD}.get(kind, kind) for kind in about["msg"]], about["path"]
+        assert [result.schema.message] == [
+            {"neither": PAYLOAD, "ELWC": PAYLOAD}.get(kind, kind) for kind in about["msg"]
+        ], about["path"]
         table = pq.read_table(list(result.paths))
         assert table.equals(recordmill.open(path).to_table().cast(table.schema)), about["path"]
         more = check(path, table, result.schema, about["compression"])
@@ -119,7 +136,13 @@ def test_missing_empty_and_zero_stay_three_things(tmp_path: Path) -> None:
     for kind, values in KINDS.items():
         full, one, none = feature(kind, values), feature(kind, values[:1]), feature(kind, [])
         unset = tf.train.Feature()
-        rows = [example(list=full, scalar=one), example(list=none), example(list=unset, scalar=unset), example(), example(list=one, scalar=one)]
+        rows = [
+            example(list=full, scalar=one),
+            example(list=none),
+            example(list=unset, scalar=unset),
+            example(),
+            example(list=one, scalar=one),
+        ]
         path = write(tmp_path / f"{kind}.tfrecord", rows)
         result = recordmill.read(path, tmp_path / kind)
         table = pq.read_table(list(result.paths))

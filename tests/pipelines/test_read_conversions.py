@@ -1,4 +1,6 @@
-"""Conversions in a whole read: every format, threads and Beam alike, bad values as named rejects, and an account that adds up."""
+"""Conversions in a whole read: every format, threads and Beam alike, bad values as named rejects,
+and an account that adds up.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,27 @@ import pytest
 from made_data_set import write_data_set
 
 from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
+from recordmill.exporting import parts as read_parts
 from recordmill.pipelines.convert_options import parse_steps
 from recordmill.pipelines.read import read
-from recordmill.records.npy_writer import open_columns
+from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import pieces, read_parts
+from recordmill.shards import pieces
 
 SCHEMA = Schema(
     (
-        Feature("id", "int64", (), True), Feature("depth", "bytes", (), True), Feature("boxes", "float32", (None,), True),
-        Feature("tokens", "int64", (None,)), Feature("tensor", "bytes"),
+        Feature("id", "int64", (), True), Feature("depth", "bytes", (), True),
+        Feature("boxes", "float32", (None,), True), Feature("tokens", "int64", (None,)), Feature("tensor", "bytes"),
     )
 )  # fmt: skip
-OPTIONS: dict[str, Any] = {"decode_raw": "depth=float32[4,2]", "reshape": ["boxes=[-1,4]"], "pad": "tokens=5:-1", "decode_tensor": "tensor"}
+OPTIONS: dict[str, Any] = {
+    "decode_raw": "depth=float32[4,2]",
+    "reshape": ["boxes=[-1,4]"],
+    "pad": "tokens=5:-1",
+    "decode_tensor": "tensor",
+}
 ROWS = 200
 
 
@@ -66,7 +74,13 @@ def test_npy_of_every_conversion(out: Path, tmp_path: Path) -> None:
     assert np.load(result.paths[0] / "depth.npy", mmap_mode="r").shape == (ROWS, 4, 2)
     assert np.array_equal(columns["depth"], [np.arange(i, i + 8).reshape(4, 2) for i in range(ROWS)])
     assert [row.shape for row in columns["boxes"]] == [(i % 3, 4) for i in range(ROWS)]
-    assert columns["tokens"][:5].tolist() == [[-1] * 5, [0, -1, -1, -1, -1], [0, 1, -1, -1, -1], [None] * 5, [0, 1, 2, 3, -1]]
+    assert columns["tokens"][:5].tolist() == [
+        [-1] * 5,
+        [0, -1, -1, -1, -1],
+        [0, 1, -1, -1, -1],
+        [None] * 5,
+        [0, 1, 2, 3, -1],
+    ]
     assert columns["tensor"][3].tolist() == [3, -3]
     assert columns["tensor"][5].tolist() == [None, None]
     assert result.schema["tensor"].describe() == "int32 [2]"
@@ -77,7 +91,13 @@ def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to
     trees = []
     for number, options in enumerate([{"threads": 1}, {"threads": 4}, {"runner": "FnApiRunner"}]):
         read(out, tmp_path / str(number), to=to, file_size=10_000, **OPTIONS, **options)
-        trees.append({path.relative_to(tmp_path / str(number)): path.read_bytes() for path in sorted((tmp_path / str(number)).rglob("*")) if path.is_file()})
+        trees.append(
+            {
+                path.relative_to(tmp_path / str(number)): path.read_bytes()
+                for path in sorted((tmp_path / str(number)).rglob("*"))
+                if path.is_file()
+            }
+        )
     assert len(trees[0]) > 2
     assert trees[0] == trees[1] == trees[2]
 
@@ -90,7 +110,9 @@ def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": pa.Table.from_pylist(rows, to_arrow(SCHEMA))}, SCHEMA, shards=2)
     index = np.load(out / "data-test" / "index" / "train-00000.npy")
     with pytest.raises(
-        DataError, match=rf"train-00000.*: record 17, byte {index['offset'][17]}: feature 'depth': 5 bytes, which are no float32 \[4, 2\] of 32 bytes"
+        DataError,
+        match=rf"train-00000.*: record 17, byte {index['offset'][17]}: feature 'depth': 5 bytes, which are no "
+        r"float32 \[4, 2\] of 32 bytes",
     ):
         read(out, tmp_path / "to", **OPTIONS)
     assert not (tmp_path / "to").exists()
@@ -100,7 +122,9 @@ def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
         rejects = [json.loads(line) for path in result.rejects for line in path.read_text().splitlines()]
         assert [reject["place"].split(",")[0] for reject in rejects] == ["record 17", "record 11", "record 12"]
         assert rejects[0]["place"] == f"record 17, byte {index['offset'][17]}"
-    assert pq.read_table(tmp_path / "0" / "train-00000-of-00001.parquet")["id"].to_pylist() == [i for i in range(60) if i not in (17, 41, 42)]
+    assert pq.read_table(tmp_path / "0" / "train-00000-of-00001.parquet")["id"].to_pylist() == [
+        i for i in range(60) if i not in (17, 41, 42)
+    ]
 
 
 def test_limit_and_features_go_with_conversions(out: Path, tmp_path: Path) -> None:
@@ -142,11 +166,16 @@ def test_the_command_line(out: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"decode_raw": "depth"}, "--decode-raw depth: FEATURE=DTYPE"), ({"decode_raw": "depth=string[4]"}, "a dtype is one of bool"),
-        ({"decode_raw": "depth=float32[4,-1]"}, "if it is the first"), ({"decode_raw": "depth=float32[0]"}, "dimensions are 1 or more"),
-        ({"reshape": "boxes=4"}, r"--reshape boxes=4: FEATURE=\[SHAPE\]"), ({"reshape": "boxes=[-1,-1]"}, "one may be -1"),
-        ({"pad": "tokens=0:1"}, "--pad tokens=0:1: FEATURE=LENGTH:VALUE"), ({"pad_or_cut": "tokens=3"}, "--pad-or-cut tokens=3"),
-        ({"decode_raw": ["a=int8", "a=int8"]}, "feature 'a' is to be decoded twice"), ({"decode_tensor": ">a=>int8"}, "--decode-tensor"),
+        ({"decode_raw": "depth"}, "--decode-raw depth: FEATURE=DTYPE"),
+        ({"decode_raw": "depth=string[4]"}, "a dtype is one of bool"),
+        ({"decode_raw": "depth=float32[4,-1]"}, "if it is the first"),
+        ({"decode_raw": "depth=float32[0]"}, "dimensions are 1 or more"),
+        ({"reshape": "boxes=4"}, r"--reshape boxes=4: FEATURE=\[SHAPE\]"),
+        ({"reshape": "boxes=[-1,-1]"}, "one may be -1"),
+        ({"pad": "tokens=0:1"}, "--pad tokens=0:1: FEATURE=LENGTH:VALUE"),
+        ({"pad_or_cut": "tokens=3"}, "--pad-or-cut tokens=3"),
+        ({"decode_raw": ["a=int8", "a=int8"]}, "feature 'a' is to be decoded twice"),
+        ({"decode_tensor": ">a=>int8"}, "--decode-tensor"),
     ],
 )  # fmt: skip
 def test_specs_that_are_not_written_right(options: dict[str, Any], message: str) -> None:

@@ -1,4 +1,6 @@
-"""`read --to files`: what `build` took in comes out again; odd names lead nowhere; whatever is not a file is a line that says so."""
+"""`read --to files`: what `build` took in comes out again; odd names lead nowhere;
+whatever is not a file is a line that says so.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,25 @@ from made_data_set import write_data_set
 from PIL import Image
 
 from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
-from recordmill.pipelines.dry_run import describe, dry_run
+from recordmill.pipelines.dry_run import describe_estimate, dry_run
 from recordmill.pipelines.read import ReadResult, read
-from recordmill.records import file_names
-from recordmill.records.files_writer import FileLayout, FilesWriter
+from recordmill.records.writers import file_names
+from recordmill.records.writers.files import FileLayout, FilesWriter
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import pieces
 
 JPEG, PNG = b"\xff\xd8\xff\xe0 the rest of a JPEG", b"\x89PNG\r\n\x1a\n the rest of a PNG"
-SCHEMA = Schema((Feature("image", "bytes"), Feature("source", "string"), Feature("id", "int64", (), True), Feature("boxes", "float32", (None, 2))))
+SCHEMA = Schema(
+    (
+        Feature("image", "bytes"),
+        Feature("source", "string"),
+        Feature("id", "int64", (), True),
+        Feature("boxes", "float32", (None, 2)),
+    )
+)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +63,9 @@ def made(folder: Path, names: list[str | None], values: list[bytes | None] | Non
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
 
 
 def metadata(result: ReadResult, split: str = "train") -> list[dict[str, Any]]:
@@ -62,7 +73,9 @@ def metadata(result: ReadResult, split: str = "train") -> list[dict[str, Any]]:
 
 
 def check(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str | None]:
-    """Nothing is lost or double: a line per record in order, a file of its own for each record that has one, and no other file. Gives the names."""
+    """Nothing is lost or double: a line per record in order, a file of its own for each record that has one, and no
+    other file. Gives the names.
+    """
     folder = result.files[split][0]
     lines = metadata(result, split)
     assert [line["id"] for line in lines] == rows["id"].to_pylist()
@@ -70,7 +83,9 @@ def check(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str 
     assert [next(iter(line)) for line in lines] == ["file_name"] * len(lines)
     found = tree(folder)
     assert found.pop("metadata.jsonl")
-    assert found == {name: value for name, value in zip(names, rows["image"].to_pylist(), strict=True) if name is not None}
+    assert found == {
+        name: value for name, value in zip(names, rows["image"].to_pylist(), strict=True) if name is not None
+    }
     assert len(found) == len(rows) - rows["image"].null_count
     assert [path.name for path in folder.parent.iterdir() if path.name != "_read.json"] == [split]
     return names
@@ -84,7 +99,11 @@ def write_images(folder: Path, names: list[str]) -> None:
 
 
 def test_images_come_back_as_they_were(tmp_path: Path) -> None:
-    names = [f"{label}/{number:03d}.{ending}" for label in ("cat", "dog", "a b/ü") for number, ending in enumerate(["png", "jpg", "JPEG"] * 20)]
+    names = [
+        f"{label}/{number:03d}.{ending}"
+        for label in ("cat", "dog", "a b/ü")
+        for number, ending in enumerate(["png", "jpg", "JPEG"] * 20)
+    ]
     write_images(tmp_path / "raw", names)
     build(tmp_path / "raw", tmp_path / "ds", kind="images", num_shards=3)
     result = read(tmp_path / "ds", tmp_path / "back", to="files")
@@ -94,7 +113,9 @@ def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     lines = metadata(result)
     del back["metadata.jsonl"]
     assert back == tree(tmp_path / "raw")
-    assert {line["file_name"]: line["class_name"] for line in lines} == {name: name.rpartition("/")[0] for name in names}
+    assert {line["file_name"]: line["class_name"] for line in lines} == {
+        name: name.rpartition("/")[0] for name in names
+    }
     assert list(lines[0]) == ["file_name", "format", "height", "width", "channels", "label", "class_name", "source"]
     assert result.notes[-1] == "the files are 'image', named by 'source'"
 
@@ -103,16 +124,28 @@ def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     again = tree(tmp_path / "back2" / "train")
     del again["metadata.jsonl"]
     assert again == back
-    assert {line["file_name"]: line["label"] for line in metadata(second)} == {line["file_name"]: line["label"] for line in lines}
+    assert {line["file_name"]: line["label"] for line in metadata(second)} == {
+        line["file_name"]: line["label"] for line in lines
+    }
 
 
 def test_splits_in_folders_are_folders_again(tmp_path: Path) -> None:
-    raw = [f"{split}/{label}/{number}.png" for split in ("train", "val", "Test") for label in ("cat", "dog") for number in range(4)]
+    raw = [
+        f"{split}/{label}/{number}.png"
+        for split in ("train", "val", "Test")
+        for label in ("cat", "dog")
+        for number in range(4)
+    ]
     write_images(tmp_path / "raw", raw)
     build(tmp_path / "raw", tmp_path / "ds", kind="images")
     result = read(tmp_path / "ds", tmp_path / "back", to="files")
-    named = {name.replace("val/", "validation/").replace("Test/", "test/"): data for name, data in tree(tmp_path / "raw").items()}
-    found = {name: data for name, data in tree(tmp_path / "back").items() if not name.endswith((".jsonl", "_read.json"))}
+    named = {
+        name.replace("val/", "validation/").replace("Test/", "test/"): data
+        for name, data in tree(tmp_path / "raw").items()
+    }
+    found = {
+        name: data for name, data in tree(tmp_path / "back").items() if not name.endswith((".jsonl", "_read.json"))
+    }
     assert found == named
     again = build(tmp_path / "back", tmp_path / "again", kind="images")
     assert again.schema.features == result.schema.features
@@ -132,13 +165,18 @@ def test_clothing_comes_back_byte_for_byte(shared_data: Path, tmp_path: Path) ->
     result = read(tmp_path / "ds", tmp_path / "back", to="files")
     assert result.written == 713
     expected = {name: data for name, data in tree(raw).items() if "/" in name}
-    found = {name: data for name, data in tree(tmp_path / "back").items() if not name.endswith(("metadata.jsonl", "_read.json"))}
+    found = {
+        name: data
+        for name, data in tree(tmp_path / "back").items()
+        if not name.endswith(("metadata.jsonl", "_read.json"))
+    }
     assert found == expected
 
 
 ODD: list[str | None] = [
-    "a.jpg", "a.jpg", "a.jpg", None, "", "/etc/passwd", "../up.jpg", "a\0b", "x" * 300, "C:\\x.jpg", "d", "d/e.jpg", "f/g.jpg", "f", "A.jpg",
-    "metadata.jsonl", "metadata.jsonl/x.jpg", "./h.jpg", "h.jpg", "i//j.jpg", "a-1.jpg", "00000003.jpg", "no extension", "a\nb", "up/../../x", ".."
+    "a.jpg", "a.jpg", "a.jpg", None, "", "/etc/passwd", "../up.jpg", "a\0b", "x" * 300, "C:\\x.jpg", "d", "d/e.jpg",
+    "f/g.jpg", "f", "A.jpg", "metadata.jsonl", "metadata.jsonl/x.jpg", "./h.jpg", "h.jpg", "i//j.jpg", "a-1.jpg",
+    "00000003.jpg", "no extension", "a\nb", "up/../../x", ".."
 ]  # fmt: skip
 
 
@@ -149,16 +187,18 @@ def test_odd_names_lead_nowhere_and_lose_nothing(tmp_path: Path) -> None:
     by_source = list(zip(ODD, names, strict=True))
     assert by_source[:4] == [("a.jpg", "a.jpg"), ("a.jpg", "a-1.jpg"), ("a.jpg", "a-2.jpg"), (None, "00000003.jpg")]
     assert dict(by_source[4:]) == {
-        "": "00000004.jpg", "/etc/passwd": "00000005.jpg", "../up.jpg": "00000006.jpg", "a\0b": "00000007.jpg", "x" * 300: "00000008.jpg",
-        "C:\\x.jpg": "00000009.jpg", "d": "d", "d/e.jpg": "00000011.jpg", "f/g.jpg": "f/g.jpg", "f": "f-13", "A.jpg": "A.jpg",
-        "metadata.jsonl": "metadata-15.jsonl", "metadata.jsonl/x.jpg": "00000016.jpg", "./h.jpg": "h.jpg", "h.jpg": "h-18.jpg", "i//j.jpg": "i/j.jpg",
-        "a-1.jpg": "a-1-20.jpg", "00000003.jpg": "00000003-21.jpg", "no extension": "no extension", "a\nb": "00000023.jpg", "up/../../x": "00000024.jpg",
-        "..": "00000025.jpg",
+        "": "00000004.jpg", "/etc/passwd": "00000005.jpg", "../up.jpg": "00000006.jpg", "a\0b": "00000007.jpg",
+        "x" * 300: "00000008.jpg", "C:\\x.jpg": "00000009.jpg", "d": "d", "d/e.jpg": "00000011.jpg",
+        "f/g.jpg": "f/g.jpg", "f": "f-13", "A.jpg": "A.jpg", "metadata.jsonl": "metadata-15.jsonl",
+        "metadata.jsonl/x.jpg": "00000016.jpg", "./h.jpg": "h.jpg", "h.jpg": "h-18.jpg", "i//j.jpg": "i/j.jpg",
+        "a-1.jpg": "a-1-20.jpg", "00000003.jpg": "00000003-21.jpg", "no extension": "no extension",
+        "a\nb": "00000023.jpg", "up/../../x": "00000024.jpg", "..": "00000025.jpg",
     }  # fmt: skip
     assert [line["source"] for line in metadata(result)] == ODD
     assert result.notes[-3:] == (
         "train: 1 record without 'source': the record's number names the file",
-        "train: 11 records whose 'source' is no safe name of a file below a folder (absolute, '..', too long, ...): the record's number names it",
+        "train: 11 records whose 'source' is no safe name of a file below a folder (absolute, '..', too "
+        "long, ...): the record's number names it",
         "train: 7 records whose file name another file had already: the record's number was added to it",
     )
     assert {path.name for path in tmp_path.iterdir()} == {"to", "out"}
@@ -167,9 +207,11 @@ def test_odd_names_lead_nowhere_and_lose_nothing(tmp_path: Path) -> None:
 NAMES = st.lists(
     st.one_of(
         st.none(),
-        st.lists(st.sampled_from(["a", "b", "..", ".", "", "A", "0001", "00000001.jpg", "metadata.jsonl", "a-1", "x" * 255]), min_size=1, max_size=3).map(
-            "/".join
-        ),
+        st.lists(
+            st.sampled_from(["a", "b", "..", ".", "", "A", "0001", "00000001.jpg", "metadata.jsonl", "a-1", "x" * 255]),
+            min_size=1,
+            max_size=3,
+        ).map("/".join),
         st.text(max_size=8),
     ),
     max_size=25,
@@ -178,7 +220,9 @@ NAMES = st.lists(
 
 @settings(max_examples=150)
 @given(names=NAMES, cut=st.integers(1, 9), extend=st.booleans())
-def test_any_names_at_all(tmp_path_factory: pytest.TempPathFactory, names: list[str | None], cut: int, extend: bool) -> None:
+def test_any_names_at_all(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str | None], cut: int, extend: bool
+) -> None:
     """Whatever the names and the batches: as many files as records, all below the folder, and the same ones again."""
     folder = tmp_path_factory.mktemp("names")
     rows = table(names)
@@ -195,7 +239,9 @@ def test_any_names_at_all(tmp_path_factory: pytest.TempPathFactory, names: list[
     assert found[0] == found[1]
     assert {path.name for path in folder.iterdir()} == {"1", "2"}
     lines = [json.loads(line) for line in found[0].pop("metadata.jsonl").decode().split("\n")[:-1]]
-    assert {line["file_name"]: line["id"] - 100 for line in lines} == {name: int(data.removeprefix(JPEG)) for name, data in found[0].items()}
+    assert {line["file_name"]: line["id"] - 100 for line in lines} == {
+        name: int(data.removeprefix(JPEG)) for name, data in found[0].items()
+    }
     assert len(found[0]) == len(names)
     if not extend:
         assert [line["file_name"] for line in lines] == names_in_memory(names)
@@ -226,7 +272,9 @@ def test_many_of_one_name_take_few_tries(tmp_path: Path, monkeypatch: pytest.Mon
     """The number is in the name, so nothing is searched for a free one."""
     tries = []
     create = file_names.another_name
-    monkeypatch.setattr("recordmill.records.files_writer.another_name", lambda *args: tries.append(args) or create(*args))
+    monkeypatch.setattr(
+        "recordmill.records.writers.files.another_name", lambda *args: tries.append(args) or create(*args)
+    )
     names: list[str | None] = ["same.jpg"] * 500
     check(read(made(tmp_path, names), tmp_path / "to", to="files", name_feature="source"), table(names))
     assert len(tries) == 499
@@ -237,7 +285,12 @@ def test_the_same_files_whatever_the_threads_and_the_runner(tmp_path: Path) -> N
     values = [None if row % 50 == 7 else JPEG * (row % 9) + str(row).encode() for row in range(600)]
     out = made(tmp_path, names, values)
     trees, notes = [], set()
-    ways: list[dict[str, Any]] = [{"threads": 1}, {"threads": 8}, {"file_size": 5000, "threads": 3}, {"runner": "FnApiRunner", "threads": 2, "file_size": 5000}]
+    ways: list[dict[str, Any]] = [
+        {"threads": 1},
+        {"threads": 8},
+        {"file_size": 5000, "threads": 3},
+        {"runner": "FnApiRunner", "threads": 2, "file_size": 5000},
+    ]
     for number, options in enumerate(ways):
         result = read(out, tmp_path / str(number), to="files", name_feature="source", **options)
         check(result, table(names, values))
@@ -259,12 +312,22 @@ def test_records_without_the_feature_are_lines_without_a_file(tmp_path: Path) ->
 
 def test_numbers_name_what_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_names, "FOLDER_FILES", 4)
-    values: list[bytes | None] = [JPEG, PNG, b"GIF89a....", b"II*\0....", b"RIFF\0\0\0\0WEBPVP8 ", b"anything else", b"", JPEG, PNG]
+    values: list[bytes | None] = [
+        JPEG,
+        PNG,
+        b"GIF89a....",
+        b"II*\0....",
+        b"RIFF\0\0\0\0WEBPVP8 ",
+        b"anything else",
+        b"",
+        JPEG,
+        PNG,
+    ]
     names: list[str | None] = [f"{row}.jpg" for row in range(9)]
     result = read(made(tmp_path, names, values), tmp_path / "to", to="files", name_feature="")
     assert check(result, table(names, values)) == [
-        "00000000.jpg", "00000001.png", "00000002.gif", "00000003.tif", "0001/00000004.webp", "0001/00000005.bin", "0001/00000006.bin",
-        "0001/00000007.jpg", "0002/00000008.png",
+        "00000000.jpg", "00000001.png", "00000002.gif", "00000003.tif", "0001/00000004.webp", "0001/00000005.bin",
+        "0001/00000006.bin", "0001/00000007.jpg", "0002/00000008.png",
     ]  # fmt: skip
     assert read(made(tmp_path / "b", names, values), tmp_path / "to2", to="files", name_feature="id").written == 9
     assert sorted(tree(tmp_path / "to2" / "train"))[:3] == ["100.jpg", "101.png", "102.gif"]
@@ -334,8 +397,12 @@ def test_a_file_that_would_be_converted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="as it is stored; image is uint8"):
         read(tmp_path / "ds", tmp_path / "to", to="files", decode_images=True, resize="4x4")
     schema = Schema((Feature("text", "string"),))
-    texts = write_data_set(tmp_path / "texts", {"train": pa.table([pa.array(["a"], pa.large_string())], schema=to_arrow(schema))}, schema)
-    with pytest.raises(UsageError, match=r"no feature holds one bytes value.*--file-feature takes a text as well: text"):
+    texts = write_data_set(
+        tmp_path / "texts", {"train": pa.table([pa.array(["a"], pa.large_string())], schema=to_arrow(schema))}, schema
+    )
+    with pytest.raises(
+        UsageError, match=r"no feature holds one bytes value.*--file-feature takes a text as well: text"
+    ):
         read(texts, tmp_path / "to", to="files")
 
 
@@ -359,7 +426,10 @@ def test_files_of_others(shared_data: Path, tmp_path: Path, path: str) -> None:
     result = read(shared_data / "tfrecord" / path, tmp_path / "a", to="files")
     assert "named by the record's number; --name-feature image/filename" in result.notes[-1]
     names = [line["image/filename"] for line in metadata(result)]
-    assert sorted(tree(tmp_path / "a" / "train")) == [*(f"{row:08d}.jpg" for row in range(len(names))), "metadata.jsonl"]
+    assert sorted(tree(tmp_path / "a" / "train")) == [
+        *(f"{row:08d}.jpg" for row in range(len(names))),
+        "metadata.jsonl",
+    ]
     named = read(shared_data / "tfrecord" / path, tmp_path / "b", to="files", name_feature="image/filename")
     assert [line["file_name"] for line in metadata(named)] == names
     for line in metadata(named):
@@ -375,7 +445,9 @@ def test_images_of_the_object_detection_api(shared_data: Path, tmp_path: Path) -
     expected = {}
     for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
         features = tf.train.Example.FromString(record).features.feature
-        expected[features["image/filename"].bytes_list.value[0].decode()] = features["image/encoded"].bytes_list.value[0]
+        expected[features["image/filename"].bytes_list.value[0].decode()] = features["image/encoded"].bytes_list.value[
+            0
+        ]
     found = tree(result.paths[0])
     del found["metadata.jsonl"]
     assert len(expected) == 10
@@ -388,7 +460,12 @@ def test_overwriting_replaces_the_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--overwrite"):
         read(out, tmp_path / "to", to="files")
     read(out, tmp_path / "to", to="files", name_feature="", overwrite=True)
-    assert sorted(tree(tmp_path / "to")) == ["_read.json", "train/00000000.jpg", "train/00000001.jpg", "train/metadata.jsonl"]
+    assert sorted(tree(tmp_path / "to")) == [
+        "_read.json",
+        "train/00000000.jpg",
+        "train/00000001.jpg",
+        "train/metadata.jsonl",
+    ]
 
 
 def test_a_kill_or_a_full_disk_shows_nothing(tmp_path: Path) -> None:
@@ -415,7 +492,18 @@ module.read({str(out)!r}, {str(to)!r}, to="files")
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 
-    words = [sys.executable, "-m", "recordmill", "read", str(out), "--out", str(tmp_path / "full"), "--to", "files", "--quiet"]
+    words = [
+        sys.executable,
+        "-m",
+        "recordmill",
+        "read",
+        str(out),
+        "--out",
+        str(tmp_path / "full"),
+        "--to",
+        "files",
+        "--quiet",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=limit)
     assert done.returncode == 1
     assert "File too large" in done.stderr
@@ -426,7 +514,10 @@ module.read({str(out)!r}, {str(to)!r}, to="files")
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = made(tmp_path, ["a.jpg", "../b.jpg"])
-    assert main(["read", str(out), "--to", "files", "--file-feature", "image", "--name-feature", "source", "--dry-run"]) == 0
+    assert (
+        main(["read", str(out), "--to", "files", "--file-feature", "image", "--name-feature", "source", "--dry-run"])
+        == 0
+    )
     said = capsys.readouterr().out
     assert "2 records (train 2) would be written to 1 folder of files" in said
     assert "note: the files are 'image', named by 'source'" in said
@@ -440,7 +531,7 @@ def test_an_estimate_counts_whole_blocks(tmp_path: Path) -> None:
     found = dry_run(made(tmp_path, ["a.jpg", None, "c.jpg"], [JPEG, None, JPEG * 400]), to="files")
     sizes = {column.feature.name: column.bytes for column in found.columns}
     assert sizes["image"] == 4096 + -(-len(JPEG) * 400 // 4096) * 4096
-    assert "3 records" in describe(found)
+    assert "3 records" in describe_estimate(found)
 
 
 def test_what_is_replaced_is_removed_when_the_new_result_stands(tmp_path: Path) -> None:

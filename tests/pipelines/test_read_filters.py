@@ -1,4 +1,6 @@
-"""`--where` and `--sample` against plain Python on all rows: the same rows from threads and from Beam, and an account that adds up."""
+"""`--where` and `--sample` against plain Python on all rows:
+the same rows from threads and from Beam, and an account that adds up.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 import recordmill
 from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.dry_run import dry_run
 from recordmill.pipelines.read import ReadResult, read
-from recordmill.records.frames import frame
-from recordmill.records.npy_writer import open_columns
-from recordmill.records.where import Where
+from recordmill.records.columns.where import Where
+from recordmill.records.tfrecord.frames import frame
+from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import pieces
 
@@ -55,7 +57,11 @@ def ids(result: ReadResult) -> list[int]:
             (pc.list_value_length(pc.field("tokens")) > 1) | (pc.field("id") < 5),
             lambda row: len(row["tokens"] or ()) > 1 or row["id"] < 5,
         ),
-        ("flag AND name LIKE '%7%' -- a comment", pc.field("flag") & pc.match_substring(pc.field("name"), "7"), lambda row: row["flag"] and "7" in row["name"]),
+        (
+            "flag AND name LIKE '%7%' -- a comment",
+            pc.field("flag") & pc.match_substring(pc.field("name"), "7"),
+            lambda row: row["flag"] and "7" in row["name"],
+        ),
         ("false", pc.scalar(False), lambda row: False),
     ],
 )
@@ -64,7 +70,12 @@ def test_predicates(out: Path, tmp_path: Path, sql: str, expression: pc.Expressi
     for number, where in enumerate([sql, expression]):
         result = read(out, tmp_path / str(number), where=where, threads=3)
         assert ids(result) == expected
-        assert (result.read, result.written, result.filtered, result.rejected) == (300, len(expected), 300 - len(expected), 0)
+        assert (result.read, result.written, result.filtered, result.rejected) == (
+            300,
+            len(expected),
+            300 - len(expected),
+            0,
+        )
     assert json.loads((tmp_path / "1" / "_read.json").read_text())["filtered"] == 300 - len(expected)
 
 
@@ -73,8 +84,23 @@ def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to
     trees = []
     for number, options in enumerate([{"threads": 1}, {"threads": 4}, {"runner": "FnApiRunner"}]):
         where = pc.field("label") == 1 if to == "npy" else "label = 1"
-        result = read(out, tmp_path / str(number), to=to, where=where, sample=0.5, features="id,matrix", file_size=20_000, **options)
-        trees.append({path.relative_to(tmp_path / str(number)): path.read_bytes() for path in sorted((tmp_path / str(number)).rglob("*")) if path.is_file()})
+        result = read(
+            out,
+            tmp_path / str(number),
+            to=to,
+            where=where,
+            sample=0.5,
+            features="id,matrix",
+            file_size=20_000,
+            **options,
+        )
+        trees.append(
+            {
+                path.relative_to(tmp_path / str(number)): path.read_bytes()
+                for path in sorted((tmp_path / str(number)).rglob("*"))
+                if path.is_file()
+            }
+        )
         assert result.read == 300 == result.written + result.filtered
         assert 20 < result.written < 80
     assert trees[0] == trees[1] == trees[2]
@@ -98,9 +124,12 @@ def test_a_limit_counts_what_is_left(out: Path, tmp_path: Path) -> None:
 
 
 def test_samples(out: Path, tmp_path: Path) -> None:
-    """Nested: a smaller share of the same seed is part of a larger one; another seed is another sample; shares 0 and 1 are none and all."""
+    """Nested: a smaller share of the same seed is part of a larger one; another seed is another sample; shares 0 and 1
+    are none and all.
+    """
     small, large, other, none, every = (
-        set(ids(read(out, tmp_path / f"{share}-{seed}", sample=share, seed=seed))) for share, seed in [(0.2, 1), (0.6, 1), (0.6, 2), (0, 1), (1, 1)]
+        set(ids(read(out, tmp_path / f"{share}-{seed}", sample=share, seed=seed)))
+        for share, seed in [(0.2, 1), (0.6, 1), (0.6, 2), (0, 1), (1, 1)]
     )
     assert 30 < len(small) < 90 < 140 < len(large) < 220
     assert small < large
@@ -113,11 +142,20 @@ def test_a_sample_is_the_same_however_the_files_are_named(out: Path, tmp_path: P
     moved = tmp_path / "elsewhere" / "moved"
     shutil.copytree(out, moved)
     files = sorted(str(path) for path in (moved / FOLDER).glob("train-*"))
-    ways = [out, moved, moved / FOLDER, str(moved / FOLDER / "train-*"), files, [str(moved / FOLDER / f"train-0000{i}*") for i in range(3)]]
+    ways = [
+        out,
+        moved,
+        moved / FOLDER,
+        str(moved / FOLDER / "train-*"),
+        files,
+        [str(moved / FOLDER / f"train-0000{i}*") for i in range(3)],
+    ]
     found = [ids(read(way, tmp_path / str(number), sample=0.3, seed=5)) for number, way in enumerate(ways)]
     assert found == found[:1] * len(ways)
     assert 50 < len(found[0]) < 130
-    assert [i % 100 for i in found[0] if i < 100] != [i % 100 for i in found[0] if 100 <= i < 200], "the files have samples of their own"
+    assert [i % 100 for i in found[0] if i < 100] != [i % 100 for i in found[0] if 100 <= i < 200], (
+        "the files have samples of their own"
+    )
     (moved / FOLDER).rename(moved / "data-other")
     again = tmp_path / "again"
     shutil.copytree(moved / "data-other", again / "deep" / "shards")
@@ -149,9 +187,11 @@ def test_damage_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"where": "nope = 1"}, "--where nope = 1: .*nope"), ({"where": "id ="}, "--where id =: "), ({"where": "1 = 1; SELECT 1"}, "--where 1 = 1"),
-        ({"where": "id IN (SELECT id FROM read_csv('/etc/hosts'))"}, "--where"), ({"where": pc.field("nope") == 1}, "nope"),
-        ({"sample": 1.5}, "--sample 1.5"), ({"sample": -0.1}, "--sample -0.1"), ({"sample": 0.5, "seed": 2**63}, "--seed"),
+        ({"where": "nope = 1"}, "--where nope = 1: .*nope"), ({"where": "id ="}, "--where id =: "),
+        ({"where": "1 = 1; SELECT 1"}, "--where 1 = 1"),
+        ({"where": "id IN (SELECT id FROM read_csv('/etc/hosts'))"}, "--where"),
+        ({"where": pc.field("nope") == 1}, "nope"), ({"sample": 1.5}, "--sample 1.5"),
+        ({"sample": -0.1}, "--sample -0.1"), ({"sample": 0.5, "seed": 2**63}, "--seed"),
     ],
 )  # fmt: skip
 def test_wrong_filters_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -163,11 +203,12 @@ def test_wrong_filters_are_named(out: Path, tmp_path: Path, options: dict[str, A
 @pytest.mark.parametrize(
     ("sql", "what"),
     [
-        ("random() < 0.5", r"random\(\) gives another value each time.*--sample P"), ('"when" > now()', r"now\(\) gives"),
-        ('"when" < ago(INTERVAL 1 DAY)', r"ago\(\) gives"),
-        ('"when" > CURRENT_TIMESTAMP', "current_timestamp is not decided by the record"), ("name = user", "user is not decided"),
-        ("len(tokens) > 1 AND UUID() > ''", "uuid"),
-        ("id IN (SELECT max(id) FROM records)", "a query of its own"), ("EXISTS (FROM records WHERE label = 2)", "a query of its own"),
+        ("random() < 0.5", r"random\(\) gives another value each time.*--sample P"),
+        ('"when" > now()', r"now\(\) gives"), ('"when" < ago(INTERVAL 1 DAY)', r"ago\(\) gives"),
+        ('"when" > CURRENT_TIMESTAMP', "current_timestamp is not decided by the record"),
+        ("name = user", "user is not decided"), ("len(tokens) > 1 AND UUID() > ''", "uuid"),
+        ("id IN (SELECT max(id) FROM records)", "a query of its own"),
+        ("EXISTS (FROM records WHERE label = 2)", "a query of its own"),
         ('"recordmill row" = 0', "recordmill row is not decided"),
         ("1 < 2)::BOOLEAN) UNION ALL SELECT 1 WHERE ((1 < 2", "not one condition|syntax|recordmill row"),
     ],
@@ -181,11 +222,14 @@ def test_what_is_not_decided_by_the_record_is_refused(out: Path, tmp_path: Path,
 
 def test_features_that_have_the_names_of_functions() -> None:
     """A feature called `user` is meant, not DuckDB's user, also where no other part of the read needs it."""
-    schema = Schema((Feature("id", "int64"), Feature("user", "string"), Feature("now", "int64"), Feature("list", "int64", (None,))))
+    schema = Schema(
+        (Feature("id", "int64"), Feature("user", "string"), Feature("now", "int64"), Feature("list", "int64", (None,)))
+    )
     for sql, names in [
-        ("user = 'ada'", ("user",)), ("now > 3 AND records.id = 1", ("id", "now")), ("len([x FOR x IN list IF x > 2]) > 1", ("list",)),
-        ("COLUMNS('id|now') > 1", schema.names), ("list_sum(LIST) > if(id > 3, 1, 2) -- a comment", ("id", "list")),
-        ("hash(id) % 2 = 0 OR true", ("id",)), ("1 = 1", ()),
+        ("user = 'ada'", ("user",)), ("now > 3 AND records.id = 1", ("id", "now")),
+        ("len([x FOR x IN list IF x > 2]) > 1", ("list",)), ("COLUMNS('id|now') > 1", schema.names),
+        ("list_sum(LIST) > if(id > 3, 1, 2) -- a comment", ("id", "list")), ("hash(id) % 2 = 0 OR true", ("id",)),
+        ("1 = 1", ()),
     ]:  # fmt: skip
         assert Where(sql).columns(schema) == tuple(names)
 
@@ -202,7 +246,10 @@ def test_names_that_sql_does_not_tell_apart_and_half_floats() -> None:
     assert Where(pc.field("A") == 1).columns(schema) == ("A",)
     chosen = schema.select(["a", "h"])
     arrow = to_arrow(chosen)
-    batch = pa.RecordBatch.from_arrays([pa.array([1, None]), pa.FixedSizeListArray.from_arrays(pa.array([1.5, 2, 3, 4], pa.float16()), 2)], schema=arrow)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([1, None]), pa.FixedSizeListArray.from_arrays(pa.array([1.5, 2, 3, 4], pa.float16()), 2)],
+        schema=arrow,
+    )
     assert Where("h[1] > 2 AND a IS NULL").keep(batch).tolist() == [False, True]
     assert Where("h[1] > 2 AND a IS NULL").columns(chosen) == ("a", "h")
 
@@ -225,7 +272,10 @@ sys.exit(main(["read", {str(out)!r}, "--out", {str(tmp_path / "b")!r}, "--where"
 
 
 def test_the_command_line_and_the_dry_run(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["read", str(out), "--out", str(tmp_path / "to"), "--where", "id < 100", "--sample", "0.5", "--seed", "3"]) == 0
+    assert (
+        main(["read", str(out), "--out", str(tmp_path / "to"), "--where", "id < 100", "--sample", "0.5", "--seed", "3"])
+        == 0
+    )
     assert "records filtered out" in capsys.readouterr().out
     found = dry_run(out, where="label = 1")
     assert found.rows == pytest.approx(100, abs=15)

@@ -1,4 +1,6 @@
-"""Encoded images to arrays in a whole read, against Pillow one by one: sizes, modes, missing ones, and what can't be decoded."""
+"""Encoded images to arrays in a whole read, against Pillow one by one:
+sizes, modes, missing ones, and what can't be decoded.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,16 @@ from made_data_set import write_data_set
 from PIL import Image
 
 from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
+from recordmill.exporting import image_parts
 from recordmill.pipelines.dry_run import dry_run
 from recordmill.pipelines.read import read
-from recordmill.records import decode_images
-from recordmill.records.decode_images import DecodeImages
-from recordmill.records.npy_writer import open_columns
+from recordmill.records.columns import decode_images
+from recordmill.records.columns.decode_images import DecodeImages
+from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import image_parts, pieces
+from recordmill.shards import pieces
 
 SCHEMA = Schema((Feature("image", "bytes"), Feature("label", "int64", (), True), Feature("other", "bytes", (), True)))
 
@@ -43,7 +46,11 @@ def encoded(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RG
 
 def write(tmp_path: Path, images: list[bytes | None]) -> Path:
     arrow = to_arrow(SCHEMA)
-    columns = [pa.array(images, arrow.field(0).type), pa.array(range(len(images)), pa.int64()), pa.array([b"\0no image"] * len(images), pa.large_binary())]
+    columns = [
+        pa.array(images, arrow.field(0).type),
+        pa.array(range(len(images)), pa.int64()),
+        pa.array([b"\0no image"] * len(images), pa.large_binary()),
+    ]
     return write_data_set(tmp_path / "out", {"train": pa.table(columns, schema=arrow)}, SCHEMA, shards=2)
 
 
@@ -55,7 +62,9 @@ def plain(image: bytes, mode: str = "RGB", size: tuple[int, int] | None = None) 
 
 def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
     """Tutorial: images and labels to [n, height, width, 3] and [n]."""
-    images = [encoded((9, 7), seed, name) for seed, name in enumerate(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"] * 5)]
+    images = [
+        encoded((9, 7), seed, name) for seed, name in enumerate(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"] * 5)
+    ]
     out = write(tmp_path, [*images, None])
     assert dry_run(out, to="npy", decode_images=True).columns[0].shape == (31, 7, 9, 3)
     result = read(out, tmp_path / "to", to="npy", decode_images=True)
@@ -70,11 +79,15 @@ def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
 def test_resizing_and_channels(tmp_path: Path, channels: int, mode: str) -> None:
-    images = [encoded((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5]) for seed in range(15)]
+    images = [
+        encoded((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5]) for seed in range(15)
+    ]
     out = write(tmp_path, list(images))
     trees = []
     for number, options in enumerate([{"threads": 1}, {"threads": 4}, {"runner": "FnApiRunner"}]):
-        result = read(out, tmp_path / str(number), to="npy", decode_images="image", resize="8x6", channels=channels, **options)
+        result = read(
+            out, tmp_path / str(number), to="npy", decode_images="image", resize="8x6", channels=channels, **options
+        )
         trees.append({path.name: path.read_bytes() for path in sorted(result.paths[0].iterdir())})
     assert trees[0] == trees[1] == trees[2]
     pixels = np.load(result.paths[0] / "image.npy")
@@ -119,7 +132,9 @@ def test_16_bits_keep_their_upper_half() -> None:
     values = np.arange(0, 60_000, 1000, np.uint16).reshape(6, 10)
     into = io.BytesIO()
     Image.fromarray(values).save(into, "PNG")
-    column, faults = DecodeImages("x", 6, 10, 1).convert(pa.array([into.getvalue()], pa.large_binary()), Feature("x", "bytes"))
+    column, faults = DecodeImages("x", 6, 10, 1).convert(
+        pa.array([into.getvalue()], pa.large_binary()), Feature("x", "bytes")
+    )
     assert not faults
     assert np.array_equal(column[0].as_py(), (values >> 8).ravel())
 
@@ -127,7 +142,9 @@ def test_16_bits_keep_their_upper_half() -> None:
 def test_floating_point_and_another_size_are_named() -> None:
     into = io.BytesIO()
     Image.fromarray(np.zeros((6, 10), np.float32)).save(into, "TIFF")
-    column, faults = DecodeImages("x", 6, 10, 1).convert(pa.array([into.getvalue(), encoded((3, 4), 1)], pa.large_binary()), Feature("x", "bytes"))
+    column, faults = DecodeImages("x", 6, 10, 1).convert(
+        pa.array([into.getvalue(), encoded((3, 4), 1)], pa.large_binary()), Feature("x", "bytes")
+    )
     assert [row for row, _ in faults] == [0, 1]
     assert faults[1][1] == "an image of 4 x 3 pixels where 6 x 10 is expected"
     assert len(column) == 0
@@ -146,12 +163,28 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
     Image.new("RGB", (4000, 4000)).save(into, "PNG")
     out = write(tmp_path, [encoded((9, 7), 1), encoded((8, 7), 2), into.getvalue()])
     for number, options in enumerate([{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]):
-        with pytest.raises(DataError, match=r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* --memory 230MiB leaves") as error:
-            read(out, tmp_path / str(number), decode_images="image", features="image", memory="230MiB", max_rejects="50%", **options)
+        with pytest.raises(
+            DataError,
+            match=r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* --memory 230MiB leaves",
+        ) as error:
+            read(
+                out,
+                tmp_path / str(number),
+                decode_images="image",
+                features="image",
+                memory="230MiB",
+                max_rejects="50%",
+                **options,
+            )
         assert not (tmp_path / str(number)).exists() or not list((tmp_path / str(number)).glob("*"))
         assert ("--to arrow" in str(error.value)) == (options["to"] == "parquet")
         enough = str(error.value).split("; --memory ")[1].split()[0]
-        assert read(out, tmp_path / f"{number} enough", decode_images="image", features="image", memory=enough, **options).written == 3
+        assert (
+            read(
+                out, tmp_path / f"{number} enough", decode_images="image", features="image", memory=enough, **options
+            ).written
+            == 3
+        )
 
 
 def test_files_depend_neither_on_memory_nor_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,10 +194,23 @@ def test_files_depend_neither_on_memory_nor_on_threads(tmp_path: Path, monkeypat
     images[7], images[20], images[41] = b"no image", None, encoded((9, 9), 5)[:-20]
     out = write(tmp_path, images)
     trees = []
-    ways: list[dict[str, Any]] = [{"threads": 1}, {"threads": 4}, {"threads": 4, "memory": "240MiB"}, {"runner": "FnApiRunner"}]
+    ways: list[dict[str, Any]] = [
+        {"threads": 1},
+        {"threads": 4},
+        {"threads": 4, "memory": "240MiB"},
+        {"runner": "FnApiRunner"},
+    ]
     for to in ("parquet", "arrow", "npy"):
         for number, options in enumerate(ways):
-            result = read(out, tmp_path / f"{to}{number}", to=to, decode_images="image", max_rejects=9, resize="4x4" if to == "npy" else None, **options)
+            result = read(
+                out,
+                tmp_path / f"{to}{number}",
+                to=to,
+                decode_images="image",
+                max_rejects=9,
+                resize="4x4" if to == "npy" else None,
+                **options,
+            )
             assert (result.written, result.rejected) == (58, 2)
             files = sorted(path for path in (tmp_path / f"{to}{number}").rglob("*") if path.is_file())
             trees.append([(path.relative_to(tmp_path / f"{to}{number}"), path.read_bytes()) for path in files])
@@ -180,14 +226,33 @@ def test_large_images_are_taken_over_in_bands(monkeypatch: pytest.MonkeyPatch) -
     for channels, mode in ((1, "L"), (3, "RGB"), (4, "RGBA")):
         for size in ((7, 23), (60, 3), (1, 50)):
             image = encoded(size, 3)
-            column, faults = DecodeImages("x", None, None, channels).convert(pa.array([image], pa.large_binary()), Feature("x", "bytes"))
+            column, faults = DecodeImages("x", None, None, channels).convert(
+                pa.array([image], pa.large_binary()), Feature("x", "bytes")
+            )
             assert not faults
             assert column.to_pylist()[0] == plain(image, mode).tolist()
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = write(tmp_path, [encoded((9, 7), seed) for seed in range(4)])
-    assert main(["read", str(out), "--out", str(tmp_path / "to"), "--to", "npy", "--decode-images", "--resize", "2x4", "--channels", "1"]) == 0
+    assert (
+        main(
+            [
+                "read",
+                str(out),
+                "--out",
+                str(tmp_path / "to"),
+                "--to",
+                "npy",
+                "--decode-images",
+                "--resize",
+                "2x4",
+                "--channels",
+                "1",
+            ]
+        )
+        == 0
+    )
     assert np.load(tmp_path / "to" / "train" / "image.npy").shape == (4, 2, 4, 1)
     for arguments, message in [
         (["--resize", "2x2"], "--resize needs --decode-images"),

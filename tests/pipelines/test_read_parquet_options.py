@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from made_data_set import mixed_rows, write_data_set
 
+from recordmill.base.errors import UsageError
 from recordmill.pipelines.dry_run import dry_run
 from recordmill.pipelines.read import read
-from recordmill.schemas.errors import UsageError
 
 ROWS = mixed_rows(400)
 
@@ -28,7 +28,9 @@ def test_row_groups_and_codecs(out: Path, tmp_path: Path, compression: str) -> N
     (path,) = read(out, tmp_path / "to", row_group_rows=150, compression=compression).paths
     about = pq.read_metadata(path)
     assert [about.row_group(i).num_rows for i in range(about.num_row_groups)] == [150, 150, 100]
-    assert about.row_group(0).column(0).compression == {"none": "UNCOMPRESSED"}.get(compression, compression.split(":")[0].upper())
+    assert about.row_group(0).column(0).compression == {"none": "UNCOMPRESSED"}.get(
+        compression, compression.split(":")[0].upper()
+    )
     assert about.row_group(1).column(0).statistics.min == 150
     assert pq.read_table(path).to_pylist() == ROWS.to_pylist()
 
@@ -41,9 +43,9 @@ def test_a_group_s_size(out: Path, tmp_path: Path) -> None:
 
 def test_duckdb_and_pandas_open_it(out: Path, tmp_path: Path) -> None:
     (path,) = read(out, tmp_path / "to", row_group_rows=100).paths
-    assert duckdb.sql(f"SELECT label, count(*), sum(matrix[2]) FROM '{path}' WHERE id < 300 GROUP BY label ORDER BY label").fetchall() == [
-        (label, 100, sum(i + 0.125 for i in range(label, 300, 3))) for label in range(3)
-    ]
+    assert duckdb.sql(
+        f"SELECT label, count(*), sum(matrix[2]) FROM '{path}' WHERE id < 300 GROUP BY label ORDER BY label"
+    ).fetchall() == [(label, 100, sum(i + 0.125 for i in range(label, 300, 3))) for label in range(3)]
     frame = pd.read_parquet(path)
     assert frame["name"].tolist() == ROWS["name"].to_pylist()
     assert [None if row is None else row.tolist() for row in frame["tokens"]] == ROWS["tokens"].to_pylist()

@@ -1,4 +1,6 @@
-"""A read that was killed goes on from what it had finished, and ends with the files of an undisturbed read; what changed meanwhile is read anew."""
+"""A read that was killed goes on from what it had finished, and ends with the files of an undisturbed read; what
+changed meanwhile is read anew.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ import pytest
 from killed_read import CHILD, UNITS, check_goes_on, killed, make_inputs, run_of, tree, undisturbed
 from made_data_set import FOLDER, mixed_rows, write_data_set
 
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.progress import Progress
+from recordmill.exporting.notes import fingerprint_of, noted_in
 from recordmill.pipelines.read import read
-from recordmill.schemas.errors import RecordmillError, UsageError
-from recordmill.schemas.progress import Progress
 from recordmill.shards import pieces
-from recordmill.shards.read_notes import fingerprint_of, noted_in
 from recordmill.shards.run_folder import RunFolder
 
 
@@ -36,16 +38,22 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 _CASES: list[tuple[str, dict[str, Any]]] = [
-    ("gzip", {"to": "arrow"}), ("foreign", {"to": "jsonl"}), ("streams", {"to": "parquet"}), ("plain", {"to": "csv", "features": "id,name,maybe"}),
-    ("foreign", {"to": "parquet", "where": "id % 3 = 1"}), ("damaged", {"to": "parquet", "max_rejects": 20}), ("plain", {"to": "npy", "pad": "tokens=4:0"}),
-    ("gzip", {"to": "npy", "threads": 1}), ("foreign", {"to": "npz"}), ("streams", {"to": "npy"}), ("plain", {"to": "npy", "limit": 450}),
-    ("foreign", {"to": "npy", "where": "id % 3 = 1", "limit": 130}), ("streams", {"to": "npy", "limit": 520}),
-    ("foreign", {"to": "npy", "sample": 0.4, "seed": 3}), ("damaged", {"to": "npy", "max_rejects": "50%", "limit": 550}),
+    ("gzip", {"to": "arrow"}), ("foreign", {"to": "jsonl"}), ("streams", {"to": "parquet"}),
+    ("plain", {"to": "csv", "features": "id,name,maybe"}), ("foreign", {"to": "parquet", "where": "id % 3 = 1"}),
+    ("damaged", {"to": "parquet", "max_rejects": 20}), ("plain", {"to": "npy", "pad": "tokens=4:0"}),
+    ("gzip", {"to": "npy", "threads": 1}), ("foreign", {"to": "npz"}), ("streams", {"to": "npy"}),
+    ("plain", {"to": "npy", "limit": 450}), ("foreign", {"to": "npy", "where": "id % 3 = 1", "limit": 130}),
+    ("streams", {"to": "npy", "limit": 520}), ("foreign", {"to": "npy", "sample": 0.4, "seed": 3}),
+    ("damaged", {"to": "npy", "max_rejects": "50%", "limit": 550}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "options"), _CASES, ids=[f"{name}-{'-'.join(map(str, options.values()))}" for name, options in _CASES])
-def test_a_killed_read_goes_on_and_ends_with_the_same_files(inputs: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"), _CASES, ids=[f"{name}-{'-'.join(map(str, options.values()))}" for name, options in _CASES]
+)
+def test_a_killed_read_goes_on_and_ends_with_the_same_files(
+    inputs: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
     out = tmp_path / "out"
     assert killed("note:4", inputs[name], out, **options).returncode == -signal.SIGKILL
     assert [path.name for path in out.iterdir()] == [run_of(out).name]
@@ -59,7 +67,9 @@ def test_finished_files_stay_where_they_are(inputs: dict[str, Any], tmp_path: Pa
     out = tmp_path / "out"
     killed("note:5", inputs["plain"], out, to=to)
     data = run_of(out) / "data"
-    before = {path.stat().st_ino for path in (data.glob("*.parquet") if to == "parquet" else data.glob(".*.growing/*.npy"))}
+    before = {
+        path.stat().st_ino for path in (data.glob("*.parquet") if to == "parquet" else data.glob(".*.growing/*.npy"))
+    }
     assert before
     check_goes_on(inputs["plain"], out, to=to)
     assert before <= {path.stat().st_ino for path in out.rglob("*") if path.is_file()}
@@ -77,8 +87,12 @@ def test_killed_again_and_again(inputs: dict[str, Any], tmp_path: Path, to: str)
     check_goes_on(inputs["plain"], out, to=to)
 
 
-@pytest.mark.parametrize(("to", "renamed"), [("parquet", 1), ("parquet", 14), ("parquet", 0), ("npy", 1), ("npy", 3), ("npz", 1)])
-def test_a_commit_that_was_killed_is_undone_and_done_again(inputs: dict[str, Any], tmp_path: Path, to: str, renamed: int) -> None:
+@pytest.mark.parametrize(
+    ("to", "renamed"), [("parquet", 1), ("parquet", 14), ("parquet", 0), ("npy", 1), ("npy", 3), ("npz", 1)]
+)
+def test_a_commit_that_was_killed_is_undone_and_done_again(
+    inputs: dict[str, Any], tmp_path: Path, to: str, renamed: int
+) -> None:
     out = tmp_path / "out"
     options = {"to": to, "max_rejects": 20}
     assert killed(f"commit:{renamed}", inputs["damaged"], out, **options).returncode == -signal.SIGKILL
@@ -118,7 +132,9 @@ def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Pa
     victim = sorted(source.glob("train-*"))[1]
     data = victim.read_bytes()
     rows = mixed_rows(100, 100)
-    other = write_data_set(tmp_path / "other", {"train": rows.set_column(1, rows.schema[1], _one_changed(rows["matrix"]))}, shards=1)
+    other = write_data_set(
+        tmp_path / "other", {"train": rows.set_column(1, rows.schema[1], _one_changed(rows["matrix"]))}, shards=1
+    )
     plain = next((other / FOLDER).glob("*.tfrecord")).read_bytes()
     new = plain if name == "foreign" else _packed_to(plain, len(data))
     if name == "streams":
@@ -127,7 +143,10 @@ def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Pa
     assert len(new) == len(data)
     assert new != data
     about = victim.stat()
-    assert killed("note:9" if name == "foreign" else "note:4", str(source), out, to=to, threads=1).returncode == -signal.SIGKILL
+    assert (
+        killed("note:9" if name == "foreign" else "note:4", str(source), out, to=to, threads=1).returncode
+        == -signal.SIGKILL
+    )
     noted_before = len(noted_in(run_of(out)))
     victim.write_bytes(new)
     os.utime(victim, ns=(about.st_atime_ns, about.st_mtime_ns))
@@ -148,7 +167,9 @@ def _one_changed(column: Any) -> Any:
 
 
 def _packed_to(data: bytes, size: int) -> bytes:
-    """A gzip stream of at least that size: a comment in its header takes the room, and 5000 bytes more make any two such streams meet."""
+    """A gzip stream of at least that size: a comment in its header takes the room,
+    and 5000 bytes more make any two such streams meet.
+    """
     packed = gzip.compress(data, mtime=0)
     room = max(size, 40_000) - len(packed)
     return packed[:3] + b"\x10" + packed[4:10] + b"x" * (room - 1) + b"\0" + packed[10:]
@@ -169,8 +190,11 @@ def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_
 
 @pytest.mark.parametrize(
     "options",
-    [{"to": "arrow"}, {"features": "id"}, {"file_size": 30_000}, {"max_rejects": 1}, {"where": "id > 3"}, {"where": pc.field("id") > 3}, {"sample": 0.5},
-     {"reshape": "matrix=[6]"}, {"compression": "none"}, {"limit": 650}, {"split": "train"}],
+    [
+        {"to": "arrow"}, {"features": "id"}, {"file_size": 30_000}, {"max_rejects": 1}, {"where": "id > 3"},
+        {"where": pc.field("id") > 3}, {"sample": 0.5}, {"reshape": "matrix=[6]"}, {"compression": "none"},
+        {"limit": 650}, {"split": "train"},
+    ],
     ids=str,
 )  # fmt: skip
 def test_another_command_begins_anew(inputs: dict[str, Any], tmp_path: Path, options: dict[str, Any]) -> None:
@@ -186,9 +210,9 @@ def test_another_command_begins_anew(inputs: dict[str, Any], tmp_path: Path, opt
 
 @pytest.mark.parametrize("other", ["where", "isin", "seed", "release"])
 def test_what_makes_a_read_another_one(inputs: dict[str, Any], other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from recordmill.exporting import notes as read_notes
+    from recordmill.exporting.plan import plan_read
     from recordmill.pipelines.read_options import make_settings
-    from recordmill.shards import read_notes
-    from recordmill.shards.read_plan import plan_read
 
     def mark(**options: Any) -> str:
         return read_notes.fingerprint(plan_read(inputs["plain"], make_settings(**options).plan))
@@ -196,7 +220,10 @@ def test_what_makes_a_read_another_one(inputs: dict[str, Any], other: str, monke
     many = list(range(50))
     before, after = {
         "where": ({"where": "id = 3"}, {"where": "id = 4"}),
-        "isin": ({"where": pc.field("id").isin(many)}, {"where": pc.field("id").isin([*many[:25], 7, *many[26:]])}),  # in its text both are the same
+        "isin": (
+            {"where": pc.field("id").isin(many)},
+            {"where": pc.field("id").isin([*many[:25], 7, *many[26:]])},
+        ),  # in its text both are the same
         "seed": ({"sample": 0.5, "seed": 1}, {"sample": 0.5, "seed": 2}),
         "release": ({}, {}),
     }[other]
@@ -252,7 +279,15 @@ def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(inputs: dict[str, 
 def test_two_processes_at_once(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     killed("note:3", inputs["plain"], out, to="npy")
-    command = [sys.executable, "-c", CHILD, "never:0", json.dumps(inputs["plain"]), str(out), json.dumps({**UNITS, "to": "npy"})]
+    command = [
+        sys.executable,
+        "-c",
+        CHILD,
+        "never:0",
+        json.dumps(inputs["plain"]),
+        str(out),
+        json.dumps({**UNITS, "to": "npy"}),
+    ]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     errors = [process.communicate()[1] for process in processes]
     codes = [process.returncode for process in processes]
@@ -264,7 +299,7 @@ def test_two_processes_at_once(inputs: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_a_small_read_writes_no_notes(inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recordmill.shards.read_notes import Notes
+    from recordmill.exporting.notes import Notes
 
     def refuse(*args: object) -> None:
         raise AssertionError("a note")
@@ -276,9 +311,9 @@ def test_a_small_read_writes_no_notes(inputs: dict[str, Any], tmp_path: Path, mo
 
 
 def test_an_input_that_changes_while_it_is_read_gets_no_note(inputs: dict[str, Any], tmp_path: Path) -> None:
+    from recordmill.exporting.notes import Note, Notes, fingerprint, units_of
+    from recordmill.exporting.plan import plan_read
     from recordmill.pipelines.read_options import make_settings
-    from recordmill.shards.read_notes import Note, Notes, fingerprint, units_of
-    from recordmill.shards.read_plan import plan_read
 
     source = tmp_path / "source"
     source.mkdir()

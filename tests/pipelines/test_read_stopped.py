@@ -1,4 +1,6 @@
-"""A read that is stopped by Ctrl-C, a signal or a full disk keeps what it has finished, says so, and goes on when the command is given again."""
+"""A read that is stopped by Ctrl-C, a signal or a full disk keeps what it has finished, says so, and goes on when the
+command is given again.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from typing import Any
 import pytest
 from killed_read import UNITS, check_goes_on, killed, make_inputs, run_of, tree
 
+from recordmill.exporting.notes import noted_in
 from recordmill.pipelines.read import read
 from recordmill.shards import pieces
-from recordmill.shards.read_notes import noted_in
 
 FILES = 100  # so many that the read is still under way when it is stopped after five, however busy the machine
 
@@ -35,7 +37,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_full_disk_keeps_what_is_finished_and_says_so(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
     options = {"to": to, "file_size": 20_000 if to == "npy" else 40_000}
-    sizes = [path.stat().st_size for path in read(inputs["plain"], tmp_path / "sizes", **{**UNITS, **options}).out.rglob("*") if path.is_file()]
+    sizes = [
+        path.stat().st_size
+        for path in read(inputs["plain"], tmp_path / "sizes", **{**UNITS, **options}).out.rglob("*")
+        if path.is_file()
+    ]
     limit = max(sizes) - (2_000 if to == "npy" else 200)
     ended = killed(f"size:{limit}", inputs["plain"], out, **options)
     assert ended.returncode == 1
@@ -60,10 +66,27 @@ def _files(root: Path, inputs: dict[str, Any], times: int) -> list[str]:
     return [str(root)]
 
 
-@pytest.mark.parametrize(("to", "stop"), [("parquet", signal.SIGKILL), ("parquet", signal.SIGTERM), ("npy", signal.SIGKILL), ("npy", signal.SIGINT)])
-def test_the_command_line_is_stopped_and_given_again(inputs: dict[str, Any], tmp_path: Path, to: str, stop: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("to", "stop"),
+    [("parquet", signal.SIGKILL), ("parquet", signal.SIGTERM), ("npy", signal.SIGKILL), ("npy", signal.SIGINT)],
+)
+def test_the_command_line_is_stopped_and_given_again(
+    inputs: dict[str, Any], tmp_path: Path, to: str, stop: signal.Signals
+) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "recordmill", "read", *_files(tmp_path / "in", inputs, FILES), "--to", to, "--file-size", "1", "--features", "id,tokens"]
+    command = [
+        sys.executable,
+        "-m",
+        "recordmill",
+        "read",
+        *_files(tmp_path / "in", inputs, FILES),
+        "--to",
+        to,
+        "--file-size",
+        "1",
+        "--features",
+        "id,tokens",
+    ]
     process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not (runs := list(out.glob("_run-*"))) or len(noted_in(runs[0])) < 5:
@@ -77,10 +100,15 @@ def test_the_command_line_is_stopped_and_given_again(inputs: dict[str, Any], tmp
     count = len(noted_in(run))
     assert 5 <= count < FILES
     if stop != signal.SIGKILL:
-        assert f"recordmill: error: stopped; {count} finished parts are kept: the same command goes on from there; to drop them, remove {run}" in error
+        assert (
+            f"recordmill: error: stopped; {count} finished parts are kept: the same command goes on from "
+            f"there; to drop them, remove {run}" in error
+        )
     for folder in (out, tmp_path / "whole"):
         ended = subprocess.run([*command, "--out", str(folder)], check=True, capture_output=True, text=True)
-        assert (f"going on from an earlier read: {count} of {FILES} parts were finished" in ended.stderr) == (folder == out)
+        assert (f"going on from an earlier read: {count} of {FILES} parts were finished" in ended.stderr) == (
+            folder == out
+        )
         assert (f"note: going on from an earlier read: {count} of {FILES}" in ended.stdout) == (folder == out)
     assert tree(out) == tree(tmp_path / "whole")
 
@@ -89,7 +117,7 @@ def test_stopping_one_of_two_splits_does_not_wait_for_the_other(inputs: dict[str
     """Ctrl-C reaches the threads that write the splits at once; else it would take as long as the read."""
     source = f"""
 import os, time
-import recordmill.shards.read_units as units
+import recordmill.exporting.units as units
 inner = units.read_parts
 def slow(*args):
     for part in inner(*args):
@@ -102,7 +130,9 @@ pieces.cut.__defaults__ = (500,)
 from recordmill.pipelines.read import read
 read({inputs["plain"]!r}, {str(tmp_path / "out")!r}, to="npy", features="id", file_size=1000, threads=4)
 """
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     for _ in range(6):
         assert process.stdout.readline() == "part\n"

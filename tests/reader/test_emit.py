@@ -17,15 +17,16 @@ import pyarrow as pa
 import pytest
 from made_data_set import MIXED, mixed_rows, write_data_set
 
+from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.emit import as_typed, emit
-from recordmill.records.encode import encode
+from recordmill.reader.inspect.emit import as_typed, emit
+from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import Feature, Schema
 
-# Runs each emitted program under its own name and pickles what its dataset() gives, so that TensorFlow starts once for all of them.
+# Runs each emitted program under its own name and pickles what its dataset() gives,
+# so that TensorFlow starts once for all of them.
 _RUN = """
 import pickle, runpy, sys
 import tensorflow as tf
@@ -47,7 +48,9 @@ pickle.dump(found, open(sys.argv[1], "wb"))
 
 def run_python(*arguments: object, cwd: Path | None = None) -> str:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, env=environment, cwd=cwd, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -91,7 +94,9 @@ def check_equal(found: dict[str, list[Any]], ds: Dataset) -> int:
             compared += 1
             got = np.array(_flat(value), object)
             expected = np.array([item.encode() if isinstance(item, str) else item for item in _flat(wanted)], object)
-            assert got.tolist() == expected.tolist() or np.array_equal(got.astype(float), expected.astype(float), equal_nan=True), feature
+            assert got.tolist() == expected.tolist() or np.array_equal(
+                got.astype(float), expected.astype(float), equal_nan=True
+            ), feature
     return compared
 
 
@@ -120,7 +125,9 @@ def more_rows() -> tuple[Schema, pa.Table]:
         [None, np.float16([1, 2, 3]), np.float16([4, 5, 6])],
     ]
     arrow = to_arrow(schema)
-    return schema, pa.table([pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)], schema=arrow)
+    return schema, pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)], schema=arrow
+    )
 
 
 def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
@@ -154,7 +161,9 @@ def foreign_sets(shared_data: Path) -> list[Dataset]:
 def test_readers_of_other_systems_files(foreign_sets: list[Dataset], tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     records = 0
-    for ds, found in zip(foreign_sets, run_programs(tmp_path, [emit("reader", ds) for ds in foreign_sets]), strict=True):
+    for ds, found in zip(
+        foreign_sets, run_programs(tmp_path, [emit("reader", ds) for ds in foreign_sets]), strict=True
+    ):
         assert {len(values) for values in found.values()} == {len(ds)}
         assert check_equal(found, ds) > 0
         records += len(ds)
@@ -176,13 +185,17 @@ def test_specifications_and_schemas_of_other_systems_files(foreign_sets: list[Da
         records = [
             record
             for file in ds.catalog.files
-            for record in tf.data.TFRecordDataset(file.path, "" if file.compression == "none" else file.compression.upper()).as_numpy_iterator()
+            for record in tf.data.TFRecordDataset(
+                file.path, "" if file.compression == "none" else file.compression.upper()
+            ).as_numpy_iterator()
         ]
         if ds.schema.message == "Example":
             found = tf.io.parse_example(records, made["FEATURES"])
             names = set(found)
         else:
-            context, steps, _ = tf.io.parse_sequence_example(records, made["CONTEXT"] or None, made["FEATURE_LISTS"] or None)
+            context, steps, _ = tf.io.parse_sequence_example(
+                records, made["CONTEXT"] or None, made["FEATURE_LISTS"] or None
+            )
             names = {*context, *steps}
         assert names == set(ds.schema.names)
         parsed += len(records)
@@ -223,7 +236,11 @@ def test_the_schema_is_the_schema(tmp_path: Path) -> None:
 
 def test_what_cannot_be_emitted_is_said(tmp_path: Path) -> None:
     plain = Schema((Feature("record", "bytes", (), True),), message="bytes")
-    (tmp_path / "a.tfrecord").write_bytes(encode(pa.record_batch([pa.array([b"\xff\x00"], pa.large_binary())], schema=to_arrow(plain)), plain).data.tobytes())
+    (tmp_path / "a.tfrecord").write_bytes(
+        encode(
+            pa.record_batch([pa.array([b"\xff\x00"], pa.large_binary())], schema=to_arrow(plain)), plain
+        ).data.tobytes()
+    )
     ds = open(tmp_path / "a.tfrecord")
     with pytest.raises(UsageError, match="no Examples"):
         emit("parse-spec", ds)

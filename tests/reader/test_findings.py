@@ -1,4 +1,6 @@
-"""What inspect says of files whose records differ, and of samples of them; each place is the one where the difference was put."""
+"""What inspect says of files whose records differ, and of samples of them;
+each place is the one where the difference was put.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ import pytest
 from made_data_set import mixed_rows, write_data_set
 
 from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
-from recordmill.reader.findings import conflicting, findings
-from recordmill.reader.summary import summarise
-from recordmill.records.encode import encode
+from recordmill.reader.inspect.findings import conflicting, findings
+from recordmill.reader.inspect.summary import summarise
+from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.sample import Sample, sample_loads
+from recordmill.shards.loads.sample import Sample, sample_loads
 
 INTS = Schema((Feature("n", "int64"), Feature("x", "int64", (), True), Feature("xs", "float32", (None,), True)))
 TEXTS = Schema((Feature("n", "int64"), Feature("x", "string", (), True), Feature("xs", "float32", (None,), True)))
@@ -33,10 +35,16 @@ def write(path: Path, schema: Schema, columns: Mapping[str, list[Any]]) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """x is a number in a and text in b; n is missing in record 1 of b; xs has 2 values but for record 2 of a, with 5."""
+    """x is a number in a and text in b; n is missing in record 1 of b;
+    xs has 2 values but for record 2 of a, with 5.
+    """
     into = tmp_path / "in"
     into.mkdir()
-    write(into / "a.tfrecord", INTS, {"n": [1, 2, 3, 4], "x": [1, 2, 3, 4], "xs": [[1, 2], [1, 2], [1, 2, 3, 4, 5], [1, 2]]})
+    write(
+        into / "a.tfrecord",
+        INTS,
+        {"n": [1, 2, 3, 4], "x": [1, 2, 3, 4], "xs": [[1, 2], [1, 2], [1, 2, 3, 4, 5], [1, 2]]},
+    )
     write(into / "b.tfrecord", TEXTS, {"n": [5, None, None], "x": ["a", "b", "c"], "xs": [[1, 2]] * 3})
     return into
 
@@ -46,7 +54,9 @@ def test_conflicts_are_named_with_their_places(folder: Path) -> None:
     assert ds.inference is not None
     assert conflicting(ds.inference) == {"x"}
     kinds, lengths = findings(ds.inference)
-    assert str(kinds) == "x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 records, first b.tfrecord record 0"
+    assert (
+        str(kinds) == "x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 records, first b.tfrecord record 0"
+    )
     assert kinds.conflict
     assert str(lengths) == "xs: 2 values in a.tfrecord record 0, 5 values in a.tfrecord record 2"
     assert not lengths.conflict
@@ -58,7 +68,10 @@ def test_inspect_shows_what_can_be_read_and_what_differs(folder: Path, capsys: p
     assert main(["inspect", str(folder), "--quiet"]) == 0
     text = capsys.readouterr().out
     assert ["x", "conflict", "int64,", "bytes", "see", "below"] in [line.split() for line in text.splitlines()]
-    assert "no schema fits all records:\n  x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 records, first b.tfrecord record 0\n" in text
+    assert (
+        "no schema fits all records:\n  x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 "
+        "records, first b.tfrecord record 0\n" in text
+    )
     assert "  n: missing in 2 of 7 records, first b.tfrecord record 1\n" in text
     assert "length 2 to 5" in text
     assert main(["inspect", str(folder), "--quiet", "--json"]) == 0
@@ -96,7 +109,9 @@ def test_a_sample_sees_its_records_only(folder: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_samples_are_the_first_records_of_each_file(tmp_path: Path, compression: str) -> None:
-    files = open(write_data_set(tmp_path / "out", {"train": mixed_rows(40)}, shards=4, compression=compression)).catalog.files
+    files = open(
+        write_data_set(tmp_path / "out", {"train": mixed_rows(40)}, shards=4, compression=compression)
+    ).catalog.files
 
     def seen(sample: Sample) -> list[tuple[str, int, int]]:
         loads = sample_loads(files, sample)

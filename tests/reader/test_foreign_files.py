@@ -1,4 +1,6 @@
-"""TFRecord files that are no data set of ours open without any option; what real ones hold is compared in tests/pipelines/test_foreign_parquet.py."""
+"""TFRecord files that are no data set of ours open without any option; what real ones hold is compared in
+tests/pipelines/test_foreign_parquet.py.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from pathlib import Path
 import pytest
 from made_data_set import MIXED, mixed_rows
 
+from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
-from recordmill.records.encode import encode
-from recordmill.schemas.errors import DataError, UsageError
+from recordmill.records.example.encode import encode
 
 
 def plain_file(path: Path, rows: int = 50) -> Path:
@@ -23,7 +25,11 @@ def plain_file(path: Path, rows: int = 50) -> Path:
 @pytest.mark.parametrize("compression", ["none", "gzip", "zlib"])
 def test_any_compression_gives_the_same(tmp_path: Path, compression: str) -> None:
     data = plain_file(tmp_path / "plain").read_bytes()
-    packed = {"none": data, "gzip": gzip.compress(data[:5000]) + gzip.compress(data[5000:]), "zlib": zlib.compress(data)}[compression]
+    packed = {
+        "none": data,
+        "gzip": gzip.compress(data[:5000]) + gzip.compress(data[5000:]),
+        "zlib": zlib.compress(data),
+    }[compression]
     path = tmp_path / "a.tfrecord"
     path.write_bytes(packed)
     ds = open(path, schema=MIXED)
@@ -50,7 +56,10 @@ def test_several_files_and_an_inferred_schema(tmp_path: Path) -> None:
     assert ds.schema["id"].required
     assert not ds.schema["maybe"].required
     assert ds.schema["tokens"].ragged_rank == 1
-    assert open([tmp_path / "p1.tfrecord", tmp_path / "p0.tfrecord"]).to_table()["id"].to_pylist() == [*range(10, 20), *range(10)]
+    assert open([tmp_path / "p1.tfrecord", tmp_path / "p0.tfrecord"]).to_table()["id"].to_pylist() == [
+        *range(10, 20),
+        *range(10),
+    ]
 
 
 def test_empty_files_are_said(tmp_path: Path) -> None:
@@ -77,7 +86,12 @@ def test_splits_by_folders_of_tfx_and_by_usual_words(tmp_path: Path) -> None:
         plain_file(tmp_path / name / "data_tfrecord-00000-of-00001", rows)
     plain_file(tmp_path / "test.tfrecord", 1)
     plain_file(tmp_path / "testing-ground.tfrecord", 7)
-    assert {split: len(open(tmp_path, split)) for split in open(tmp_path).splits} == {"eval": 2, "train": 4, "test": 1, "data": 7}
+    assert {split: len(open(tmp_path, split)) for split in open(tmp_path).splits} == {
+        "eval": 2,
+        "train": 4,
+        "test": 1,
+        "data": 7,
+    }
     assert open(tmp_path / "Split-eval").splits == ("eval",)
 
 

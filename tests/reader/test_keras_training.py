@@ -41,7 +41,14 @@ def accuracy(model: keras.Model, ds: Dataset, epochs: int, **options: object) ->
 
 
 def test_images(tmp_path: Path) -> None:
-    schema = Schema((Feature("image", "bytes", (), True), Feature("source", "string", (), True), Feature("label", "int64", (), True, ("red", "blue"))), "label")
+    schema = Schema(
+        (
+            Feature("image", "bytes", (), True),
+            Feature("source", "string", (), True),
+            Feature("label", "int64", (), True, ("red", "blue")),
+        ),
+        "label",
+    )
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, ROWS).tolist()
     images = []
@@ -51,28 +58,48 @@ def test_images(tmp_path: Path) -> None:
         Image.new("RGB", (10 + i % 5, 12), color).save(data, "JPEG" if i % 2 else "PNG")
         images.append(data.getvalue())
     ds = made(tmp_path / "out", schema, {"image": images, "source": ["x"] * ROWS, "label": labels})
-    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2, "softmax")])
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Flatten(),
+            keras.layers.Dense(2, "softmax"),
+        ]
+    )
     small = Dataset(ds.catalog, ds.full_schema, ["image", "label"])
     assert accuracy(model, small, 3, decode_images=(8, 8)) > 0.95
 
 
 def test_a_table_with_missing_values(tmp_path: Path) -> None:
-    schema = Schema((Feature("a", "float32", (), True), Feature("b", "float32"), Feature("label", "int64", (), True)), "label")
+    schema = Schema(
+        (Feature("a", "float32", (), True), Feature("b", "float32"), Feature("label", "int64", (), True)), "label"
+    )
     rng = np.random.default_rng(1)
     a = rng.normal(size=ROWS).astype(np.float32)
     b = [None if i % 3 == 0 else float(i % 2) for i in range(ROWS)]
     ds = made(tmp_path / "out", schema, {"a": a.tolist(), "b": b, "label": (a > 0).astype(int).tolist()})
-    inputs = {"a": keras.Input((1,), name="a"), "b": keras.Input((1,), name="b"), "b/valid": keras.Input((1,), name="b_valid", dtype="bool")}
+    inputs = {
+        "a": keras.Input((1,), name="a"),
+        "b": keras.Input((1,), name="b"),
+        "b/valid": keras.Input((1,), name="b_valid", dtype="bool"),
+    }
     joined = keras.layers.Concatenate()([inputs["a"], inputs["b"], keras.ops.cast(inputs["b/valid"], "float32")])
     model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.Dense(16, "relu")(joined)))
     assert accuracy(model, ds, 8) > 0.9
 
 
 def test_text(tmp_path: Path) -> None:
-    schema = Schema((Feature("text", "string", (), True), Feature("label", "int64", (), True, ("bad", "good"))), "label")
+    schema = Schema(
+        (Feature("text", "string", (), True), Feature("label", "int64", (), True, ("bad", "good"))), "label"
+    )
     labels = [i % 2 for i in range(ROWS)]
     ds = made(
-        tmp_path / "out", schema, {"text": [("a good film" if label else "a bad film") + " again" * (i % 3) for i, label in enumerate(labels)], "label": labels}
+        tmp_path / "out",
+        schema,
+        {
+            "text": [("a good film" if label else "a bad film") + " again" * (i % 3) for i, label in enumerate(labels)],
+            "label": labels,
+        },
     )
     vectorize = keras.layers.TextVectorization(max_tokens=100, output_mode="multi_hot")
     vectorize.adapt(ds.to_tf(64, shuffle=False).map(lambda x, y: x))

@@ -1,4 +1,6 @@
-"""What reads must work from the base install: neither Beam nor TensorFlow is imported by the reader, head, inspect, verify or read."""
+"""What reads must work from the base install: neither Beam nor TensorFlow is imported by the reader, head,
+inspect, verify or read.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ assert not loaded, loaded
     "code",
     [
         "from recordmill.reader import Dataset, Ragged, Strings, open, open_columns",
-        "import recordmill.reader.dataset, recordmill.reader.tf, recordmill.reader.tf_parse, recordmill.reader.summary, recordmill.reader.shuffling",
-        "import recordmill; ds = recordmill.open({out!r}); ds.to_table(); ds.to_numpy(); list(ds.batches(8, shuffle=True)); ds[3]",
+        "import recordmill.reader.dataset, recordmill.reader.faces.tf, recordmill.reader.faces.tf_parse",
+        "import recordmill.reader.inspect.summary, recordmill.reader.faces.shuffling",
+        "import recordmill; ds = recordmill.open({out!r}); ds.to_table(); ds.to_numpy(); list(ds.batches(8, "
+        "shuffle=True)); ds[3]",
         "import recordmill; recordmill.read({out!r}, {to!r}, to='npy'); recordmill.verify({out!r})",
-        "from recordmill.__main__ import main; assert main(['head', {out!r}]) == 0; assert main(['inspect', {out!r}]) == 0",
-        "from recordmill.__main__ import main; assert main(['verify', {out!r}]) == 0; assert main(['read', {out!r}, '--out', {to!r}]) == 0",
+        "from recordmill.__main__ import main; assert main(['head', {out!r}]) == 0; assert main(['inspect', "
+        "{out!r}]) == 0",
+        "from recordmill.__main__ import main; assert main(['verify', {out!r}]) == 0; assert main(['read', "
+        "{out!r}, '--out', {to!r}]) == 0",
     ],
 )
 def test_base_install_is_enough(tmp_path: Path, code: str) -> None:

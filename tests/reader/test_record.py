@@ -1,4 +1,6 @@
-"""The quick way to one record says what the decoder says, or nothing: for plain records, unusual ones and damaged ones."""
+"""The quick way to one record says what the decoder says, or nothing:
+for plain records, unusual ones and damaged ones.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_data_set import MIXED, mixed_rows
 
+from recordmill.base.errors import DataError
 from recordmill.reader.dataset import _value
-from recordmill.reader.record import make_plan, parse_record
-from recordmill.records.decode import decode
-from recordmill.records.encode import encode
-from recordmill.records.example import example
-from recordmill.schemas.errors import DataError
+from recordmill.reader.record import make_record_plan, parse_record
+from recordmill.records.example.by_hand import example
+from recordmill.records.example.decode import decode
+from recordmill.records.example.encode import encode
 from recordmill.schemas.feature import Feature, Schema
 
 FLAT = MIXED.select([feature.name for feature in MIXED if feature.name != "nested"])
@@ -33,7 +35,7 @@ def decoded(data: bytes, schema: Schema) -> dict[str, Any] | None:
 
 
 def quick(data: bytes, schema: Schema, whole: bool = True) -> dict[str, Any] | None:
-    plan = make_plan(schema)
+    plan = make_record_plan(schema)
     assert plan is not None
     return parse_record(data, plan, schema, whole=whole)
 
@@ -117,8 +119,8 @@ def test_what_does_not_fit_is_left_to_the_decoder() -> None:
     assert quick(b"", Schema((Feature("x", "int64", (), True),))) is None
     assert quick(b"", Schema((Feature("x", "int64"),))) == {"x": None}
     assert quick(example({"x": b"\xff"}), Schema((Feature("x", "string"),))) is None
-    assert make_plan(MIXED) is None
-    assert make_plan(Schema((Feature("record", "bytes"),), message="bytes")) is None
+    assert make_record_plan(MIXED) is None
+    assert make_record_plan(Schema((Feature("record", "bytes"),), message="bytes")) is None
 
 
 def test_a_name_that_is_not_utf8_is_left_to_the_decoder_also_where_it_is_not_wanted() -> None:
@@ -126,7 +128,7 @@ def test_a_name_that_is_not_utf8_is_left_to_the_decoder_also_where_it_is_not_wan
     entry = b"\x0a\x05" + b"\x0a\x01\xff" + b"\x12\x00"
     bad = bytes([good[0], good[1] + len(entry)]) + good[2:] + entry
     schema = Schema((Feature("a", "int64"),))
-    plan = make_plan(schema)
+    plan = make_record_plan(schema)
     assert plan is not None
     assert parse_record(good, plan, schema, whole=False) == {"a": 1}
     assert parse_record(bad, plan, schema, whole=False) is None

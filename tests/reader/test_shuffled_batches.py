@@ -1,4 +1,6 @@
-"""NumPy batches for training: every record once an epoch, in an order that the seed alone decides, far from where it was."""
+"""NumPy batches for training: every record once an epoch, in an order that the seed alone decides,
+far from where it was.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,17 @@ import numpy as np
 import pytest
 from made_data_set import mixed_rows, write_data_set
 
+from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.schemas.errors import UsageError
 
 ROWS = 2000
 
 
 @pytest.fixture(scope="module", params=["none", "gzip"])
 def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    out = write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=request.param)
+    out = write_data_set(
+        tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=request.param
+    )
     return open(out, columns=["id", "name", "tokens", "maybe"], threads=2)
 
 
@@ -53,7 +57,9 @@ def test_the_shuffle_is_one(ds: Dataset) -> None:
 
 def test_rows_stay_together(ds: Dataset) -> None:
     for batch in ds.batches(64, shuffle=True, seed=1):
-        for i, name, tokens, maybe in zip(batch["id"].tolist(), batch["name"], batch["tokens"], batch["maybe"].tolist(), strict=True):
+        for i, name, tokens, maybe in zip(
+            batch["id"].tolist(), batch["name"], batch["tokens"], batch["maybe"].tolist(), strict=True
+        ):
             assert name == f"row {i} ü"
             assert (None if tokens is None else tokens.tolist()) == (None if i % 11 == 3 else list(range(i % 4)))
             assert maybe == (None if i % 3 == 0 else i / 4)

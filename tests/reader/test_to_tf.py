@@ -1,4 +1,6 @@
-"""tf.data from the schema: dtypes, shapes, ragged and missing values, order, cardinality, images, and shards that are short."""
+"""tf.data from the schema: dtypes, shapes, ragged and missing values, order, cardinality, images,
+and shards that are short.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ import pytest
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 from PIL import Image
 
+from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
-from recordmill.records.encode import encode
-from recordmill.records.sequence import encode_sequences
+from recordmill.records.example.encode import encode
+from recordmill.records.example.sequence import encode_sequences
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
 
 tf = pytest.importorskip("tensorflow")
@@ -49,7 +51,9 @@ def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
         if feature.name == "label":
             continue
         value = batches[0][0][feature.name]
-        assert value.dtype == ("int64" if feature.timestamp else "string" if feature.dtype == "bytes" else feature.dtype)
+        assert value.dtype == (
+            "int64" if feature.timestamp else "string" if feature.dtype == "bytes" else feature.dtype
+        )
         assert isinstance(value, tf.RaggedTensor) == bool(feature.ragged_rank)
         found = [row for x, _ in batches for row in as_lists(x[feature.name])]
         truth = expected(feature, TABLE)
@@ -69,13 +73,15 @@ def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
 def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> None:
     schema = Schema(
         (
-            Feature("d", "float64", (None,)), Feature("dd", "float64", (None, None, 2), True), Feature("u", "uint64", (2,), True), Feature("u1", "uint64"),
-            Feature("opt", "float64", (2,)), Feature("h", "float16", (2,)), Feature("b", "bfloat16", (), True), Feature("text", "string", (2,)),
+            Feature("d", "float64", (None,)), Feature("dd", "float64", (None, None, 2), True),
+            Feature("u", "uint64", (2,), True), Feature("u1", "uint64"), Feature("opt", "float64", (2,)),
+            Feature("h", "float16", (2,)), Feature("b", "bfloat16", (), True), Feature("text", "string", (2,)),
         )
     )  # fmt: skip
     rows = {
-        "d": [[1.5, 1e-300], None, []], "dd": [[[[1, 2]], []], [], [[[3, 4], [5, 6]]]], "u": [[2**64 - 1, 0]] * 3, "u1": [2**63 - 1, None, 1],
-        "opt": [[1e300, 2], None, [3, 4]], "h": [np.float16([1, 2]), None, np.float16([3, 4])], "b": [1, 2, 3], "text": [["a", "b"], None, ["", "c"]],
+        "d": [[1.5, 1e-300], None, []], "dd": [[[[1, 2]], []], [], [[[3, 4], [5, 6]]]], "u": [[2**64 - 1, 0]] * 3,
+        "u1": [2**63 - 1, None, 1], "opt": [[1e300, 2], None, [3, 4]],
+        "h": [np.float16([1, 2]), None, np.float16([3, 4])], "b": [1, 2, 3], "text": [["a", "b"], None, ["", "c"]],
     }  # fmt: skip
     arrow = to_arrow(schema)
     table = pa.table([pa.array(rows[field.name], field.type) for field in arrow], schema=arrow)
@@ -97,7 +103,11 @@ def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> 
 
 def test_sequence_examples(tmp_path: Path) -> None:
     schema = Schema(
-        (Feature("c", "int64"), Feature("s", "float32", (None, 2), per_step=True), Feature("t", "int64", (None, None), per_step=True)),
+        (
+            Feature("c", "int64"),
+            Feature("s", "float32", (None, 2), per_step=True),
+            Feature("t", "int64", (None, None), per_step=True),
+        ),
         message="SequenceExample",
     )
     arrow = to_arrow(schema)
@@ -121,7 +131,11 @@ def test_payloads_that_are_no_examples(tmp_path: Path) -> None:
 
 def test_the_order_is_the_seeds(out: Path) -> None:
     def ids(**options: Any) -> list[int]:
-        return [i for x in open(out, columns=["id"]).to_tf(64, label=False, shuffle_records=50, **options) for i in x["id"].numpy().tolist()]
+        return [
+            i
+            for x in open(out, columns=["id"]).to_tf(64, label=False, shuffle_records=50, **options)
+            for i in x["id"].numpy().tolist()
+        ]
 
     plain = ids(shuffle=False)
     assert plain == list(range(ROWS))
@@ -169,7 +183,9 @@ def test_defaults_replace_the_mask(out: Path) -> None:
         open(out).to_tf(defaults={"tokens": 0})
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"epochs": 0}, {"shuffle_records": 0}, {"decode_images": (8, 8), "channels": 2}])
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 0}, {"epochs": 0}, {"shuffle_records": 0}, {"decode_images": (8, 8), "channels": 2}]
+)
 def test_wrong_options_are_named(out: Path, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=list(options)[-1]):
         open(out).to_tf(**options)
@@ -182,7 +198,8 @@ def test_a_short_shard_raises(out: Path, tmp_path: Path) -> None:
     whole = shard.read_bytes()
     ds = open(data)
     ready = ds.to_tf(64)
-    shard.write_bytes(whole[: int(index["offset"][-1]) + 5])  # inside the last header: TensorFlow alone would call this the end
+    # inside the last header: TensorFlow alone would call this the end
+    shard.write_bytes(whole[: int(index["offset"][-1]) + 5])
     with pytest.raises(tf.errors.FailedPreconditionError):
         list(ready)
     with pytest.raises(DataError, match="changed while it was read"):
@@ -203,10 +220,15 @@ def encoded(kind: str, color: tuple[int, int, int], size: tuple[int, int]) -> by
 
 
 def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
-    schema = Schema((Feature("image", "bytes"), Feature("note", "bytes", (), True), Feature("label", "int64", (), True)), "label")
+    schema = Schema(
+        (Feature("image", "bytes"), Feature("note", "bytes", (), True), Feature("label", "int64", (), True)), "label"
+    )
     kinds = ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"]
     images = [encoded(kind, (200, 30, 90), (20 + i, 10 + i)) for i, kind in enumerate(kinds)]
-    table = pa.table([pa.array([*images, None], pa.large_binary()), pa.array([b"x"] * 7, pa.large_binary()), pa.array(range(7))], schema=to_arrow(schema))
+    table = pa.table(
+        [pa.array([*images, None], pa.large_binary()), pa.array([b"x"] * 7, pa.large_binary()), pa.array(range(7))],
+        schema=to_arrow(schema),
+    )
     out = write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)
     (batch,) = open(out).to_tf(8, shuffle=False, decode_images=(12, 16))
     pixels = batch[0]["image"].numpy()
@@ -216,7 +238,9 @@ def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
         assert np.abs(image.reshape(-1, 3).astype(int) - (200, 30, 90)).max() <= 3
     assert not pixels[6].any()
     assert batch[0]["note"].numpy()[0] == b"x"
-    (gray,) = open(out, columns=["image", "label"]).to_tf(8, shuffle=False, decode_images=(4, 4), channels=1, label=False)
+    (gray,) = open(out, columns=["image", "label"]).to_tf(
+        8, shuffle=False, decode_images=(4, 4), channels=1, label=False
+    )
     assert gray["image"].shape == (7, 4, 4, 1)
     with pytest.raises(UsageError, match="no feature holds encoded images; the bytes features are note"):
         open(out, columns=["note"]).to_tf(decode_images=(4, 4))

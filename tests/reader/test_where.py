@@ -1,4 +1,6 @@
-"""`open(..., where=...)` against the same rows chosen in plain Python: every way to read gives these records, numbered from 0."""
+"""`open(..., where=...)` against the same rows chosen in plain Python:
+every way to read gives these records, numbered from 0.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,19 @@ import pyarrow.compute as pc
 import pytest
 from made_data_set import MIXED, mixed_rows, write_data_set
 
+from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.records.encode import encode
-from recordmill.records.ragged import Strings
-from recordmill.schemas.errors import DataError, UsageError
+from recordmill.records.columns.ragged import Strings
+from recordmill.records.example.encode import encode
 
 ROWS = mixed_rows(300)
 CASES: list[tuple[str, pc.Expression, Callable[[dict[str, Any]], bool]]] = [
     ("label = 1", pc.field("label") == 1, lambda row: row["label"] == 1),
-    ("maybe > 20 OR id < 2", (pc.field("maybe") > 20) | (pc.field("id") < 2), lambda row: row["id"] < 2 or (row["maybe"] or 0) > 20),
+    (
+        "maybe > 20 OR id < 2",
+        (pc.field("maybe") > 20) | (pc.field("id") < 2),
+        lambda row: row["id"] < 2 or (row["maybe"] or 0) > 20,
+    ),
     ("id BETWEEN 98 AND 102", (pc.field("id") >= 98) & (pc.field("id") <= 102), lambda row: 98 <= row["id"] <= 102),
     ("id = 299", pc.field("id") == 299, lambda row: row["id"] == 299),
     ("id < 0", pc.field("id") < 0, lambda row: False),
@@ -60,7 +66,9 @@ def test_every_way_to_read_gives_the_same_records(
 
 
 @pytest.mark.parametrize(("sql", "expression", "holds"), CASES)
-def test_numbers_count_the_records_that_are_left(out: Path, sql: str, expression: pc.Expression, holds: Callable[[dict[str, Any]], bool]) -> None:
+def test_numbers_count_the_records_that_are_left(
+    out: Path, sql: str, expression: pc.Expression, holds: Callable[[dict[str, Any]], bool]
+) -> None:
     ids = [row["id"] for row in ROWS.to_pylist() if holds(row)]
     ds: Dataset = pickle.loads(pickle.dumps(open(out, where=sql, columns=["name", "id"])))
     assert [ds[i]["id"] for i in range(len(ds))] == ids
@@ -105,7 +113,9 @@ def test_foreign_files_and_streams(tmp_path: Path) -> None:
     assert ds.head(5)["name"].to_pylist() == [f"row {i} ü" for i in ids[:5]]
     assert ds.to_table()["name"].to_pylist() == [f"row {i} ü" for i in ids]
     assert [ds[i]["name"] for i in (0, 3, -1)] == [f"row {i} ü" for i in (93, 102, 297)]
-    assert sorted(name for batch in ds.batches(50, shuffle=True) for name in batch["name"].tolist()) == sorted(f"row {i} ü" for i in ids)
+    assert sorted(name for batch in ds.batches(50, shuffle=True) for name in batch["name"].tolist()) == sorted(
+        f"row {i} ü" for i in ids
+    )
     with pytest.raises(UsageError, match="--where idd = 1"):
         len(open(tmp_path, where="idd = 1"))
 

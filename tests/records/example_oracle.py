@@ -1,4 +1,6 @@
-"""What an Example should hold, said in plain Python: the oracle of the encoder's tests. It needs protobuf and no TensorFlow."""
+"""What an Example should hold, said in plain Python: the oracle of the encoder's tests.
+It needs protobuf and no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def entries(feature: Feature, value: Any) -> Entries:
     if value is None:
         return {}
     leaves = _flatten(value, len(feature.shape))
-    leaves = [leaf.encode() if isinstance(leaf, str) else int(leaf) if isinstance(leaf, bool) else leaf for leaf in leaves]
+    leaves = [
+        leaf.encode() if isinstance(leaf, str) else int(leaf) if isinstance(leaf, bool) else leaf for leaf in leaves
+    ]
     values = [b"".join(struct.pack(_RAW[feature.dtype], leaf) for leaf in leaves)] if feature.raw else leaves
     if feature.ragged_rank < 2:
         return {feature.name: (feature.kind, values)}
@@ -76,7 +80,11 @@ def example_class() -> Any:
     message("FloatList", ("value", 1, f.LABEL_REPEATED, f.TYPE_FLOAT, None))
     message("Int64List", ("value", 1, f.LABEL_REPEATED, f.TYPE_INT64, None))
     kinds = (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List"))
-    message("Feature", *((k, i + 1, f.LABEL_OPTIONAL, f.TYPE_MESSAGE, f".oracle.{of}") for i, (k, of) in enumerate(kinds)), oneof="kind")
+    message(
+        "Feature",
+        *((k, i + 1, f.LABEL_OPTIONAL, f.TYPE_MESSAGE, f".oracle.{of}") for i, (k, of) in enumerate(kinds)),
+        oneof="kind",
+    )
     message("Features", ("feature", 1, f.LABEL_REPEATED, f.TYPE_MESSAGE, ".oracle.Features.FeatureEntry"))
     entry = file.message_type[-1].nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
@@ -114,13 +122,17 @@ def parse(data: bytes) -> Entries:
 
 
 class PurePython:
-    """protobuf's pure-Python implementation, which orders names bytewise, in a process of its own; a context manager."""
+    """protobuf's pure-Python implementation, which orders names bytewise, in a process of its own;
+    a context manager.
+    """
 
     def __enter__(self) -> PurePython:
         import os
 
         environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
-        self._process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -170,7 +182,9 @@ def _values(feature: Feature) -> st.SearchStrategy[Any]:
 
 
 _NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.text("abé", min_size=100, max_size=140)
-_SHAPES = st.sampled_from([(), (), (1,), (3,), (2, 2), (0,), (None,), (None,), (None, 2), (None, None), (None, None, 3), (None, None, None)])
+_SHAPES = st.sampled_from(
+    [(), (), (1,), (3,), (2, 2), (0,), (None,), (None,), (None, 2), (None, None), (None, None, 3), (None, None, None)]
+)
 
 
 @st.composite
@@ -181,7 +195,9 @@ def schemas_and_rows(draw: st.DrawFn) -> tuple[Schema, list[dict[str, Any]]]:
     features = []
     for name in names:
         dtype = draw(st.sampled_from(dtypes))
-        features.append(Feature(name, "int64" if dtype.startswith("timestamp") else dtype, draw(_SHAPES), draw(st.booleans())))
+        features.append(
+            Feature(name, "int64" if dtype.startswith("timestamp") else dtype, draw(_SHAPES), draw(st.booleans()))
+        )
     schema = Schema(tuple(features))
     count = draw(st.integers(0, 5))
     return schema, [{feature.name: draw(_values(feature)) for feature in features} for _ in range(count)]

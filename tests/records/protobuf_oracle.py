@@ -1,4 +1,6 @@
-"""What a batch must be, by the protobuf library and plain Python: one record at a time, for tests of the decoder only."""
+"""What a batch must be, by the protobuf library and plain Python:
+one record at a time, for tests of the decoder only.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _LISTS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
 
 def messages() -> tuple[Any, Any, type[Exception]]:
     """(Example, SequenceExample, DecodeError) of the protobuf library with TensorFlow's definitions."""
-    example_pb2 = pytest.importorskip("tensorflow.core.example.example_pb2", reason="the oracle is TensorFlow's Example")
+    example_pb2 = pytest.importorskip(
+        "tensorflow.core.example.example_pb2", reason="the oracle is TensorFlow's Example"
+    )
     from google.protobuf.message import DecodeError
 
     return example_pb2.Example, example_pb2.SequenceExample, DecodeError

@@ -1,4 +1,6 @@
-"""The compiled code where programs put it: in threads, after fork and spawn, without a folder for its cache, beyond 2 GiB."""
+"""The compiled code where programs put it: in threads, after fork and spawn, without a folder for its cache,
+beyond 2 GiB.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 import recordmill
-from recordmill.records.encode import encode
-from recordmill.records.frames import scan
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
+from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.frames import scan
 from recordmill.schemas.feature import Feature, Schema
 
 SCHEMA = Schema((Feature("a", "int64"), Feature("b", "float32", (None,)), Feature("c", "string")))
@@ -58,26 +60,39 @@ def test_processes(method: str) -> None:
 
 @pytest.mark.slow
 def test_no_folder_for_the_cache(tmp_path: Path) -> None:
-    # A file where the folder should be, beside the source and in the home, stops root as well, whom no permission stops.
+    # A file where the folder should be, beside the source and in the home, stops root as well,
+    # whom no permission stops.
     package = Path(recordmill.__file__).parent
     home = tmp_path / "home"
     home.write_text("a file")
     copied = tmp_path / "site" / "recordmill"
-    for name in ("schemas", "storage", "records"):
+    for name in ("base", "schemas", "storage", "records"):
         module = __import__(f"recordmill.{name}", fromlist=["x"])
         shutil.copytree(Path(module.__file__).parent, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
         (copied / name / "__pycache__").write_text("a file")
     shutil.copy(package / "__init__.py", copied)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "PYTHON"))}
-    environment = {**kept, "PYTHONPATH": f"{tmp_path / 'site'}", "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **kept,
+        "PYTHONPATH": f"{tmp_path / 'site'}",
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     program = (
-        "import numpy as np, recordmill\nfrom recordmill.records import frames\n"
+        "import numpy as np, recordmill\nfrom recordmill.records.tfrecord import frames\n"
         "made = frames.frame(np.zeros(5, np.uint8), np.array([0, 2, 5]))\n"
         "print(frames.__file__, frames.scan(made.data, source='x', final=True)[1])"
     )
     # -S and a path of our own: the installed package must not be found first
     paths = os.pathsep.join([str(tmp_path / "site"), *(p for p in sys.path if p.endswith("site-packages"))])
-    result = subprocess.run([sys.executable, "-S", "-c", program], env={**environment, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={**environment, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.stdout.split() == [str(copied / "records" / "frames.py"), "37"], result.stderr
 
 

@@ -1,4 +1,6 @@
-"""Arrow columns to arrays, Ragged and Strings: missing, empty and zero stay three things, whatever slice of a column it is."""
+"""Arrow columns to arrays, Ragged and Strings:
+missing, empty and zero stay three things, whatever slice of a column it is.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_data_set import MIXED, mixed_rows
 
-from recordmill.records.columns import numpy_dtype, take_apart, to_numpy
-from recordmill.records.gather import gather, joined
-from recordmill.records.ragged import Ragged, Strings
+from recordmill.records.columns.gather import gather_columns, joined_columns
+from recordmill.records.columns.parts import numpy_dtype, take_apart, to_numpy
+from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature
 
 FEATURES = [
-    Feature("f", "int64"), Feature("f", "float16"), Feature("f", "bfloat16"), Feature("f", "bool", (2,)), Feature("f", "uint64", (2,)), Feature("f", "string"),
-    Feature("f", "bytes", (2,)), Feature("f", "float32", (None,)), Feature("f", "string", (None,)), Feature("f", "int8", (None, None)),
-    Feature("f", "float64", (None, 2)), Feature("f", "timestamp[ms]"), Feature("f", "timestamp[s]", (None,)), Feature("f", "string", (None, None)),
+    Feature("f", "int64"), Feature("f", "float16"), Feature("f", "bfloat16"), Feature("f", "bool", (2,)),
+    Feature("f", "uint64", (2,)), Feature("f", "string"), Feature("f", "bytes", (2,)), Feature("f", "float32", (None,)),
+    Feature("f", "string", (None,)), Feature("f", "int8", (None, None)), Feature("f", "float64", (None, 2)),
+    Feature("f", "timestamp[ms]"), Feature("f", "timestamp[s]", (None,)), Feature("f", "string", (None, None)),
 ]  # fmt: skip
 
 
@@ -41,7 +44,11 @@ def one(feature: Feature, shape: tuple[int | None, ...], draw: st.DrawFn) -> Any
 
 def as_python(value: Any, feature: Feature) -> Any:
     """A row of what to_numpy gives as nested lists, tensors flat."""
-    if value is None or value is np.ma.masked or (isinstance(value, np.ma.MaskedArray) and value.mask.all() and value.size):
+    if (
+        value is None
+        or value is np.ma.masked
+        or (isinstance(value, np.ma.MaskedArray) and value.mask.all() and value.size)
+    ):
         return None
     if isinstance(value, Ragged | Strings):
         return [as_python(item, feature) for item in value]
@@ -59,13 +66,19 @@ def as_python(value: Any, feature: Feature) -> Any:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_values_come_back(feature: Feature, data: st.DataObject) -> None:
-    rows = [None if data.draw(st.booleans()) else data.draw(st.composite(lambda draw: one(feature, feature.shape, draw))()) for _ in range(4)]
+    rows = [
+        None if data.draw(st.booleans()) else data.draw(st.composite(lambda draw: one(feature, feature.shape, draw))())
+        for _ in range(4)
+    ]
     column = pa.array(rows, arrow_type(feature)).slice(1)
     found = to_numpy(column, feature)
     shown = [as_python(row, feature) for row in found]
-    expected = [None if row is None else [float(v) for v in row] if feature.dtype == "bfloat16" and feature.shape else row for row in rows[1:]]
+    expected = [
+        None if row is None else [float(v) for v in row] if feature.dtype == "bfloat16" and feature.shape else row
+        for row in rows[1:]
+    ]
     assert shown == expected
-    halves = joined([take_apart(column.slice(0, 1), feature), take_apart(column.slice(1), feature)], feature)
+    halves = joined_columns([take_apart(column.slice(0, 1), feature), take_apart(column.slice(1), feature)], feature)
     whole = take_apart(column, feature)
     assert halves.values.tolist() == whole.values.tolist()
     assert [a.tolist() for a in halves.splits] == [a.tolist() for a in whole.splits]
@@ -75,7 +88,7 @@ def test_values_come_back(feature: Feature, data: st.DataObject) -> None:
 def test_gathered_columns_equal_those_of_the_whole_table() -> None:
     table = mixed_rows(50).combine_chunks()
     (batch,) = table.to_batches()
-    gathered = gather([batch.slice(0, 7), batch.slice(7, 0), batch.slice(7)], MIXED, 50)
+    gathered = gather_columns([batch.slice(0, 7), batch.slice(7, 0), batch.slice(7)], MIXED, 50)
     for feature in MIXED:
         whole = to_numpy(batch.column(feature.name), feature)
         assert type(gathered[feature.name]) is type(whole)
@@ -86,9 +99,9 @@ def test_gathered_columns_equal_those_of_the_whole_table() -> None:
 def test_gather_counts() -> None:
     (batch,) = mixed_rows(5).combine_chunks().to_batches()
     with pytest.raises(ValueError, match="5 rows where 6"):
-        gather([batch], MIXED, 6)
+        gather_columns([batch], MIXED, 6)
     with pytest.raises(ValueError, match="more than the 4"):
-        gather([batch], MIXED, 4)
+        gather_columns([batch], MIXED, 4)
 
 
 def test_masks_leave_statistics_right() -> None:
@@ -126,7 +139,10 @@ def test_strings_are_arrays_when_asked() -> None:
 
 def test_ragged_is_tensorflows_ragged() -> None:
     tf = pytest.importorskip("tensorflow")
-    nested = to_numpy(pa.array([[[1], [2, 3]], [], [[]]], pa.large_list(pa.large_list(pa.int64()))), Feature("n", "int64", (None, None), True))
+    nested = to_numpy(
+        pa.array([[[1], [2, 3]], [], [[]]], pa.large_list(pa.large_list(pa.int64()))),
+        Feature("n", "int64", (None, None), True),
+    )
     assert nested.to_tf().to_list() == [[[1], [2, 3]], [], [[]]]
     assert nested[1:].to_tf().to_list() == [[], [[]]]
     assert tf.RaggedTensor is type(nested.to_tf())

@@ -10,11 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recordmill.records.columns import to_numpy
-from recordmill.records.convert import Converted, DecodeRaw, MakeRagged, Pad, Reshape, Step, convert, output_schema
-from recordmill.records.ragged import Ragged
+from recordmill.base.errors import UsageError
+from recordmill.records.columns.convert import (
+    Converted,
+    DecodeRaw,
+    MakeRagged,
+    Pad,
+    Reshape,
+    Step,
+    convert,
+    output_schema,
+)
+from recordmill.records.columns.parts import to_numpy
+from recordmill.records.columns.ragged import Ragged
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import UsageError
 from recordmill.schemas.feature import ITEM_BYTES, Feature, Schema
 
 IDS = Feature("id", "int64", (), True)
@@ -24,7 +33,9 @@ def converted(feature: Feature, values: list[Any], *steps: Step) -> tuple[Conver
     """The values behind the steps, checked to be a valid batch; beside them stands a column that must keep in step."""
     schema = Schema((IDS, feature))
     arrow = to_arrow(schema)
-    batch = pa.RecordBatch.from_arrays([pa.array(range(len(values)), pa.int64()), pa.array(values, arrow.field(feature.name).type)], schema=arrow)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(range(len(values)), pa.int64()), pa.array(values, arrow.field(feature.name).type)], schema=arrow
+    )
     result = convert(steps, batch, schema)
     result.batch.validate(full=True)
     assert result.batch.schema == to_arrow(output_schema(steps, schema))
@@ -38,7 +49,12 @@ def converted(feature: Feature, values: list[Any], *steps: Step) -> tuple[Conver
 def test_raw_bytes_of_every_dtype(dtype: str, order: str) -> None:
     rng = np.random.default_rng(1)
     stored = {"bool": "u1", "bfloat16": "u2"}.get(dtype, dtype)
-    arrays = [(rng.integers(0, 2, (2, 3)) if dtype == "bool" else rng.integers(0, 100, (2, 3))).astype(np.dtype(stored).newbyteorder(order)) for _ in range(5)]
+    arrays = [
+        (rng.integers(0, 2, (2, 3)) if dtype == "bool" else rng.integers(0, 100, (2, 3))).astype(
+            np.dtype(stored).newbyteorder(order)
+        )
+        for _ in range(5)
+    ]
     if dtype == "bfloat16":
         arrays = [(array.astype(np.float32).view(np.uint32) >> 16).astype(f"{order}u2") for array in arrays]
     step = DecodeRaw("x", dtype, (2, 3), order == ">")
@@ -65,7 +81,9 @@ def test_raw_bytes_that_are_missing_or_of_wrong_size() -> None:
 def test_raw_bytes_of_any_number_of_items() -> None:
     arrays = [np.arange(3 * rows, dtype="<i2").reshape(rows, 3) for rows in (2, 0, 1)]
     result, column = converted(
-        Feature("x", "bytes"), [arrays[0].tobytes(), None, arrays[1].tobytes(), b"abc", arrays[2].tobytes()], DecodeRaw("x", "int16", (None, 3))
+        Feature("x", "bytes"),
+        [arrays[0].tobytes(), None, arrays[1].tobytes(), b"abc", arrays[2].tobytes()],
+        DecodeRaw("x", "int16", (None, 3)),
     )
     assert column.to_pylist() == [arrays[0].tolist(), None, [], arrays[2].tolist()]
     assert [record.reason for record in result.bad] == ["3 bytes, which are no int16 [?, 3] of 6 bytes an item"]
@@ -73,12 +91,16 @@ def test_raw_bytes_of_any_number_of_items() -> None:
 
 def test_a_scalar_and_text_as_raw_bytes() -> None:
     """Inference takes bytes that happen to be UTF-8 for text."""
-    _, column = converted(Feature("x", "string"), ["\0\0\0\0\0\0\0\0", None, "\1\0\0\0\0\0\0\0"], DecodeRaw("x", "int64", ()))
+    _, column = converted(
+        Feature("x", "string"), ["\0\0\0\0\0\0\0\0", None, "\1\0\0\0\0\0\0\0"], DecodeRaw("x", "int64", ())
+    )
     assert column.to_pylist() == [0, None, 1]
 
 
 def test_lists_reshaped() -> None:
-    result, column = converted(Feature("x", "float32", (None,)), [list(range(8)), None, [], [1, 2, 3], [5, 6, 7, 8]], Reshape("x", (None, 4)))
+    result, column = converted(
+        Feature("x", "float32", (None,)), [list(range(8)), None, [], [1, 2, 3], [5, 6, 7, 8]], Reshape("x", (None, 4))
+    )
     assert column.to_pylist() == [[[0, 1, 2, 3], [4, 5, 6, 7]], None, [], [[5, 6, 7, 8]]]
     assert [(record.row, record.reason) for record in result.bad] == [(3, "3 values, which do not go into [-1, 4]")]
     result, column = converted(Feature("x", "string", (None,)), [list("abcd"), None, list("abc")], Reshape("x", (2, 2)))
@@ -112,7 +134,9 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
     item = {"bool": True, "string": "a", "bytes": b"a"}.get(dtype, 1)
     if dtype == "float16":
         item = np.float16(1)
-    result, column = converted(Feature("x", dtype, (None,)), [[item], None, [], [item] * 3, [item] * 4], Pad("x", 3, value))
+    result, column = converted(
+        Feature("x", dtype, (None,)), [[item], None, [], [item] * 3, [item] * 4], Pad("x", 3, value)
+    )
     assert column.to_pylist() == [[item, fill, fill], None, [fill] * 3, [item] * 3]
     assert result.bad[0].reason == "4 items, more than the 3 to pad to (--pad-or-cut drops the others)"
     _, column = converted(Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cut=True))
@@ -122,7 +146,11 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
 def test_lists_that_are_equally_long_are_padded_and_made_ragged_all_the_same() -> None:
     """What is inferred of a part of a data set may be a fixed shape, and the same command must serve it."""
     rows = [[1, 2, 3], None, [4, 5, 6]]
-    assert converted(Feature("x", "int64", (3,)), rows, Pad("x", 5, "0"))[1].to_pylist() == [[1, 2, 3, 0, 0], None, [4, 5, 6, 0, 0]]
+    assert converted(Feature("x", "int64", (3,)), rows, Pad("x", 5, "0"))[1].to_pylist() == [
+        [1, 2, 3, 0, 0],
+        None,
+        [4, 5, 6, 0, 0],
+    ]
     assert converted(Feature("x", "int64"), [7, None, 8], Pad("x", 2, "0"))[1].to_pylist() == [[7, 0], None, [8, 0]]
     result, column = converted(Feature("x", "int64", (3,)), rows, MakeRagged("x"))
     assert (column.to_pylist(), result.bad) == (rows, ())

@@ -9,9 +9,26 @@ import sys
 import numpy as np
 import pytest
 
-from recordmill.records import crc32c
+from recordmill.records.tfrecord import crc32c
 
-LENGTHS = [*range(260), 383, 384, 385, *range(760, 776), *range(1016, 1032), 1279, 1280, 1281, 4095, 6143, 6144, 6145, 6149, 20_000, 100_003]
+LENGTHS = [
+    *range(260),
+    383,
+    384,
+    385,
+    *range(760, 776),
+    *range(1016, 1032),
+    1279,
+    1280,
+    1281,
+    4095,
+    6143,
+    6144,
+    6145,
+    6149,
+    20_000,
+    100_003,
+]
 
 
 def data(length: int) -> np.ndarray:
@@ -20,7 +37,13 @@ def data(length: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("given", "wanted"),
-    [(b"\0" * 32, 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E), (b"123456789", 0xE3069283), (b"", 0)],
+    [
+        (b"\0" * 32, 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (b"123456789", 0xE3069283),
+        (b"", 0),
+    ],
 )
 def test_known_answers(given: bytes, wanted: int) -> None:
     array = np.frombuffer(given, np.uint8)
@@ -59,10 +82,10 @@ def test_word_and_mask() -> None:
 
 PROGRAM = """
 import hashlib, numpy as np, pyarrow as pa
-from recordmill.records import crc32c
-from recordmill.records.decode import decode
-from recordmill.records.encode import encode
-from recordmill.records.frames import scan
+from recordmill.records.tfrecord import crc32c
+from recordmill.records.example.decode import decode
+from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.frames import scan
 from recordmill.schemas.feature import Feature, Schema
 schema = Schema((Feature("a", "int64"), Feature("b", "string"), Feature("c", "int64", (None,))))
 numbers = [[(i * 7919) ** (j % 5) % 2**40 for j in range(i % 50)] for i in range(500)]
@@ -76,7 +99,9 @@ print(crc32c.HARDWARE, crc32c.FOLDS, hashlib.sha256(frames.data).hexdigest())
 
 
 def run_compiled_for(cpu: dict[str, str]) -> list[str]:
-    found = subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, **cpu}, check=True, capture_output=True, text=True)
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env={**os.environ, **cpu}, check=True, capture_output=True, text=True
+    )
     return found.stdout.split()
 
 
@@ -86,5 +111,6 @@ def test_processors_without_the_instructions_write_and_read_the_same_bytes() -> 
     # NUMBA_CPU_NAME=generic compiles for the first x86-64, which has no SSE4.2: the tables, through and through.
     assert run_compiled_for({"NUMBA_CPU_NAME": "generic"}) == ["False", "False", here[2]]
     if crc32c.HARDWARE:
-        nehalem = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2,+ssse3,+popcnt"}  # the CRC instruction, but nothing wider
+        # the CRC instruction, but nothing wider
+        nehalem = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2,+ssse3,+popcnt"}
         assert run_compiled_for(nehalem) == ["True", "False", here[2]]

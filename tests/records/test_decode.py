@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from protobuf_oracle import BAD, buffer, comparable, expected_row, messages
 from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, field, packed, varint
 
-from recordmill.records.decode import decode, decode_lenient
-from recordmill.records.encode import encode
-from recordmill.records.infer import infer
-from recordmill.records.memory import address_of
-from recordmill.records.shard_file import read_frames
-from recordmill.records.varints import OVERRUN, count_varints, read_varints
+from recordmill.base.errors import DataError
+from recordmill.base.memory import address_of
+from recordmill.records.example.decode import decode, decode_lenient
+from recordmill.records.example.encode import encode
+from recordmill.records.inference.infer import infer
+from recordmill.records.protobuf.varints import OVERRUN, count_varints, read_varints
+from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
 MIXED = Schema(
@@ -42,9 +42,25 @@ MIXED = Schema(
     )
 )
 ROWS: list[dict[str, Any]] = [
-    {"bytes": b"\xff\x00", "floats": [1.5, -0.0], "int": 5, "ints": [1, -1, 300], "matrix": [0.5] * 6, "text": "größe", "words": ["a", ""]},
+    {
+        "bytes": b"\xff\x00",
+        "floats": [1.5, -0.0],
+        "int": 5,
+        "ints": [1, -1, 300],
+        "matrix": [0.5] * 6,
+        "text": "größe",
+        "words": ["a", ""],
+    },
     {"bytes": None, "floats": None, "int": -(2**63), "ints": None, "matrix": None, "text": "", "words": None},
-    {"bytes": b"", "floats": [], "int": 2**63 - 1, "ints": [], "matrix": [float(i) for i in range(6)], "text": "x" * 300, "words": []},
+    {
+        "bytes": b"",
+        "floats": [],
+        "int": 2**63 - 1,
+        "ints": [],
+        "matrix": [float(i) for i in range(6)],
+        "text": "x" * 300,
+        "words": [],
+    },
 ]
 
 
@@ -60,7 +76,9 @@ def decode_all(records: Sequence[bytes], schema: Schema, columns: Sequence[str] 
 @given(schemas_and_rows())
 def test_decode_of_encode_is_the_batch(drawn: tuple[Schema, list[dict[str, Any]]]) -> None:
     schema, rows = drawn
-    batch = pa.RecordBatch.from_pylist([{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows], schema=to_arrow(schema))
+    batch = pa.RecordBatch.from_pylist(
+        [{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows], schema=to_arrow(schema)
+    )
     frames = encode(batch, schema)
     result = decode(frames.data, frames.starts + 12, frames.lengths, schema)
     result.validate(full=True)
@@ -123,7 +141,9 @@ def test_same_as_tfx_bsl() -> None:
     for one in MIXED:
         values = ours[one.name].to_pylist()
         listed = [value if one.shape or value is None else [value] for value in values]
-        assert [None if v is None else [w.encode() if isinstance(w, str) else w for w in v] for v in listed] == theirs[one.name]
+        assert [None if v is None else [w.encode() if isinstance(w, str) else w for w in v] for v in listed] == theirs[
+            one.name
+        ]
 
 
 @pytest.mark.parametrize("order", ["same", "shuffled"])
@@ -135,14 +155,18 @@ def test_any_order_of_the_map_and_any_number_of_other_names(order: str) -> None:
     for row in range(40):
         chosen = names if order == "same" else [names[i] for i in rng.permutation(len(names))]
         records.append(example([(name, feature(INT64, [row * 1000 + names.index(name)])) for name in chosen]))
-    assert decode_all(records, schema).to_pylist() == [{name: row * 1000 + i for i, name in enumerate(names[:5])} for row in range(40)]
+    assert decode_all(records, schema).to_pylist() == [
+        {name: row * 1000 + i for i, name in enumerate(names[:5])} for row in range(40)
+    ]
 
 
 def test_names_that_differ_in_the_middle_only() -> None:
     names = [f"12345678{middle}12345678" for middle in ("", "a", "b", "aaaaaaaab", "aaaaaaaac", "baaaaaaab")]
     record = example([(name, feature(INT64, [i])) for i, name in enumerate(names)])
     schema = Schema(tuple(Feature(name, "int64") for name in reversed(names)))
-    assert decode_all([record, record], schema).to_pylist() == 2 * [{name: i for i, name in reversed(list(enumerate(names)))}]
+    assert decode_all([record, record], schema).to_pylist() == 2 * [
+        {name: i for i, name in reversed(list(enumerate(names)))}
+    ]
 
 
 RAGGED = Schema((Feature("x", "int64", (None, None, 2)),))
@@ -156,11 +180,19 @@ def ragged_record(values: Sequence[int], lengths: Sequence[int] | None) -> bytes
 
 
 def test_nested_lists() -> None:
-    records = [ragged_record([1, 2, 3, 4, 5, 6], [1, 0, 2]), example([]), ragged_record([], []), ragged_record([], [0, 0, 0])]
+    records = [
+        ragged_record([1, 2, 3, 4, 5, 6], [1, 0, 2]),
+        example([]),
+        ragged_record([], []),
+        ragged_record([], [0, 0, 0]),
+    ]
     assert decode_all(records, RAGGED).to_pydict() == {"x": [[[[1, 2]], [], [[3, 4], [5, 6]]], None, [], [[], [], []]]}
     deep = Schema((Feature("y", "int64", (None, None, None)),))
     record = example(
-        [(f"y/ragged_{name}", feature(INT64, values)) for name, values in [("flat_values", []), ("row_lengths_0", [2]), ("row_lengths_1", [0, 0])]]
+        [
+            (f"y/ragged_{name}", feature(INT64, values))
+            for name, values in [("flat_values", []), ("row_lengths_0", [2]), ("row_lengths_1", [0, 0])]
+        ]
     )
     assert decode_all([record], deep).to_pydict() == {"y": [[[[], []]]]}
 
@@ -202,7 +234,13 @@ def test_nested_lists_that_do_not_add_up(record: bytes) -> None:
 def test_errors_say_where_what_and_why(name: str, feature_of: Feature, value: bytes, words: str) -> None:
     schema = Schema((Feature(name, feature_of.dtype, feature_of.shape, feature_of.required),))
     with pytest.raises(DataError) as error:
-        decode(*buffer([example([(name, value)])]), schema, source="folder/part-00000.tfrecord", first_record=41, offsets=np.array([1234]))
+        decode(
+            *buffer([example([(name, value)])]),
+            schema,
+            source="folder/part-00000.tfrecord",
+            first_record=41,
+            offsets=np.array([1234]),
+        )
     text = str(error.value)
     assert len(text) < 300
     assert text.startswith(f"folder/part-00000.tfrecord: record 41, byte 1234: feature '{name[:40]}")
@@ -266,10 +304,10 @@ import numpy as np
 sys.path[:0] = sys.argv[1:2]
 from wire_writer import Scribe
 from test_decode_fuzz import FLAT, KINDS, STEPPED
-from recordmill.records.decode import decode_lenient
-from recordmill.records.infer import infer
-from recordmill.records.memory import address_of
-from recordmill.records.shard_file import read_frames
+from recordmill.records.example.decode import decode_lenient
+from recordmill.records.inference.infer import infer
+from recordmill.base.memory import address_of
+from recordmill.records.tfrecord.shard_file import read_frames
 
 page = mmap.PAGESIZE
 memory = mmap.mmap(-1, 18 * page)
@@ -296,7 +334,13 @@ print("kept", kept)
 def test_nothing_outside_the_buffer_is_read() -> None:
     """Records that end, and begin, at a page that may not be touched: reading one byte outside kills the process."""
     pytest.importorskip("tensorflow.core.example.example_pb2")
-    done = subprocess.run([sys.executable, "-c", _GUARDED, str(Path(__file__).parent)], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _GUARDED, str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) > 1000
 
@@ -320,7 +364,9 @@ def test_real_files_decode_to_what_protobuf_reads(shared_data: Path) -> None:
             assert batch["record"].to_pylist() == payloads
             continue
         for row, payload in zip(batch.to_pylist(), payloads, strict=True):
-            assert {name: comparable(value) for name, value in row.items()} == expected_row(payload, schema), about["path"]
+            assert {name: comparable(value) for name, value in row.items()} == expected_row(payload, schema), about[
+                "path"
+            ]
     assert records == 23558
 
 
@@ -337,7 +383,12 @@ def test_the_oracle_refuses_what_it_should() -> None:
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.lists(st.lists(st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(0, 2**63 - 1)), max_size=8), max_size=5), st.integers(0, 20))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(0, 2**63 - 1)), max_size=8), max_size=5
+    ),
+    st.integers(0, 20),
+)
 def test_packed_varints_of_every_length(rows: list[list[tuple[int, int, int]]], tail: int) -> None:
     """Runs of varints of one length and of mixed ones, minimal or not, up to the end of the buffer."""
     values: list[list[int]] = []

@@ -1,4 +1,5 @@
-"""Differential fuzzing: whatever bytes come, ours accepts what upb accepts, gives the same values, and reads inside the buffer only.
+"""Differential fuzzing: whatever bytes come, ours accepts what upb accepts, gives the same values,
+and reads inside the buffer only.
 
 RECORDMILL_FUZZ=20000 makes it longer (records per case and seed; the default is enough for CI).
 """
@@ -14,12 +15,20 @@ from hypothesis import strategies as st
 from protobuf_oracle import BAD, buffer, comparable, expected_row
 from wire_writer import BYTES, FLOAT, INT64, Scribe
 
-from recordmill.records.decode import decode, decode_lenient
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
+from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 
 RECORDS = int(os.environ.get("RECORDMILL_FUZZ", "60"))
-KINDS = {"i": INT64, "f": FLOAT, "b": BYTES, "list/of/ints": INT64, "a/longer/name/of/floats": FLOAT, "bs": BYTES, "": INT64}
+KINDS = {
+    "i": INT64,
+    "f": FLOAT,
+    "b": BYTES,
+    "list/of/ints": INT64,
+    "a/longer/name/of/floats": FLOAT,
+    "bs": BYTES,
+    "": INT64,
+}
 FLAT = Schema(
     (
         Feature("i", "int64"),

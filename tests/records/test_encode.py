@@ -11,11 +11,11 @@ import pytest
 from example_oracle import PurePython, arrow_value, entries, parse, row_entries, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
 
-from recordmill.records import encode_kernels
-from recordmill.records.encode import encode
-from recordmill.records.frames import scan
+from recordmill.base.errors import DataError
+from recordmill.records.example import encode_kernels
+from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.frames import scan
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 
 
@@ -29,7 +29,11 @@ def payloads(batch: pa.RecordBatch, schema: Schema) -> list[bytes]:
     frames = encode(batch, schema)
     scanned, consumed = scan(frames.data, source="encoded", final=True)
     assert consumed == len(frames.data)
-    for ours, theirs in ((frames.starts, scanned.starts), (frames.lengths, scanned.lengths), (frames.crcs, scanned.crcs)):
+    for ours, theirs in (
+        (frames.starts, scanned.starts),
+        (frames.lengths, scanned.lengths),
+        (frames.crcs, scanned.crcs),
+    ):
         np.testing.assert_array_equal(ours, theirs)
     return [frames.payload(i).tobytes() for i in range(len(frames))]
 
@@ -69,7 +73,9 @@ def test_bytes_are_pinned(feature: Feature, value: Any, wanted: str) -> None:
     assert one(feature, value).hex() == wanted.replace(" ", "")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(case=schemas_and_rows())
 def test_same_bytes_as_pure_python_protobuf(pure_python: PurePython, case: tuple[Schema, list[dict[str, Any]]]) -> None:
     schema, rows = case
@@ -85,7 +91,9 @@ def test_a_slice_encodes_as_its_rows_and_protobuf_reads_it(case: tuple[Schema, l
     encoded = payloads(part, schema)
     assert encoded == payloads(batch, schema)[len(rows) // 2 :][: len(rows)]
     for row, data in zip([*rows, *rows][len(rows) // 2 :], encoded, strict=False):
-        assert {name: (kind, list(map(_plain, values))) for name, (kind, values) in row_entries(schema, row).items()} == parse(data)
+        assert {
+            name: (kind, list(map(_plain, values))) for name, (kind, values) in row_entries(schema, row).items()
+        } == parse(data)
 
 
 def _plain(value: Any) -> Any:
@@ -96,19 +104,22 @@ def many_rows(count: int) -> tuple[Schema, list[dict[str, Any]]]:
     """Rows whose sizes differ widely, so that blocks of rows end everywhere, and lengths take one to three bytes."""
     random = np.random.default_rng(7)
     features = (
-        Feature("id", "int64", (), True), Feature("score", "float32"), Feature("tags", "string", (None,)), Feature("ids", "int32", (None,)),
-        Feature("small", "uint8", (None,)), Feature("vector", "float32", (5,)), Feature("weights", "float32", (None,)), Feature("raw", "uint8", (3,)),
-        Feature("blob", "bytes"), Feature("nested", "int64", (None, None)), Feature("n" * 130, "int64"),
+        Feature("id", "int64", (), True), Feature("score", "float32"), Feature("tags", "string", (None,)),
+        Feature("ids", "int32", (None,)), Feature("small", "uint8", (None,)), Feature("vector", "float32", (5,)),
+        Feature("weights", "float32", (None,)), Feature("raw", "uint8", (3,)), Feature("blob", "bytes"),
+        Feature("nested", "int64", (None, None)), Feature("n" * 130, "int64"),
     )  # fmt: skip
     rows = []
     for i in range(count):
         size = int(random.choice([0, 1, 5, 30, 200, 3000, 40_000], p=[0.2, 0.2, 0.2, 0.2, 0.15, 0.04, 0.01]))
         row = {
-            "id": int(random.integers(-(2**63), 2**63)) >> int(random.integers(0, 64)), "score": float(np.float32(random.random())),
-            "tags": [f"tag{t}" for t in range(size % 7)], "ids": random.integers(-(2**31), 2**31, size % 300).tolist(),
+            "id": int(random.integers(-(2**63), 2**63)) >> int(random.integers(0, 64)),
+            "score": float(np.float32(random.random())), "tags": [f"tag{t}" for t in range(size % 7)],
+            "ids": random.integers(-(2**31), 2**31, size % 300).tolist(),
             "small": random.integers(0, 128, size % 300).tolist(), "vector": [1.0, 2.0, 3.0, 4.0, float(i)],
             "weights": random.random(size % 77, dtype=np.float32).tolist(), "raw": [1, 2, i % 256],
-            "blob": random.bytes(size), "nested": [[i] * (size % 3), [], [1, 2]], "n" * 130: 1 << int(random.integers(0, 63)),
+            "blob": random.bytes(size), "nested": [[i] * (size % 3), [], [1, 2]],
+            "n" * 130: 1 << int(random.integers(0, 63)),
         }  # fmt: skip
         rows.append({name: value if name == "id" or random.random() < 0.8 else None for name, value in row.items()})
     return Schema(features), rows
@@ -123,7 +134,8 @@ def test_blocks_of_rows_meet_everywhere(pure_python: PurePython) -> None:
 
 
 def test_no_columns_and_no_rows() -> None:
-    assert payloads(pa.RecordBatch.from_pylist([{}, {}]), Schema(())) in ([b"\n\0", b"\n\0"], [])  # pyarrow may lose the rows of a batch without columns
+    # pyarrow may lose the rows of a batch without columns
+    assert payloads(pa.RecordBatch.from_pylist([{}, {}]), Schema(())) in ([b"\n\0", b"\n\0"], [])
     schema = Schema((Feature("a", "int64", (None,)), Feature("b", "string"), Feature("c", "bool")))
     assert payloads(batch_of(schema, []), schema) == []
 
@@ -139,12 +151,32 @@ def test_column_order_does_not_matter() -> None:
     ("feature", "column", "message"),
     [
         (Feature("x", "int64", (), True), pa.array([1, None]), "feature 'x', row 1: null, but the feature is required"),
-        (Feature("x", "int64", (None,)), pa.array([[1], [2, None]], pa.large_list(pa.int64())), "feature 'x', row 1: null inside a list"),
-        (Feature("x", "float32", (2,)), pa.array([[1, 2], [None, 4]], pa.list_(pa.float32(), 2)), "feature 'x', row 1: null inside a list"),
-        (Feature("x", "int64", (None, None)), pa.array([[[1], None]], pa.large_list(pa.large_list(pa.int64()))), "feature 'x', row 0: null inside"),
+        (
+            Feature("x", "int64", (None,)),
+            pa.array([[1], [2, None]], pa.large_list(pa.int64())),
+            "feature 'x', row 1: null inside a list",
+        ),
+        (
+            Feature("x", "float32", (2,)),
+            pa.array([[1, 2], [None, 4]], pa.list_(pa.float32(), 2)),
+            "feature 'x', row 1: null inside a list",
+        ),
+        (
+            Feature("x", "int64", (None, None)),
+            pa.array([[[1], None]], pa.large_list(pa.large_list(pa.int64()))),
+            "feature 'x', row 0: null inside",
+        ),
         (Feature("x", "uint64"), pa.array([1, 2**63], pa.uint64()), "feature 'x', row 1: 9223372036854775808 is above"),
-        (Feature("x", "uint64", (None,)), pa.array([[1], [5, 2**64 - 1]], pa.large_list(pa.uint64())), "row 1: 18446744073709551615 is above"),
-        (Feature("x", "float32", (2,)), pa.array([[1, 2], [4]], pa.large_list(pa.float32())), "row 1: a list of 1 values where the shape .2. needs 2"),
+        (
+            Feature("x", "uint64", (None,)),
+            pa.array([[1], [5, 2**64 - 1]], pa.large_list(pa.uint64())),
+            "row 1: 18446744073709551615 is above",
+        ),
+        (
+            Feature("x", "float32", (2,)),
+            pa.array([[1, 2], [4]], pa.large_list(pa.float32())),
+            "row 1: a list of 1 values where the shape .2. needs 2",
+        ),
     ],
 )
 def test_what_example_cannot_hold_is_refused_with_its_place(feature: Feature, column: pa.Array, message: str) -> None:
@@ -165,21 +197,30 @@ def test_wrong_columns_are_the_callers_mistake() -> None:
     schema = Schema((Feature("x", "int64"),))
     with pytest.raises(ValueError, match=r"columns \['y'\] and the schema the features \['x'\]"):
         encode(pa.RecordBatch.from_pydict({"y": [1]}), schema)
-    with pytest.raises(TypeError, match="feature 'x' is int64 and needs a column of type int64, not double: cast it first"):
+    with pytest.raises(
+        TypeError, match="feature 'x' is int64 and needs a column of type int64, not double: cast it first"
+    ):
         encode(pa.RecordBatch.from_pydict({"x": [1.0]}), schema)
 
 
 def test_sequence_examples_are_served_too() -> None:
     schema = Schema((Feature("x", "int64"),), message=SEQUENCE_EXAMPLE)
-    assert payloads(pa.RecordBatch.from_pydict({"x": [1]}), schema) == [one(Feature("x", "int64"), 1)]  # a context is an Example in all but name
+    # a context is an Example in all but name
+    assert payloads(pa.RecordBatch.from_pydict({"x": [1]}), schema) == [one(Feature("x", "int64"), 1)]
 
 
 def test_records_that_are_no_examples() -> None:
     schema = Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
     records = [b"", b"one", b"x" * 5000]
-    assert payloads(pa.RecordBatch.from_pydict({"record": pa.array([b"z", *records], pa.large_binary()).slice(1)}), schema) == records
+    assert (
+        payloads(pa.RecordBatch.from_pydict({"record": pa.array([b"z", *records], pa.large_binary()).slice(1)}), schema)
+        == records
+    )
     with pytest.raises(DataError, match="feature 'record', row 1: null"):
-        encode(pa.RecordBatch.from_pydict({"record": pa.array([b"a", None], pa.large_binary())}), Schema((Feature("record", "bytes"),), message=PAYLOAD))
+        encode(
+            pa.RecordBatch.from_pydict({"record": pa.array([b"a", None], pa.large_binary())}),
+            Schema((Feature("record", "bytes"),), message=PAYLOAD),
+        )
     with pytest.raises(ValueError, match="one column of bytes, not a int64"):
         encode(pa.RecordBatch.from_pydict({"a": [1]}), Schema((Feature("a", "int64"),), message=PAYLOAD))
 

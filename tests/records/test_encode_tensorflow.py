@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recordmill.records.encode import encode
-from recordmill.records.frames import frame
-from recordmill.records.gzip_members import GzipWriter
-from recordmill.records.shard_file import read_frames
+from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.frames import frame
+from recordmill.records.tfrecord.gzip_members import GzipWriter
+from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -22,16 +22,19 @@ pytestmark = pytest.mark.slow
 
 SCHEMA = Schema(
     (
-        Feature("id", "int64", (), True), Feature("flag", "bool"), Feature("score", "float32"), Feature("text", "string"),
-        Feature("vector", "float32", (3,), True), Feature("tags", "string", (None,)), Feature("ids", "int64", (None,)), Feature("weights", "float32", (None,)),
+        Feature("id", "int64", (), True), Feature("flag", "bool"), Feature("score", "float32"),
+        Feature("text", "string"), Feature("vector", "float32", (3,), True), Feature("tags", "string", (None,)),
+        Feature("ids", "int64", (None,)), Feature("weights", "float32", (None,)),
         Feature("image", "uint8", (2, 2), True), Feature("exact", "float64", (), True),
     )
 )  # fmt: skip
 ROWS: list[dict[str, Any]] = [
     {
-        "id": (-1) ** i * 3**i, "flag": None if i % 5 == 0 else i % 2 == 0, "score": None if i % 7 == 0 else i / 4, "text": None if i % 3 == 0 else f"Ünï {i}",
-        "vector": [i, i + 0.5, -i], "tags": None if i % 4 == 0 else [f"t{k}" for k in range(i % 4 - 1)], "ids": None if i % 6 == 0 else list(range(i % 6 - 1)),
-        "weights": None if i % 2 else [0.25] * (i % 3), "image": [i, 1, 2, 255], "exact": 1e300 / (i + 1),
+        "id": (-1) ** i * 3**i, "flag": None if i % 5 == 0 else i % 2 == 0, "score": None if i % 7 == 0 else i / 4,
+        "text": None if i % 3 == 0 else f"Ünï {i}", "vector": [i, i + 0.5, -i],
+        "tags": None if i % 4 == 0 else [f"t{k}" for k in range(i % 4 - 1)],
+        "ids": None if i % 6 == 0 else list(range(i % 6 - 1)), "weights": None if i % 2 else [0.25] * (i % 3),
+        "image": [i, 1, 2, 255], "exact": 1e300 / (i + 1),
     }
     for i in range(40)
 ]  # fmt: skip
@@ -42,9 +45,10 @@ RECORDS = [FRAMES.payload(i).tobytes() for i in range(len(FRAMES))]
 def test_tensorflow_parses_values_missing_and_empty() -> None:
     lists = {"tags": tf.string, "ids": tf.int64, "weights": tf.float32}
     spec: dict[str, Any] = {
-        "id": tf.io.FixedLenFeature([], tf.int64), "flag": tf.io.FixedLenFeature([], tf.int64, -1), "score": tf.io.FixedLenFeature([], tf.float32, -1.0),
-        "text": tf.io.FixedLenFeature([], tf.string, "missing"), "vector": tf.io.FixedLenFeature([3], tf.float32),
-        "image": tf.io.FixedLenFeature([], tf.string), "exact": tf.io.FixedLenFeature([], tf.string),
+        "id": tf.io.FixedLenFeature([], tf.int64), "flag": tf.io.FixedLenFeature([], tf.int64, -1),
+        "score": tf.io.FixedLenFeature([], tf.float32, -1.0), "text": tf.io.FixedLenFeature([], tf.string, "missing"),
+        "vector": tf.io.FixedLenFeature([3], tf.float32), "image": tf.io.FixedLenFeature([], tf.string),
+        "exact": tf.io.FixedLenFeature([], tf.string),
         **{name: tf.io.RaggedFeature(dtype) for name, dtype in lists.items()},
     }  # fmt: skip
     parsed = tf.io.parse_example(RECORDS, spec)
@@ -101,4 +105,7 @@ def test_we_read_tensorflows_files(tmp_path: Path, compression: str) -> None:
 
 
 def test_framing_is_tensorflows() -> None:
-    assert frame(np.frombuffer(b"".join(RECORDS), np.uint8), np.cumsum([0, *map(len, RECORDS)])).data.tobytes() == FRAMES.data.tobytes()
+    assert (
+        frame(np.frombuffer(b"".join(RECORDS), np.uint8), np.cumsum([0, *map(len, RECORDS)])).data.tobytes()
+        == FRAMES.data.tobytes()
+    )

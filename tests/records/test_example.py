@@ -14,16 +14,19 @@ from example_oracle import arrow_value, parse, row_entries, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
 from protobuf_oracle import messages
 
-from recordmill.records.encode import encode
-from recordmill.records.example import example, parse_example
-from recordmill.records.python_values import feature_of
+from recordmill.base.errors import DataError
+from recordmill.records.example.by_hand import example, parse_example
+from recordmill.records.example.encode import encode
+from recordmill.records.example.python_values import feature_of
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 
 
 def test_bytes_are_pinned() -> None:
-    assert example({"b": [1, 300], "a": 1.5, "none": None}).hex() == "0a1d0a0d0a0161120812060a040000c03f0a0c0a016212071a050a0301ac02"
+    assert (
+        example({"b": [1, 300], "a": 1.5, "none": None}).hex()
+        == "0a1d0a0d0a0161120812060a040000c03f0a0c0a016212071a050a0301ac02"
+    )
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,12 +38,16 @@ def test_same_bytes_as_the_columnar_path_and_values_back(case: tuple[Schema, lis
     for i, row in enumerate(rows):
         data = example(row, schema)
         assert data == frames.payload(i).tobytes()
-        assert parse(data) == {name: (kind, list(map(_plain, values))) for name, (kind, values) in row_entries(schema, row).items()}
+        assert parse(data) == {
+            name: (kind, list(map(_plain, values))) for name, (kind, values) in row_entries(schema, row).items()
+        }
         back = parse_example(data, schema)
         for feature in schema:
             assert _plain(back[feature.name]) == _plain(row[feature.name])
         assert example(back, schema) == data
-        assert {name: _plain(value) for name, value in parse_example(data).items()} == {name: values for name, (_, values) in parse(data).items()}
+        assert {name: _plain(value) for name, value in parse_example(data).items()} == {
+            name: values for name, (_, values) in parse(data).items()
+        }
 
 
 def _plain(value: Any) -> Any:
@@ -96,7 +103,8 @@ def test_a_value_says_what_it_is(value: Any, feature: str, kind: str | None, sto
 
 def test_nested_lists_are_ragged() -> None:
     assert parse(example({"x": [[[1], []], []]})) == {
-        "x/ragged_flat_values": ("int64", [1]), "x/ragged_row_lengths_0": ("int64", [2, 0]), "x/ragged_row_lengths_1": ("int64", [1, 0])
+        "x/ragged_flat_values": ("int64", [1]), "x/ragged_row_lengths_0": ("int64", [2, 0]),
+        "x/ragged_row_lengths_1": ("int64", [1, 0])
     }  # fmt: skip
 
 
@@ -181,7 +189,8 @@ def test_moments() -> None:
 
 
 def test_foreign_bytes() -> None:
-    unpacked = bytes.fromhex("0a100a0e0a016112091a07080508ac020a00")  # int64 5 and 300 one by one, then an empty packed run
+    # int64 5 and 300 one by one, then an empty packed run
+    unpacked = bytes.fromhex("0a100a0e0a016112091a07080508ac020a00")
     assert parse_example(unpacked)["a"].tolist() == [5, 300]
     assert parse_example(b"") == parse_example(b"\n\0") == {}
     assert parse_example(bytes.fromhex("0a070a050a01611200")) == {"a": None}
@@ -191,8 +200,14 @@ def test_foreign_bytes() -> None:
 
 
 def test_no_tensorflow_is_loaded() -> None:
-    program = "import sys, recordmill; recordmill.parse_example(recordmill.example({'a': 1})); print('tensorflow' in sys.modules, 'apache_beam' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "False False\n"
+    program = (
+        "import sys, recordmill; recordmill.parse_example(recordmill.example({'a': 1})); print('tensorflow' "
+        "in sys.modules, 'apache_beam' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+        == "False False\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,7 +246,10 @@ def test_the_error_of_a_huge_number_is_short(digits: int) -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(("shape", "expected"), [((None,), [None, 2**53 + 1]), ((None, None), [None, [2**53 + 1]]), ((None, 1), [None, [2**53 + 1]])])
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((None,), [None, 2**53 + 1]), ((None, None), [None, [2**53 + 1]]), ((None, 1), [None, [2**53 + 1]])],
+)
 def test_a_missing_step_of_a_sequence_example_is_none(shape: tuple[int | None, ...], expected: list[Any]) -> None:
     message = messages()[1]()
     steps = message.feature_lists.feature_list["d"]

@@ -1,4 +1,6 @@
-"""Names of files that come from data: what is safe stays as it is, whatever else becomes a number, and none leads out of its folder."""
+"""Names of files that come from data: what is safe stays as it is, whatever else becomes a number,
+and none leads out of its folder.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from recordmill.records.file_names import NAME_BYTES, PART_BYTES, another_name, extension_of, numbered_name, safe_name, with_extension
+from recordmill.records.writers.file_names import (
+    NAME_BYTES,
+    PART_BYTES,
+    another_name,
+    extension_of,
+    numbered_name,
+    safe_name,
+    with_extension,
+)
 
-PARTS = st.one_of(st.sampled_from(["..", ".", "", "a", "train", "val", "C:", "x" * 254, "ü" * 130]), st.text(max_size=6))
+PARTS = st.one_of(
+    st.sampled_from(["..", ".", "", "a", "train", "val", "C:", "x" * 254, "ü" * 130]), st.text(max_size=6)
+)
 NAMES = st.one_of(st.text(max_size=12), st.lists(PARTS, min_size=1, max_size=5).map("/".join))
 
 
@@ -36,14 +48,37 @@ def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> Non
         assert safe == os.path.normpath(name)
 
 
-@pytest.mark.parametrize("name", ["3/0217.png", "a b/ü.JPG", ".hidden", "a.b.c", "ab:c.jpg", "x" * 255, "-", "..a", "a..", "metadata.jsonl", "~"])
+@pytest.mark.parametrize(
+    "name",
+    ["3/0217.png", "a b/ü.JPG", ".hidden", "a.b.c", "ab:c.jpg", "x" * 255, "-", "..a", "a..", "metadata.jsonl", "~"],
+)
 def test_usual_names_stay_as_they_are(name: str) -> None:
     assert safe_name(name) == name
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "./", "/", "/etc/passwd", "..", "a/..", "../a", "a/../b", "a\\b", "C:\\a", "c:a", "D:/a", "a/", "a\0", "a\nb", "\x7f", "x" * 256, "ü" * 128],
+    [
+        "",
+        ".",
+        "./",
+        "/",
+        "/etc/passwd",
+        "..",
+        "a/..",
+        "../a",
+        "a/../b",
+        "a\\b",
+        "C:\\a",
+        "c:a",
+        "D:/a",
+        "a/",
+        "a\0",
+        "a\nb",
+        "\x7f",
+        "x" * 256,
+        "ü" * 128,
+    ],
 )
 def test_unsafe_names_are_none(name: str) -> None:
     assert safe_name(name) is None
@@ -98,9 +133,16 @@ def test_numbers_sort_and_fill_folders_of_ten_thousand() -> None:
 
 
 def test_extensions_tell_of_the_content() -> None:
-    assert [extension_of(head, False) for head in (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF\0\0\0\0WEBPVP8 ", b"II*\0", b"BM\0", b"")] == [
-        "jpg", "png", "gif", "webp", "tif", "bin", "bin",
-    ]  # fmt: skip
+    heads = {
+        b"\xff\xd8\xff\xe0": "jpg",
+        b"\x89PNG\r\n\x1a\n": "png",
+        b"GIF89a": "gif",
+        b"RIFF\0\0\0\0WEBPVP8 ": "webp",
+        b"II*\0": "tif",
+        b"BM\0": "bin",
+        b"": "bin",
+    }
+    assert {head: extension_of(head, False) for head in heads} == heads
     assert extension_of(b"text", True) == "txt"
     assert [with_extension(name, "jpg") for name in ("a/b.c/d", "d.jpeg", "d.JPG", "d.txt", ".jpg")] == [
         "a/b.c/d.jpg",

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from example_oracle import parse
 
-from recordmill.records.encode import encode
-from recordmill.records.flat import to_flat
+from recordmill.records.example.encode import encode
+from recordmill.records.example.flat import to_flat
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature, Schema
 
@@ -34,7 +34,9 @@ def encoded(column: pa.Array, feature: Feature) -> list[bytes]:
 def test_strings(column: pa.Array) -> None:
     feature = Feature("x", "string")
     assert encoded(column, feature) == encoded(pa.array(TEXTS, pa.large_string()), feature)
-    assert [parse(record) for record in encoded(column, feature)] == [{} if text is None else {"x": ("bytes", [text.encode()])} for text in TEXTS]
+    assert [parse(record) for record in encoded(column, feature)] == [
+        {} if text is None else {"x": ("bytes", [text.encode()])} for text in TEXTS
+    ]
 
 
 def test_string_views() -> None:
@@ -43,7 +45,9 @@ def test_string_views() -> None:
         column.cast(pa.large_string())
     except pa.ArrowNotImplementedError:
         pytest.skip("this pyarrow has no cast for string views")
-    assert encoded(column, Feature("x", "string")) == encoded(pa.array(TEXTS, pa.large_string()), Feature("x", "string"))
+    assert encoded(column, Feature("x", "string")) == encoded(
+        pa.array(TEXTS, pa.large_string()), Feature("x", "string")
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,14 +83,20 @@ def test_tensors_fixed_variable_and_extension(dtype: str) -> None:
     assert [parse(record)["x"][0] for record in wanted] == [feature.kind] * 3
     for column in (tensor, nested, variable, pa.concat_arrays([fixed, fixed]).slice(3)):
         assert encoded(column, feature) == wanted
-    missing = pa.LargeListArray.from_arrays(pa.array([0, 6, 6, 12]), pa.array(values[:12]), mask=pa.array([False, True, False]))
+    missing = pa.LargeListArray.from_arrays(
+        pa.array([0, 6, 6, 12]), pa.array(values[:12]), mask=pa.array([False, True, False])
+    )
     assert encoded(missing, feature) == [wanted[0], b"\n\0", wanted[1]]
 
 
 def test_a_null_fixed_list_is_absent_though_its_values_are_null() -> None:
     column = pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2))
     assert column.values.null_count == 2 or len(column.values) == 6
-    assert [parse(record) for record in encoded(column, Feature("x", "float32", (2,)))] == [{"x": ("float", [1, 2])}, {}, {"x": ("float", [3, 4])}]
+    assert [parse(record) for record in encoded(column, Feature("x", "float32", (2,)))] == [
+        {"x": ("float", [1, 2])},
+        {},
+        {"x": ("float", [3, 4])},
+    ]
 
 
 def test_nothing_outside_a_slice_is_converted() -> None:
@@ -111,7 +121,10 @@ def test_nothing_outside_a_slice_is_converted() -> None:
         (Feature("x", "int64", (None, None)), pa.array([[1]])),
         (Feature("x", "float32", (2, 2)), pa.array([[1, 2, 3]], pa.list_(pa.float32(), 3))),
         (Feature("x", "int64"), pa.array([{"a": 1}])),
-        (Feature("x", "int64", (None,)), pa.array([[1]], pa.list_view(pa.int64()))),  # pyarrow 25 loses values where it casts them to lists
+        (
+            Feature("x", "int64", (None,)),
+            pa.array([[1]], pa.list_view(pa.int64())),
+        ),  # pyarrow 25 loses values where it casts them to lists
         (Feature("x", "int64"), pa.array(["a"]).dictionary_encode()),
     ],
 )

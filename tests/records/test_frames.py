@@ -7,9 +7,9 @@ import struct
 import numpy as np
 import pytest
 
-from recordmill.records.crc32c import crc32c, masked
-from recordmill.records.frames import FRAME_BYTES, Frames, frame, gather, scan, try_scan
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
+from recordmill.records.tfrecord.crc32c import crc32c, masked
+from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, frame, gather_frames, scan, try_scan
 
 PAYLOADS = [b"first", b"", b"x" * 30, bytes(range(256)) * 2, b"last one"]
 
@@ -78,7 +78,9 @@ def test_every_flipped_bit_is_found_at_its_frame() -> None:
         damaged = bytearray(SHARD)
         damaged[bit // 8] ^= 1 << bit % 8
         number = sum(start <= bit // 8 for start in STARTS) - 1
-        with pytest.raises(DataError, match=f"^s: record {number}, byte {STARTS[number]}: CRC of the (length|data)") as caught:
+        with pytest.raises(
+            DataError, match=f"^s: record {number}, byte {STARTS[number]}: CRC of the (length|data)"
+        ) as caught:
             scan(array(bytes(damaged)), source="s", final=True)
         assert ("length is wrong" in str(caught.value)) == (bit // 8 - STARTS[number] < 12)
         assert len(str(caught.value)) < 300
@@ -92,7 +94,9 @@ def test_a_mad_length_with_a_right_crc_is_refused_before_it_is_used(length: int)
     header = struct.pack("<Q", length)
     data = header + struct.pack("<I", masked(crc32c(array(header))))
     for final in (True, False):
-        with pytest.raises(DataError, match=r"^s: record 0, byte 0: a length of -?\d+ bytes is above the limit of 1073741824 bytes"):
+        with pytest.raises(
+            DataError, match=r"^s: record 0, byte 0: a length of -?\d+ bytes is above the limit of 1073741824 bytes"
+        ):
             scan(array(data), source="s", final=final)
 
 
@@ -126,15 +130,15 @@ def test_gather_is_taking() -> None:
     for order in (random.permutation(500), np.array([3, 3, 3]), np.empty(0, np.int64)):
         wanted = b"".join(data[starts[i] : starts[i] + sizes[i]].tobytes() for i in order)
         out = np.full(len(wanted) + 40, 7, np.uint8)
-        assert gather(data, starts, sizes, order, out) == len(wanted)
+        assert gather_frames(data, starts, sizes, order, out) == len(wanted)
         assert out.tobytes() == wanted + b"\x07" * 40
     for wrong in ([500], [-1]):
         with pytest.raises(ValueError, match="don't fit"):
-            gather(data, starts, sizes, np.array(wrong), np.empty(5000, np.uint8))
+            gather_frames(data, starts, sizes, np.array(wrong), np.empty(5000, np.uint8))
     with pytest.raises(ValueError, match="out has fewer"):
-        gather(data, starts, sizes, np.arange(500), np.empty(int(sizes.sum()) - 1, np.uint8))
+        gather_frames(data, starts, sizes, np.arange(500), np.empty(int(sizes.sum()) - 1, np.uint8))
     with pytest.raises(ValueError, match="don't fit 500 items"):
-        gather(data[:-1], starts, sizes, np.array([499]), np.empty(5000, np.uint8))
+        gather_frames(data[:-1], starts, sizes, np.array([499]), np.empty(5000, np.uint8))
 
 
 def test_frames_knows_its_length() -> None:

@@ -1,4 +1,6 @@
-"""Gzip shards of record-aligned members: the same bytes however the frames arrive, and each member can be read alone."""
+"""Gzip shards of record-aligned members: the same bytes however the frames arrive,
+and each member can be read alone.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recordmill.records.frames import Frames, frame, scan
-from recordmill.records.gzip_members import GzipWriter, MemberCutter
-from recordmill.records.shard_file import read_frames
+from recordmill.records.tfrecord.frames import Frames, frame, scan
+from recordmill.records.tfrecord.gzip_members import GzipWriter, MemberCutter
+from recordmill.records.tfrecord.shard_file import read_frames
 
 SIZES = [10, 0, 500, 30, 5000, 0, 0, 1, 200, 200, 200, 900, 3, 4, 5]
 FRAMES = frame(np.random.default_rng(0).integers(0, 5, sum(SIZES), dtype=np.uint8), np.cumsum([0, *SIZES]))
@@ -22,7 +24,9 @@ def parts(*cuts: int) -> list[Frames]:
     edges = [0, *cuts, len(FRAMES)]
     pieces = []
     for first, last in itertools.pairwise(edges):
-        pieces.append(Frames(FRAMES.data, FRAMES.starts[first:last], FRAMES.lengths[first:last], FRAMES.crcs[first:last]))
+        pieces.append(
+            Frames(FRAMES.data, FRAMES.starts[first:last], FRAMES.lengths[first:last], FRAMES.crcs[first:last])
+        )
     return pieces
 
 

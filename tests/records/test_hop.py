@@ -1,4 +1,6 @@
-"""Hopping headers finds what reading everything finds, stops at what is damaged, and shares a file out without overlap."""
+"""Hopping headers finds what reading everything finds, stops at what is damaged,
+and shares a file out without overlap.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recordmill.records import hop as module
-from recordmill.records.frames import frame
-from recordmill.records.hop import count_records, hop
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
+from recordmill.records.tfrecord import hop as module
+from recordmill.records.tfrecord.frames import frame
+from recordmill.records.tfrecord.hop import count_records, hop
 
 
 def shard(sizes: list[int]) -> tuple[bytes, list[int]]:

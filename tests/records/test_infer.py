@@ -16,12 +16,12 @@ from protobuf_oracle import buffer, messages
 from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
 
 import recordmill
-from recordmill.records.decode import decode
-from recordmill.records.encode import encode
-from recordmill.records.infer import Inference, infer
-from recordmill.records.shard_file import read_frames
+from recordmill.base.errors import DataError
+from recordmill.records.example.decode import decode
+from recordmill.records.example.encode import encode
+from recordmill.records.inference.infer import Inference, infer
+from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 
 JPEG, PNG = b"\xff\xd8\xff\xe0" + bytes(20), b"\x89PNG\r\n\x1a\n" + bytes(20)
@@ -39,13 +39,29 @@ def inferred(records: Sequence[bytes], source: str = "", first_record: int = 0) 
 
 def of(rows: Sequence[dict[str, tuple[int, list[object]] | None]]) -> list[bytes]:
     """Examples by hand: name to (kind, values), None for a Feature without a kind."""
-    return [example([(name, b"" if one is None else feature(one[0], one[1])) for name, one in row.items()]) for row in rows]  # type: ignore[arg-type]
+    return [
+        example([(name, b"" if one is None else feature(one[0], one[1])) for name, one in row.items()]) for row in rows
+    ]  # type: ignore[arg-type]
 
 
 FIXED = (FLOAT, [1.0, 2.0])
 ROWS: list[dict[str, tuple[int, list[object]] | None]] = [
-    {"fixed": FIXED, "image": (BYTES, [JPEG]), "list": (INT64, [1, 2]), "one": (INT64, [-5]), "text": (BYTES, ["größe".encode()]), "some": (INT64, [1])},
-    {"fixed": FIXED, "image": (BYTES, [PNG]), "list": (INT64, []), "one": (INT64, [300]), "text": (BYTES, [b""]), "some": None},
+    {
+        "fixed": FIXED,
+        "image": (BYTES, [JPEG]),
+        "list": (INT64, [1, 2]),
+        "one": (INT64, [-5]),
+        "text": (BYTES, ["größe".encode()]),
+        "some": (INT64, [1]),
+    },
+    {
+        "fixed": FIXED,
+        "image": (BYTES, [PNG]),
+        "list": (INT64, []),
+        "one": (INT64, [300]),
+        "text": (BYTES, [b""]),
+        "some": None,
+    },
     {"fixed": FIXED, "image": (BYTES, [JPEG]), "list": (INT64, [7]), "one": (INT64, [0]), "text": (BYTES, [b"line\n"])},
 ]
 SCHEMA = Schema(
@@ -91,7 +107,9 @@ def test_bytes_that_are_no_text(value: bytes) -> None:
     assert inferred(of([{"x": (BYTES, [value])}])).schema() == Schema((Feature("x", "bytes", (), True),))
 
 
-@pytest.mark.parametrize("value", [b"", b"BMW is a company", b"\ttab\r\n", "日本語 \U0001f600".encode(), b"GIF", b"x" * 1000])
+@pytest.mark.parametrize(
+    "value", [b"", b"BMW is a company", b"\ttab\r\n", "日本語 \U0001f600".encode(), b"GIF", b"x" * 1000]
+)
 def test_text(value: bytes) -> None:
     assert inferred(of([{"x": (BYTES, [value])}])).schema() == Schema((Feature("x", "string", (), True),))
 
@@ -104,8 +122,12 @@ def test_a_feature_that_never_has_a_value() -> None:
 
 
 def test_conflicts_are_told_by_feature_and_record() -> None:
-    found = inferred(of([{"x": (INT64, [1])}, {"x": (INT64, [2])}]), "a") + inferred(of([{"x": (INT64, [1])}, {"x": (FLOAT, [2.0])}]), "b", 7)
-    assert found.conflicts() == ["feature 'x': int64_list first in a record 0 (3 times), float_list first in b record 8 (1 times)"]
+    found = inferred(of([{"x": (INT64, [1])}, {"x": (INT64, [2])}]), "a") + inferred(
+        of([{"x": (INT64, [1])}, {"x": (FLOAT, [2.0])}]), "b", 7
+    )
+    assert found.conflicts() == [
+        "feature 'x': int64_list first in a record 0 (3 times), float_list first in b record 8 (1 times)"
+    ]
     with pytest.raises(DataError, match=r"no schema fits all records: feature 'x': int64_list first in a record 0"):
         found.schema()
     assert found.schema(keep_conflicts=True) == Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
@@ -146,7 +168,12 @@ def test_sequence_examples() -> None:
         message=SEQUENCE_EXAMPLE,
     )
     assert (found.features["words", True].least_steps, found.features["words", True].most_steps) == (2, 2)
-    assert decode(*buffer(records), found.schema()).to_pylist()[0] == {"ints": [[1], [2, 3]], "length": 2, "pairs": [[1.0, 2.0]], "words": ["word", "word"]}
+    assert decode(*buffer(records), found.schema()).to_pylist()[0] == {
+        "ints": [[1], [2, 3]],
+        "length": 2,
+        "pairs": [[1.0, 2.0]],
+        "words": ["word", "word"],
+    }
 
 
 def test_a_name_in_both_parts_is_a_conflict() -> None:
@@ -159,7 +186,14 @@ def test_a_name_in_both_parts_is_a_conflict() -> None:
 
 
 @pytest.mark.parametrize(
-    "records", [[b"plain text"], [b"\xff\xff"], [field(1, field(1, field(1, b"\n\x03key"))) + field(2, b"")], [b"\x08\x01", b"\x10\x02"], [bytes(100)]]
+    "records",
+    [
+        [b"plain text"],
+        [b"\xff\xff"],
+        [field(1, field(1, field(1, b"\n\x03key"))) + field(2, b"")],
+        [b"\x08\x01", b"\x10\x02"],
+        [bytes(100)],
+    ],
 )
 def test_records_that_are_no_examples(records: list[bytes]) -> None:
     found = inferred(records, "f", 5)
@@ -186,11 +220,18 @@ def test_more_names_than_there_is_room_for_at_first() -> None:
 
 
 def _normal(found: Inference) -> Inference:
-    return Inference(found.examples, found.sequences, found.others, found.first_other, dict(sorted(found.features.items())))
+    return Inference(
+        found.examples, found.sequences, found.others, found.first_other, dict(sorted(found.features.items()))
+    )
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.1]), st.booleans(), st.lists(st.integers(0, 20), min_size=1, max_size=3))
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.1]),
+    st.booleans(),
+    st.lists(st.integers(0, 20), min_size=1, max_size=3),
+)
 def test_parts_add_up_to_the_whole(seed: int, oddity: float, sequence: bool, cuts: list[int]) -> None:
     scribe = Scribe(seed, oddity, {"a": INT64, "b": BYTES, "c": FLOAT, "long name of a feature": BYTES})
     records = [scribe.message(sequence) for _ in range(20)]
@@ -245,10 +286,14 @@ def test_real_files(shared_data: Path) -> None:
         assert {name for name, _ in found.features} == set(about["feats"]), about["path"]
         for name, truth in about["feats"].items():
             counts = found.features[name, False]
-            assert {f"{kind}_list": count for kind, count in counts.kinds.items()} == {k: n for k, n in truth["kinds"].items() if k.endswith("_list")}
+            assert {f"{kind}_list": count for kind, count in counts.kinds.items()} == {
+                k: n for k, n in truth["kinds"].items() if k.endswith("_list")
+            }
             if not counts.kindless:
                 assert [counts.least_values, counts.most_values] == truth["len"], (about["path"], name)
-            assert sum(counts.images.values()) == sum(truth["magic"].get(one, 0) for one in ("jpeg", "png", "gif", "bmp", "webp", "tiff"))
+            assert sum(counts.images.values()) == sum(
+                truth["magic"].get(one, 0) for one in ("jpeg", "png", "gif", "bmp", "webp", "tiff")
+            )
             features += 1
     assert features > 500
 
@@ -257,7 +302,10 @@ def test_a_large_batch_counts_like_small_ones() -> None:
     rng = np.random.default_rng(0)
     schema = Schema((Feature("a", "int64", (None,), True), Feature("b", "float32", (), True)))
     lists = [rng.integers(-(2**60), 2**60, size) for size in rng.integers(0, 50, 2000)]
-    batch = pa.record_batch([pa.array(lists, pa.large_list(pa.int64())), pa.array(rng.normal(size=2000).astype(np.float32))], schema=to_arrow(schema))
+    batch = pa.record_batch(
+        [pa.array(lists, pa.large_list(pa.int64())), pa.array(rng.normal(size=2000).astype(np.float32))],
+        schema=to_arrow(schema),
+    )
     frames = encode(batch, schema)
     found = infer(frames.data, frames.starts + 12, frames.lengths)
     assert found.schema() == schema
@@ -268,7 +316,9 @@ def test_a_large_batch_counts_like_small_ones() -> None:
 
 def test_row_lengths_whose_sum_wraps_around_are_no_nested_list() -> None:
     most = 2**63 - 1
-    wrong = recordmill.example({"a/ragged_flat_values": np.array([1, 2]), "a/ragged_row_lengths_0": np.array([most, most, 4])})
+    wrong = recordmill.example(
+        {"a/ragged_flat_values": np.array([1, 2]), "a/ragged_row_lengths_0": np.array([most, most, 4])}
+    )
     data = np.frombuffer(wrong, np.uint8)
     schema = infer(data, np.zeros(1, np.int64), np.array([len(data)])).schema()
     assert schema.names == ("a/ragged_flat_values", "a/ragged_row_lengths_0")

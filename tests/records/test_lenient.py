@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recordmill.records.frames import frame
-from recordmill.records.lenient import DATA, FRAME, STREAM, Gap, read_frames_around
+from recordmill.records.tfrecord.frames import frame
+from recordmill.records.tfrecord.lenient import DATA, FRAME, STREAM, Gap, read_frames_around
 
 PAYLOADS = [bytes([65 + number]) * (number * 7 % 40) for number in range(12)]
 RAW = frame(np.frombuffer(b"".join(PAYLOADS), np.uint8), np.cumsum([0, *map(len, PAYLOADS)])).data.tobytes()
@@ -36,7 +36,9 @@ def around(path: Path, batch_bytes: int, compression: str = "gzip") -> tuple[dic
 
 @pytest.mark.parametrize("batch_bytes", [16, 50, 1 << 20])
 @pytest.mark.parametrize("compression", ["gzip", "none"])
-def test_one_bit_flipped_at_every_byte_costs_that_record_only(tmp_path: Path, batch_bytes: int, compression: str) -> None:
+def test_one_bit_flipped_at_every_byte_costs_that_record_only(
+    tmp_path: Path, batch_bytes: int, compression: str
+) -> None:
     path = tmp_path / "a"
     for at in range(len(RAW)):
         damaged = bytearray(RAW)
@@ -47,7 +49,9 @@ def test_one_bit_flipped_at_every_byte_costs_that_record_only(tmp_path: Path, ba
         assert payloads == {number: payload for number, payload in enumerate(PAYLOADS) if number != hit}
         begin = int(ENDS[hit]) - len(PAYLOADS[hit]) - 16
         kind = FRAME if at - begin < 12 else DATA
-        assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [(begin, len(PAYLOADS[hit]) + 16, kind)]
+        assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [
+            (begin, len(PAYLOADS[hit]) + 16, kind)
+        ]
 
 
 @pytest.mark.parametrize("batch_bytes", [16, 1 << 20])
@@ -83,7 +87,8 @@ def test_a_wrong_check_at_the_end_costs_no_record_but_is_said(tmp_path: Path, co
 
 
 def test_a_cut_in_compressed_data_keeps_what_is_before_it(tmp_path: Path) -> None:
-    random = np.random.default_rng(0).bytes(3000)  # which nothing compresses, so that half of the file is half of the records
+    # which nothing compresses, so that half of the file is half of the records
+    random = np.random.default_rng(0).bytes(3000)
     raw = frame(np.frombuffer(random, np.uint8), np.arange(0, 3001, 30)).data.tobytes()
     data = gzip.compress(raw, 1)
     for size in (0, 5, 300, len(data) // 2, len(data) - 9, len(data) - 1):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from made_data_set import MIXED, mixed_rows
 
-from recordmill.records.npy_file import NpyFile, npy_header
-from recordmill.records.npy_writer import COLUMNS_NAME, NpyWriter, file_stem, open_columns, part_names
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
+from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, file_stem, open_columns, part_names
+from recordmill.records.writers.npy_file import NpyFile, npy_header
 from recordmill.schemas.feature import Feature, Schema
 
 
@@ -62,7 +62,9 @@ def test_plain_numpy_opens_every_file(tmp_path: Path) -> None:
     splits = np.load(tmp_path / "tokens.row_splits.npy")
     assert splits[0] == 0
     assert np.load(tmp_path / "tokens.values.npy").shape == (splits[-1],)
-    assert np.load(tmp_path / "maybe.valid.npy").tolist() == [value is not None for value in mixed_rows(40)["maybe"].to_pylist()]
+    assert np.load(tmp_path / "maybe.valid.npy").tolist() == [
+        value is not None for value in mixed_rows(40)["maybe"].to_pylist()
+    ]
 
 
 def test_same_bytes_for_other_batches(tmp_path: Path) -> None:
@@ -121,7 +123,9 @@ def test_a_writer_goes_on_where_another_stopped(tmp_path: Path, closed: bool) ->
         (tmp_path / folder).mkdir()
     write(tmp_path / "whole", (30, 27))
     writer = NpyWriter(tmp_path / "parts", MIXED)
-    first, lost, second = (mixed_rows(count, at).combine_chunks().to_batches()[0] for count, at in ((30, 0), (50, 30), (27, 30)))
+    first, lost, second = (
+        mixed_rows(count, at).combine_chunks().to_batches()[0] for count, at in ((30, 0), (50, 30), (27, 30))
+    )
     writer.write(first)
     rows, lengths = writer.rows, writer.lengths
     writer.write(lost)

@@ -1,4 +1,6 @@
-"""Lists of whole numbers to packed varints: byte by byte what a loop over the values writes, in lanes, in words and one by one."""
+"""Lists of whole numbers to packed varints: byte by byte what a loop over the values writes, in lanes,
+in words and one by one.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recordmill.records.encode import varint
-from recordmill.records.memory import address_of
-from recordmill.records.packing import OVERRUN_BYTES, SCRATCH_BYTES, put_varints, varints_bytes
+from recordmill.base.memory import address_of
+from recordmill.records.example.encode import varint
+from recordmill.records.protobuf.packing import OVERRUN_BYTES, SCRATCH_BYTES, put_varints, varints_bytes
 
 GUARD = 0xA5
 
@@ -25,7 +27,9 @@ def packed(values: np.ndarray) -> bytes:
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, 64), st.integers(1, 70), st.randoms(use_true_random=False)), max_size=6))
 def test_runs_of_every_length_of_bits(runs: list) -> None:
-    values = np.array([random.getrandbits(bits) if bits else 0 for bits, count, random in runs for _ in range(count)], np.uint64).view(np.int64)
+    values = np.array(
+        [random.getrandbits(bits) if bits else 0 for bits, count, random in runs for _ in range(count)], np.uint64
+    ).view(np.int64)
     assert packed(values) == b"".join(varint(int(value) % 2**64) for value in values)
 
 

@@ -1,4 +1,6 @@
-"""Batches to Parquet and Arrow files: pyarrow, pandas and DuckDB read the values, and the schema comes back from the file."""
+"""Batches to Parquet and Arrow files: pyarrow, pandas and DuckDB read the values,
+and the schema comes back from the file.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 from made_data_set import MIXED, mixed_rows
 
-from recordmill.records.arrow_writer import ArrowWriter
-from recordmill.records.parquet_writer import ParquetOptions, ParquetWriter, parquet_schema
+from recordmill.records.writers.arrow import ArrowWriter
+from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter, parquet_schema
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 ODD = Schema(
     (
-        Feature("tensor", "float32", (2, 2)), Feature("none", "float32", (0,)), Feature("s", "timestamp[s]"), Feature("h", "float16"),
-        Feature("b", "bfloat16", (3,)), Feature("text", "string", (2,)), Feature("u", "uint64"), Feature("list", "int64", (None, 3, 2)),
-        Feature("a.b/c", "int64", (), True),
+        Feature("tensor", "float32", (2, 2)), Feature("none", "float32", (0,)), Feature("s", "timestamp[s]"),
+        Feature("h", "float16"), Feature("b", "bfloat16", (3,)), Feature("text", "string", (2,)),
+        Feature("u", "uint64"), Feature("list", "int64", (None, 3, 2)), Feature("a.b/c", "int64", (), True),
     ),
     message="Example",
 )  # fmt: skip
 ODD_ROWS = {
-    "tensor": [[1.0, 2, 3, 4], None], "none": [[], None], "s": [1, None], "h": [np.float16(1.5), None], "b": [[1.0, 2, 3], None],
-    "text": [["a", "b"], None], "u": [2**64 - 1, None], "list": [[[1] * 6], None], "a.b/c": [1, 2],
+    "tensor": [[1.0, 2, 3, 4], None], "none": [[], None], "s": [1, None], "h": [np.float16(1.5), None],
+    "b": [[1.0, 2, 3], None], "text": [["a", "b"], None], "u": [2**64 - 1, None], "list": [[[1] * 6], None],
+    "a.b/c": [1, 2],
 }  # fmt: skip
 
 
@@ -65,7 +68,9 @@ def test_other_tools_read_it(tmp_path: Path) -> None:
     for batch in mixed_rows(40).combine_chunks().to_batches():
         writer.write(batch)
     writer.close()
-    rows = duckdb.sql(f"select id, maybe, matrix[3], len(boxes), nested from '{tmp_path}/x.parquet' order by id").fetchall()
+    rows = duckdb.sql(
+        f"select id, maybe, matrix[3], len(boxes), nested from '{tmp_path}/x.parquet' order by id"
+    ).fetchall()
     expected = mixed_rows(40).to_pylist()
     assert rows == [(r["id"], r["maybe"], r["matrix"][2], len(r["boxes"]), r["nested"]) for r in expected]
     frame = pandas.read_parquet(tmp_path / "x.parquet")
@@ -73,7 +78,7 @@ def test_other_tools_read_it(tmp_path: Path) -> None:
 
 
 def test_row_groups_follow_the_bytes(tmp_path: Path) -> None:
-    writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetOptions(group_bytes=4000))
+    writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetWriteOptions(group_bytes=4000))
     (batch,) = mixed_rows(100).combine_chunks().to_batches()
     for at in range(0, 100, 10):
         writer.write(batch.slice(at, 10))

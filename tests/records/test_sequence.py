@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from protobuf_oracle import comparable, expected_row, messages
 
-from recordmill.records.decode import decode, decode_lenient
-from recordmill.records.frames import Frames, scan
-from recordmill.records.sequence import encode_sequences
+from recordmill.base.errors import DataError
+from recordmill.records.example.decode import decode, decode_lenient
+from recordmill.records.example.sequence import encode_sequences
+from recordmill.records.tfrecord.frames import Frames, scan
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 
 SCHEMA = Schema(
@@ -81,10 +81,13 @@ def test_round_trip_and_protobuf(rows: list[dict[str, Any]]) -> None:
 def test_pinned_bytes() -> None:
     """As protobuf in pure Python writes them with deterministic=True."""
     schema = Schema((Feature("a", "int64"), Feature("b", "int64", (None,), per_step=True)), message=SEQUENCE_EXAMPLE)
-    batch = pa.RecordBatch.from_pylist([{"a": 5, "b": [1, 300, None]}, {"a": None, "b": []}, {"a": None, "b": None}], schema=to_arrow(schema))
+    batch = pa.RecordBatch.from_pylist(
+        [{"a": 5, "b": [1, 300, None]}, {"a": None, "b": []}, {"a": None, "b": None}], schema=to_arrow(schema)
+    )
     frames = encode_sequences(batch, schema)
     assert [frames.payload(i).tobytes().hex(" ") for i in range(3)] == [
-        "0a 0c 0a 0a 0a 01 61 12 05 1a 03 0a 01 05 12 18 0a 16 0a 01 62 12 11 0a 05 1a 03 0a 01 01 0a 06 1a 04 0a 02 ac 02 0a 00",
+        "0a 0c 0a 0a 0a 01 61 12 05 1a 03 0a 01 05 12 18 0a 16 0a 01 62 12 11 0a 05 1a 03 0a 01 01 0a 06 1a "
+        "04 0a 02 ac 02 0a 00",
         "0a 00 12 07 0a 05 0a 01 62 12 00",
         "0a 00 12 00",
     ]
@@ -101,7 +104,10 @@ def test_pinned_bytes() -> None:
 def test_slices_and_lists_of_32_bit_offsets() -> None:
     schema = Schema((Feature("w", "string", (None,), per_step=True),), message=SEQUENCE_EXAMPLE)
     values = [["a", "b"], None, [], ["größe", None], ["x" * 300]]
-    want = back(encode_sequences(pa.RecordBatch.from_pylist([{"w": v} for v in values], schema=to_arrow(schema)), schema), schema)
+    want = back(
+        encode_sequences(pa.RecordBatch.from_pylist([{"w": v} for v in values], schema=to_arrow(schema)), schema),
+        schema,
+    )
     plain = pa.record_batch({"w": pa.array([["no"], *values], pa.list_(pa.string()))}).slice(1)
     assert back(encode_sequences(plain, schema), schema).equals(want)
     assert want.to_pydict() == {"w": values}
@@ -116,7 +122,9 @@ def test_slices_and_lists_of_32_bit_offsets() -> None:
 )
 def test_refused(feature: Feature, value: object, words: str) -> None:
     schema = Schema((feature,), message=SEQUENCE_EXAMPLE)
-    batch = pa.RecordBatch.from_pylist([{"w": value}], schema=pa.schema([pa.field("w", to_arrow(schema).field("w").type)]))
+    batch = pa.RecordBatch.from_pylist(
+        [{"w": value}], schema=pa.schema([pa.field("w", to_arrow(schema).field("w").type)])
+    )
     with pytest.raises(DataError, match=words):
         encode_sequences(batch, schema)
 
@@ -124,7 +132,12 @@ def test_refused(feature: Feature, value: object, words: str) -> None:
 def test_same_as_tf_io() -> None:
     tf = pytest.importorskip("tensorflow")
     schema = Schema(
-        (Feature("n", "int64"), Feature("f", "float32", (None,), per_step=True), Feature("w", "string", (None, None), per_step=True)), message=SEQUENCE_EXAMPLE
+        (
+            Feature("n", "int64"),
+            Feature("f", "float32", (None,), per_step=True),
+            Feature("w", "string", (None, None), per_step=True),
+        ),
+        message=SEQUENCE_EXAMPLE,
     )
     rows = [{"n": 1, "f": [1.5, -2.0], "w": [["a"], [], ["b", "c"]]}, {"n": 2, "f": [], "w": []}]
     frames = encode_sequences(pa.RecordBatch.from_pylist(rows, schema=to_arrow(schema)), schema)
@@ -149,7 +162,9 @@ def test_a_bad_step_names_its_record() -> None:
         records.append(message.SerializeToString())
     schema = Schema((Feature("x", "int64", (None,), per_step=True),), message=SEQUENCE_EXAMPLE)
     lengths = np.array([len(record) for record in records])
-    batch, good, bad = decode_lenient(np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths, schema)
+    batch, good, bad = decode_lenient(
+        np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths, schema
+    )
     assert batch.to_pydict() == {"x": [[1], None]}
     assert good.tolist() == [0, 2]
     assert [(one.row, one.feature) for one in bad] == [(1, "x")]

@@ -1,4 +1,6 @@
-"""Whole TFRecord files in batches of any size, in every compression, cut and damaged everywhere; ranges; and files of other systems."""
+"""Whole TFRecord files in batches of any size, in every compression, cut and damaged everywhere; ranges;
+and files of other systems.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recordmill.records.crc32c import crc32c, masked
-from recordmill.records.frames import FRAME_BYTES, frame
-from recordmill.records.shard_file import Batch, detect, read_frame_range, read_frames
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
+from recordmill.records.tfrecord.crc32c import crc32c, masked
+from recordmill.records.tfrecord.frames import FRAME_BYTES, frame
+from recordmill.records.tfrecord.shard_file import Batch, detect_tfrecord, read_frame_range, read_frames
 
 SIZES = [5, 0, 100, 17, 1000, 1, 1, 1, 400, 64, 0, 0, 30]
 PAYLOADS = [bytes([i]) * size for i, size in enumerate(SIZES)]
@@ -52,7 +54,7 @@ def check(batches: Iterator[Batch], first: int = 0, last: int | None = None) -> 
 @pytest.mark.parametrize("batch_bytes", [1, 12, 16, 17, 100, 1016, 1017, 10_000])
 def test_any_batch_size(tmp_path: Path, kind: str, batch_bytes: int) -> None:
     path = write(tmp_path, PACK[kind](SHARD))
-    assert detect(PACK[kind](SHARD)[:4096]) == kind
+    assert detect_tfrecord(PACK[kind](SHARD)[:4096]) == kind
     batches = check(read_frames(path, batch_bytes=batch_bytes))
     assert all(len(batch.data) <= max(batch_bytes, 2 * 1016) for batch in batches)
     check(read_frames(path, batch_bytes=batch_bytes, compression=kind))
@@ -93,7 +95,9 @@ def test_every_damaged_byte_is_an_error_at_its_record(tmp_path: Path, batch_byte
         damaged = bytearray(SHARD)
         damaged[at] ^= 1 << at % 8
         number = sum(start <= at for start in STARTS) - 1
-        count, message = drain(read_frames(write(tmp_path, bytes(damaged)), batch_bytes=batch_bytes, source="s", compression="none"))
+        count, message = drain(
+            read_frames(write(tmp_path, bytes(damaged)), batch_bytes=batch_bytes, source="s", compression="none")
+        )
         assert count == number
         assert message.startswith(f"s: record {number}, byte {STARTS[number]}: CRC of the ")
 
@@ -129,7 +133,9 @@ def test_a_record_that_begins_as_gzip_does(tmp_path: Path) -> None:
 
 def test_a_mad_length_costs_no_memory(tmp_path: Path) -> None:
     header = struct.pack("<Q", 900 << 20)
-    path = write(tmp_path, SHARD + header + struct.pack("<I", masked(crc32c(np.frombuffer(header, np.uint8)))) + bytes(5000))
+    path = write(
+        tmp_path, SHARD + header + struct.pack("<I", masked(crc32c(np.frombuffer(header, np.uint8)))) + bytes(5000)
+    )
     list_before = drain(read_frames(path, batch_bytes=1024))
     tracemalloc.start()
     count, message = drain(read_frames(path, batch_bytes=1024, source="s"))
@@ -137,7 +143,10 @@ def test_a_mad_length_costs_no_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert peak < 1 << 20
     assert count == len(SIZES) == list_before[0]
-    assert message == f"s: record 13, byte {len(SHARD)}: truncated: the record needs {(900 << 20) + 16} bytes and 5012 are left"
+    assert (
+        message
+        == f"s: record 13, byte {len(SHARD)}: truncated: the record needs {(900 << 20) + 16} bytes and 5012 are left"
+    )
     count, message = drain(read_frames(path, max_record_bytes=1 << 20))
     assert "above the limit of 1048576" in message
 
@@ -172,7 +181,7 @@ def test_files_of_other_systems(shared_data: Path) -> None:
     assert len(files) > 100
     for about in files:
         path = folder / about["path"]
-        assert detect(path.read_bytes()[:4096]) == about["compression"].lower(), path
+        assert detect_tfrecord(path.read_bytes()[:4096]) == about["compression"].lower(), path
         assert about["err"] is None
         batches = list(read_frames(str(path), batch_bytes=4096))
         assert sum(map(len, batches)) == about["n"], path

@@ -1,4 +1,6 @@
-"""TensorProtos that TensorFlow wrote, in its own ways of writing them, equal what it parses; damaged ones are refused, never read amiss."""
+"""TensorProtos that TensorFlow wrote, in its own ways of writing them, equal what it parses;
+damaged ones are refused, never read amiss.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recordmill.records.columns import to_numpy
-from recordmill.records.convert import DecodeTensor
-from recordmill.records.tensor_proto import DTYPES, first_header
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
+from recordmill.records.columns.convert import DecodeTensor
+from recordmill.records.columns.parts import to_numpy
+from recordmill.records.protobuf.tensor_proto import TENSOR_DTYPES, first_header
 from recordmill.schemas.feature import Feature
 
 BYTES = Feature("x", "bytes")
@@ -38,18 +40,21 @@ def proto(dtype: int, shape: tuple[int, ...], content: bytes | None, extra: byte
     return body + (b"" if content is None else b"\x22" + varint(len(content)) + content) + extra
 
 
-@pytest.mark.parametrize("number", sorted(DTYPES))
+@pytest.mark.parametrize("number", sorted(TENSOR_DTYPES))
 def test_tensors_from_tensorflow(number: int) -> None:
     tf = pytest.importorskip("tensorflow")
-    dtype = DTYPES[number]
+    dtype = TENSOR_DTYPES[number]
     rng = np.random.default_rng(2)
     arrays = [
-        rng.integers(0 if dtype.startswith(("u", "b")) else -9, 2 if dtype == "bool" else 9, (3, 4)).astype(tf.dtypes.as_dtype(number).as_numpy_dtype)
+        rng.integers(0 if dtype.startswith(("u", "b")) else -9, 2 if dtype == "bool" else 9, (3, 4)).astype(
+            tf.dtypes.as_dtype(number).as_numpy_dtype
+        )
         for _ in range(4)
     ]
     payloads = [tf.io.serialize_tensor(array).numpy() for array in arrays]
     payloads += [tf.make_tensor_proto(array).SerializeToString() for array in arrays]
-    payloads += [tf.compat.v1.make_tensor_proto(arrays[0].ravel()[0], shape=(3, 4)).SerializeToString()]  # one value, repeated
+    # one value, repeated
+    payloads += [tf.compat.v1.make_tensor_proto(arrays[0].ravel()[0], shape=(3, 4)).SerializeToString()]
     assert first_header(payloads[0]) == (dtype, (3, 4))
     column, faults = decoded(payloads, dtype, (3, 4))
     assert not faults
@@ -70,7 +75,12 @@ def test_scalars_empty_tensors_and_varying_lengths() -> None:
 
 def test_negative_numbers_in_typed_lists() -> None:
     for dtype, number, field in (("int8", 6, 7), ("int32", 3, 7), ("int64", 9, 10)):
-        payload = proto(number, (3,), None, varint(field << 3) + varint(-5) + varint(field << 3 | 2) + varint(len(varint(-6))) + varint(-6))
+        payload = proto(
+            number,
+            (3,),
+            None,
+            varint(field << 3) + varint(-5) + varint(field << 3 | 2) + varint(len(varint(-6))) + varint(-6),
+        )
         assert decoded([payload], dtype, (3,))[0].to_pylist() == [[-5, -6, -6]]
 
 
@@ -80,13 +90,19 @@ def test_negative_numbers_in_typed_lists() -> None:
         (b"", "no TensorProto"), (b"\xff" * 20, "no TensorProto"), (b"JFIF", "no TensorProto"),
         (proto(1, (2,), bytes(8))[:-1], "no TensorProto"),
         (proto(1, (2,), bytes(7)), "a tensor float32 [2] with 7 bytes of content"),
-        (proto(1, (3,), bytes(12)), "a tensor float32 [3] where float32 [2] is expected; if the first dimension varies: x=float32[-1]"),
+        (
+            proto(1, (3,), bytes(12)),
+            "a tensor float32 [3] where float32 [2] is expected; if the first dimension varies: x=float32[-1]",
+        ),
         (proto(3, (2,), bytes(8)), "a tensor int32 [2] where float32 [2] is expected"),
         (proto(7, (2,), None), "a tensor of DataType 7 [2] where float32 [2] is expected"),
         (proto(1, (2, 1), bytes(8)), "a tensor float32 [2, 1] where float32 [2] is expected"),
         (proto(1, (2,), None), "0 values where the shape needs 2"),
         (proto(1, (2,), None, b"\x2a\x0c" + bytes(12)), "3 values where the shape needs 2"),
-        (proto(1, (2**62,), bytes(8)), f"a tensor float32 [{2**62}] where float32 [2] is expected; if the first dimension varies: x=float32[-1]"),
+        (
+            proto(1, (2**62,), bytes(8)),
+            f"a tensor float32 [{2**62}] where float32 [2] is expected; if the first dimension varies: x=float32[-1]",
+        ),
         (proto(1, (-1,), bytes(8)), "no TensorProto"),
         (proto(1, (1,) * 9, bytes(4)), "no TensorProto"),
     ],
@@ -102,7 +118,11 @@ def test_every_cut_and_flip_is_refused_or_keeps_its_shape() -> None:
     """Nothing crashes, and what is accepted has the dtype and the size that was asked for."""
     payload = proto(1, (2, 2), np.arange(4, dtype="<f4").tobytes())
     damaged: list[Any] = [payload[:cut] for cut in range(len(payload))]
-    damaged += [payload[:at] + bytes([payload[at] ^ 1 << bit]) + payload[at + 1 :] for at in range(len(payload)) for bit in range(8)]
+    damaged += [
+        payload[:at] + bytes([payload[at] ^ 1 << bit]) + payload[at + 1 :]
+        for at in range(len(payload))
+        for bit in range(8)
+    ]
     column, faults = decoded(damaged, "float32", (2, 2))
     assert len(column) + len(faults) == len(damaged)
     assert set(range(len(payload))) <= set(faults)

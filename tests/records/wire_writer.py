@@ -1,4 +1,6 @@
-"""Serialized Examples written by hand, in every way that protobuf allows and some that it does not: for tests of the decoder only."""
+"""Serialized Examples written by hand, in every way that protobuf allows and some that it does not:
+for tests of the decoder only.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def packed(kind: int, values: Sequence[int | float | bytes]) -> bytes:
         return b"".join(field(1, value) for value in values)  # type: ignore[arg-type]
     if not values:
         return b""
-    return field(1, struct.pack(f"<{len(values)}f", *values) if kind == FLOAT else b"".join(varint(value) for value in values))  # type: ignore[arg-type]
+    return field(
+        1, struct.pack(f"<{len(values)}f", *values) if kind == FLOAT else b"".join(varint(value) for value in values)
+    )  # type: ignore[arg-type]
 
 
 def feature(kind: int, values: Sequence[int | float | bytes]) -> bytes:
@@ -108,10 +112,17 @@ class Scribe:
     def values(self, kind: int) -> list[int | float | bytes]:
         count = self.random.choice([0, 1, 1, 1, 1, 2, 3, 4, 9, 40])
         if kind == BYTES:
-            return [self.random.choice([b"", b"a", b"text", "größe".encode(), b"\xff\xfe", bytes(20), b"x" * 200]) for _ in range(count)]
+            return [
+                self.random.choice([b"", b"a", b"text", "größe".encode(), b"\xff\xfe", bytes(20), b"x" * 200])
+                for _ in range(count)
+            ]
         if kind == FLOAT:
             return [
-                struct.unpack("<f", struct.pack("<I", self.random.choice([0, 0x3F800000, 0x7F800000, self.random.getrandbits(31)])))[0] for _ in range(count)
+                struct.unpack(
+                    "<f",
+                    struct.pack("<I", self.random.choice([0, 0x3F800000, 0x7F800000, self.random.getrandbits(31)])),
+                )[0]
+                for _ in range(count)
             ]
         return [self.number() for _ in range(count)]
 
@@ -125,7 +136,10 @@ class Scribe:
             if kind == BYTES:
                 out += b"".join(self.field(1, value) for value in take)  # type: ignore[arg-type]
             elif self.odd():
-                out += b"".join(b"\x0d" + struct.pack("<f", v) if kind == FLOAT else b"\x08" + varint(v, self.pad() % 2) for v in take)  # type: ignore[arg-type]
+                out += b"".join(
+                    b"\x0d" + struct.pack("<f", v) if kind == FLOAT else b"\x08" + varint(v, self.pad() % 2)
+                    for v in take
+                )  # type: ignore[arg-type]
             else:
                 out += self.field(1, b"".join(struct.pack("<f", v) if kind == FLOAT else varint(v) for v in take))  # type: ignore[arg-type]
             out += self.maybe_unknown()
@@ -136,18 +150,27 @@ class Scribe:
             return b""
         out = self.maybe_unknown()
         for _ in range(self.random.randint(1, 3) if self.odd() else 1):
-            out += self.field(self.random.choice([BYTES, FLOAT, INT64]) if self.odd() else kind, self.list(kind)) + self.maybe_unknown()
+            out += (
+                self.field(self.random.choice([BYTES, FLOAT, INT64]) if self.odd() else kind, self.list(kind))
+                + self.maybe_unknown()
+            )
             if self.odd():
                 out += self.field(kind, self.list(kind))
         return out
 
     def feature_list(self, kind: int) -> bytes:
-        return b"".join(self.field(1, self.feature(kind)) + self.maybe_unknown() for _ in range(self.random.randint(0, 4)))
+        return b"".join(
+            self.field(1, self.feature(kind)) + self.maybe_unknown() for _ in range(self.random.randint(0, 4))
+        )
 
     def entry(self, steps: bool) -> bytes:
         key = self.random.choice(list(self.kinds))
         write = self.feature_list if steps else self.feature
-        parts = [self.field(1, key.encode())] if not self.odd() else [self.field(1, self.random.choice([key.encode(), b"other", "ü".encode(), b"\xc3"]))]
+        parts = (
+            [self.field(1, key.encode())]
+            if not self.odd()
+            else [self.field(1, self.random.choice([key.encode(), b"other", "ü".encode(), b"\xc3"]))]
+        )
         parts.append(self.field(2, write(self.kinds[key])))
         if self.odd():
             parts.append(self.field(2, write(self.kinds[key])))
@@ -160,7 +183,10 @@ class Scribe:
         return b"".join(parts)
 
     def features(self, steps: bool = False) -> bytes:
-        return b"".join(self.field(1, self.entry(steps)) + self.maybe_unknown() for _ in range(self.random.randint(0, 2 * len(self.kinds))))
+        return b"".join(
+            self.field(1, self.entry(steps)) + self.maybe_unknown()
+            for _ in range(self.random.randint(0, 2 * len(self.kinds)))
+        )
 
     def message(self, sequence: bool) -> bytes:
         out = self.maybe_unknown()
@@ -181,7 +207,9 @@ class Scribe:
             elif what == 1:
                 del out[at : at + self.random.randint(1, 4)]
             elif what == 2:
-                out[at:at] = bytes([self.random.choice([0, 1, 0x0A, 0x12, 0x1A, 0x7F, 0x80, 0xFF, self.random.randrange(256)])])
+                out[at:at] = bytes(
+                    [self.random.choice([0, 1, 0x0A, 0x12, 0x1A, 0x7F, 0x80, 0xFF, self.random.randrange(256)])]
+                )
             elif what == 3:
                 out[at:at] = out[at : at + 8]
             elif at < len(out):

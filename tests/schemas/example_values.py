@@ -1,4 +1,6 @@
-"""Features of every dtype and shape, values for them, and Examples made of them by the protobuf library, as oracles for the schema tests."""
+"""Features of every dtype and shape, values for them, and Examples made of them by the protobuf library,
+as oracles for the schema tests.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SHAPES: tuple[tuple[int | None, ...], ...] = ((), (1,), (3,), (2, 3), (None,), (
 def every_feature(*, required: bool = True) -> list[Feature]:
     """One feature per dtype and shape."""
     return [
-        Feature(f"{dtype}{'x'.join('n' if size is None else str(size) for size in shape)}", dtype, shape, required) for dtype in ALL_DTYPES for shape in SHAPES
+        Feature(f"{dtype}{'x'.join('n' if size is None else str(size) for size in shape)}", dtype, shape, required)
+        for dtype in ALL_DTYPES
+        for shape in SHAPES
     ]
 
 
@@ -61,7 +65,10 @@ def _nested(feature: Feature, depth: int, rng: np.random.Generator) -> Any:
         return [_nested(feature, depth - 1, rng) for _ in range(rng.integers(0, 4))]
     dtype, shape = numpy_dtype(feature), feature.inner_shape
     if dtype.hasobject:
-        letters = [f"{number:x}é\x00".encode() if feature.dtype == "string" else bytes(rng.bytes(number % 5)) for number in rng.integers(0, 99, shape).ravel()]
+        letters = [
+            f"{number:x}é\x00".encode() if feature.dtype == "string" else bytes(rng.bytes(number % 5))
+            for number in rng.integers(0, 99, shape).ravel()
+        ]
         array = np.empty(len(letters), object)
         array[:] = letters
         return array.reshape(shape)
@@ -93,7 +100,9 @@ def row_lengths(nested: Any, level: int) -> list[int]:
 
 
 def example(features: Sequence[Feature], values: dict[str, Any]) -> bytes:
-    """The record, built by the protobuf library from `Feature.storage()`; a value that is absent or None is a missing entry."""
+    """The record, built by the protobuf library from `Feature.storage()`;
+    a value that is absent or None is a missing entry.
+    """
     import tensorflow as tf
 
     entries = {}
@@ -104,7 +113,9 @@ def example(features: Sequence[Feature], values: dict[str, Any]) -> bytes:
         entries[head.name] = _entry(feature, flat(feature, values[feature.name]))
         for level, storage in enumerate(lengths):
             assert storage.kind == INT64
-            entries[storage.name] = tf.train.Feature(int64_list=tf.train.Int64List(value=row_lengths(values[feature.name], level)))
+            entries[storage.name] = tf.train.Feature(
+                int64_list=tf.train.Int64List(value=row_lengths(values[feature.name], level))
+            )
     return tf.train.Example(features=tf.train.Features(feature=entries)).SerializeToString()
 
 
@@ -112,7 +123,9 @@ def _entry(feature: Feature, values: np.ndarray[Any, Any]) -> Any:
     import tensorflow as tf
 
     if feature.raw:
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[values.astype(values.dtype.newbyteorder("<")).tobytes()]))
+        return tf.train.Feature(
+            bytes_list=tf.train.BytesList(value=[values.astype(values.dtype.newbyteorder("<")).tobytes()])
+        )
     if feature.kind == "bytes":
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values.tolist()))
     if feature.kind == "float":

@@ -1,4 +1,6 @@
-"""The lattice: a monoid whose result does not depend on order or grouping, and the table of what each mixture becomes."""
+"""The lattice: a monoid whose result does not depend on order or grouping,
+and the table of what each mixture becomes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recordmill.schemas.feature import Feature
-from recordmill.schemas.lattice import AWARE, BEYOND_NANOS, BOOL, FLOAT32, INT64, MICROS, MILLIS, NAIVE, NANOS, SECONDS, TEXT, Seen, resolve
+from recordmill.schemas.lattice import (
+    AWARE,
+    BEYOND_NANOS,
+    BOOL,
+    FLOAT32,
+    INT64,
+    MICROS,
+    MILLIS,
+    NAIVE,
+    NANOS,
+    SECONDS,
+    TEXT,
+    Seen,
+    resolve_dtype,
+)
 
 counts = st.integers(0, 1 << 40)
 moments = st.builds(
@@ -19,8 +35,19 @@ moments = st.builds(
     st.sampled_from([NAIVE, AWARE]),
     st.sampled_from([0, BEYOND_NANOS]),
 )
-classes_of_a_column = st.lists(st.one_of(st.sampled_from([BOOL, INT64, FLOAT32, TEXT]), moments), max_size=5).map(lambda seen: reduce(or_, seen, 0))
-seens = st.builds(Seen, classes_of_a_column, counts, st.dictionaries(st.sampled_from(["", "NA", "-"]), counts), counts, counts, counts, counts)
+classes_of_a_column = st.lists(st.one_of(st.sampled_from([BOOL, INT64, FLOAT32, TEXT]), moments), max_size=5).map(
+    lambda seen: reduce(or_, seen, 0)
+)
+seens = st.builds(
+    Seen,
+    classes_of_a_column,
+    counts,
+    st.dictionaries(st.sampled_from(["", "NA", "-"]), counts),
+    counts,
+    counts,
+    counts,
+    counts,
+)
 
 
 @given(st.lists(seens, max_size=6), st.randoms(use_true_random=False))
@@ -36,10 +63,10 @@ def test_order_and_grouping_do_not_matter(parts: list[Seen], random: object) -> 
 @given(classes_of_a_column, classes_of_a_column)
 def test_a_column_never_becomes_narrower(one: int, other: int) -> None:
     height = {"bool": 1, "int64": 1, "float32": 2, "string": 9}
-    both = resolve(one | other)
+    both = resolve_dtype(one | other)
     for part in (one, other):
         if part:
-            assert height.get(both, 3) >= height.get(resolve(part), 3) or both.startswith("timestamp")
+            assert height.get(both, 3) >= height.get(resolve_dtype(part), 3) or both.startswith("timestamp")
     assert Feature("x", both).dtype == both
 
 
@@ -65,7 +92,7 @@ def test_a_column_never_becomes_narrower(one: int, other: int) -> None:
     ],
 )
 def test_mixtures(classes: int, dtype: str) -> None:
-    assert resolve(classes) == Seen(classes).dtype == dtype
+    assert resolve_dtype(classes) == Seen(classes).dtype == dtype
 
 
 def test_quoted_null_tokens_are_values_of_text_only() -> None:

@@ -26,7 +26,9 @@ def write_set(out: Path, schema: Schema, rows: list[dict[str, Any]]) -> None:
         with tf.io.TFRecordWriter(str(out / f"data-1/train-0000{shard}-of-00002.tfrecord")) as writer:
             for row in part:
                 writer.write(example(schema.features, row))
-    info = tfds.dataset_info_json("mill", "1.2.3", {"train": tfds.Split(lengths, 99)}, "data-1/{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}", schema=schema)
+    info = tfds.dataset_info_json(
+        "mill", "1.2.3", {"train": tfds.Split(lengths, 99)}, "data-1/{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}", schema=schema
+    )
     (out / "dataset_info.json").write_text(json.dumps(info))
     (out / "features.json").write_text(json.dumps(tfds.features_json(schema)))
     for name, text in tfds.label_files(schema).items():
@@ -55,7 +57,10 @@ def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
     tags = Feature("tags", "int64", (None,), True, ("a", "b", "c"))
     schema = Schema((*every_feature(), label, tags), "the/label")
     rng = np.random.default_rng(0)
-    rows = [{f.name: value(f, rng) for f in schema} | {"the/label": np.int64(i % 2), "tags": [np.int64(i % 3)] * i} for i in range(ROWS)]
+    rows = [
+        {f.name: value(f, rng) for f in schema} | {"the/label": np.int64(i % 2), "tags": [np.int64(i % 3)] * i}
+        for i in range(ROWS)
+    ]
     write_set(tmp_path, schema, rows)
 
     builder = tensorflow_datasets.builder_from_directory(str(tmp_path))
@@ -81,23 +86,36 @@ def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
 
 
 def test_supervised_inputs_do_not_tell_the_label() -> None:
-    label, told = Feature("label", "int64", (), True, ("a", "b")), [Feature("class_name", "string", (), True), Feature("source", "string", (), True)]
+    label, told = (
+        Feature("label", "int64", (), True, ("a", "b")),
+        [Feature("class_name", "string", (), True), Feature("source", "string", (), True)],
+    )
 
     def inputs(*features: Feature) -> Any:
-        return tfds.dataset_info_json("n", "1.0.0", {}, schema=Schema((*features, *told, label), "label"))["supervisedKeys"]["tuple"]["items"][0]
+        return tfds.dataset_info_json("n", "1.0.0", {}, schema=Schema((*features, *told, label), "label"))[
+            "supervisedKeys"
+        ]["tuple"]["items"][0]
 
     assert inputs(Feature("image", "bytes", (), True), Feature("height", "int64", (), True)) == {"featureKey": "image"}
     assert inputs(Feature("text", "string", (), True)) == {"featureKey": "text"}
-    assert inputs(Feature("x", "int64", (), True), Feature("y", "int64", (), True)) == {"dict": {"dict": {"x": {"featureKey": "x"}, "y": {"featureKey": "y"}}}}
+    assert inputs(Feature("x", "int64", (), True), Feature("y", "int64", (), True)) == {
+        "dict": {"dict": {"x": {"featureKey": "x"}, "y": {"featureKey": "y"}}}
+    }
 
 
 def test_raw_lists_keep_float64(tmp_path: Path) -> None:
     import tensorflow_datasets
 
     schema = Schema((Feature("x", "float64", (None, 2), True),))
-    rows: list[dict[str, Any]] = [{"x": []}, {"x": [np.array([1e300, 1 / 3])]}, {"x": [np.zeros(2), np.array([-0.0, 5e-324])]}]
+    rows: list[dict[str, Any]] = [
+        {"x": []},
+        {"x": [np.array([1e300, 1 / 3])]},
+        {"x": [np.zeros(2), np.array([-0.0, 5e-324])]},
+    ]
     write_set(tmp_path, schema, rows)
-    found = tensorflow_datasets.as_numpy(tensorflow_datasets.builder_from_directory(str(tmp_path)).as_dataset(split="train"))
+    found = tensorflow_datasets.as_numpy(
+        tensorflow_datasets.builder_from_directory(str(tmp_path)).as_dataset(split="train")
+    )
     assert [there["x"].tolist() for there in found] == [[list(item) for item in row["x"]] for row in rows]
     assert flat(schema["x"], rows[2]["x"]).tolist() == [0.0, 0.0, -0.0, 5e-324]
 

@@ -18,7 +18,9 @@ def tf_feature(parse: tfio.Parse) -> Any:
     if isinstance(parse, tfio.FixedLen):
         return tf.io.FixedLenFeature(parse.shape, parse.dtype, parse.default)
     kinds = tf.io.RaggedFeature
-    partitions = [kinds.UniformRowLength(part) if isinstance(part, int) else kinds.RowLengths(part) for part in parse.partitions]
+    partitions = [
+        kinds.UniformRowLength(part) if isinstance(part, int) else kinds.RowLengths(part) for part in parse.partitions
+    ]
     return kinds(tf.as_dtype(parse.dtype), parse.value_key, partitions, row_splits_dtype=tf.int64)
 
 
@@ -36,7 +38,10 @@ def finished(finish: tfio.Finish, parsed: Any) -> np.ndarray[Any, Any]:
 
     values = parsed.flat_values if isinstance(parsed, tf.RaggedTensor) else parsed
     if finish.decode_raw:
-        return np.concatenate([np.frombuffer(one, np.dtype(finish.decode_raw).newbyteorder("<")) for one in np.atleast_1d(values.numpy())] or [np.empty(0)])
+        return np.concatenate(
+            [np.frombuffer(one, np.dtype(finish.decode_raw).newbyteorder("<")) for one in np.atleast_1d(values.numpy())]
+            or [np.empty(0)]
+        )
     cast = tf.cast(values, finish.cast) if finish.cast else values
     return np.asarray(cast.numpy(), object if cast.dtype == tf.string else None).ravel()
 
@@ -51,14 +56,18 @@ def test_every_feature_parses_to_what_went_in(required: bool) -> None:
     for feature in schema:
         for index, row in enumerate(rows):
             found = finished(spec[feature.name].finish, parsed[feature.name][index])
-            given = flat(feature, row[feature.name]) if row[feature.name] is not None else np.empty(0, numpy_dtype(feature))
+            given = (
+                flat(feature, row[feature.name]) if row[feature.name] is not None else np.empty(0, numpy_dtype(feature))
+            )
             assert found.tolist() == given.tolist(), feature
             if feature.kind != "bytes":
                 assert found.dtype == numpy_dtype(feature) or not len(given), feature
 
 
 def test_nesting_and_shapes_come_from_the_partitions() -> None:
-    schema = Schema((Feature("n", "int64", (None, None, 2), True), Feature("o", "float32", (2, 2)), Feature("s", "int64")))
+    schema = Schema(
+        (Feature("n", "int64", (None, None, 2), True), Feature("o", "float32", (2, 2)), Feature("s", "int64"))
+    )
     rows: list[dict[str, Any]] = [
         {"n": [[np.array([1, 2])], []], "o": np.arange(4, dtype=np.float32).reshape(2, 2), "s": None},
         {"n": [], "o": None, "s": np.int64(5)},
@@ -72,7 +81,9 @@ def test_nesting_and_shapes_come_from_the_partitions() -> None:
 
 def test_nested_raw_values_name_their_row_lengths() -> None:
     parse = tfio.parse_spec(Schema((Feature("w", "float64", (None, None, 3), True),)))["w"]
-    assert parse == tfio.Ragged("string", "w/ragged_flat_values", (), tfio.Finish("float64", None, (None, None, 3), ("w/ragged_row_lengths_0",)))
+    assert parse == tfio.RaggedSpec(
+        "string", "w/ragged_flat_values", (), tfio.Finish("float64", None, (None, None, 3), ("w/ragged_row_lengths_0",))
+    )
 
 
 def test_defaults_fill_what_is_missing_and_nothing_else() -> None:
@@ -88,10 +99,13 @@ def test_defaults_fill_what_is_missing_and_nothing_else() -> None:
 
 
 def test_steps_of_a_sequence_example() -> None:
-    schema = Schema((Feature("a", "float32", (None, 2), True, per_step=True), Feature("b", "int64", (None, None), per_step=True)), message="SequenceExample")
+    schema = Schema(
+        (Feature("a", "float32", (None, 2), True, per_step=True), Feature("b", "int64", (None, None), per_step=True)),
+        message="SequenceExample",
+    )
     assert tfio.parse_spec(schema) == {
-        "a": tfio.Ragged("float32", "a", (2,), tfio.Finish()),
-        "b": tfio.Ragged("int64", "b", (), tfio.Finish()),
+        "a": tfio.RaggedSpec("float32", "a", (2,), tfio.Finish()),
+        "b": tfio.RaggedSpec("int64", "b", (), tfio.Finish()),
     }
     with pytest.raises(ValueError, match="no Examples"):
         tfio.parse_spec(Schema((Feature("record", "bytes", (), True),), message="bytes"))

@@ -11,8 +11,8 @@ from google.protobuf import text_format
 from hypothesis import given
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from recordmill.base.errors import DataError
 from recordmill.schemas import tfmd
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import Feature, Schema
 
 
@@ -51,12 +51,15 @@ def test_text_is_pinned() -> None:
     """Manifests keep digests of this text: the same schema must always give the same bytes."""
     schema = Schema((Feature("image", "uint8", (2, 2), True), Feature("label", "int64", (), True, ("a", "b"))), "label")
     assert tfmd.to_pbtxt(schema) == (
-        'feature {\n  name: "image"\n  type: BYTES\n  presence {\n    min_fraction: 1.0\n    min_count: 1\n  }\n  annotation {\n'
+        'feature {\n  name: "image"\n  type: BYTES\n  presence {\n    min_fraction: 1.0\n    min_count: 1\n  '
+        "}\n  annotation {\n"
         '    tag: "recordmill:dtype=uint8"\n    tag: "recordmill:shape=[2, 2]"\n  }\n  shape {\n  }\n}\n'
-        'feature {\n  name: "label"\n  type: INT\n  int_domain {\n    min: 0\n    max: 1\n    is_categorical: true\n  }\n'
+        'feature {\n  name: "label"\n  type: INT\n  int_domain {\n    min: 0\n    max: 1\n    '
+        "is_categorical: true\n  }\n"
         "  presence {\n    min_fraction: 1.0\n    min_count: 1\n  }\n  annotation {\n"
         '    tag: "recordmill:classes=[\\"a\\", \\"b\\"]"\n  }\n  shape {\n  }\n}\n'
-        'annotation {\n  tag: "recordmill:message=Example"\n  tag: "recordmill:label=label"\n}\nrepresent_variable_length_as_ragged: true\n'
+        'annotation {\n  tag: "recordmill:message=Example"\n  tag: '
+        '"recordmill:label=label"\n}\nrepresent_variable_length_as_ragged: true\n'
     )
 
 
@@ -105,7 +108,9 @@ def test_tf_transform_parses_shards_by_it(shard: tuple[Schema, list[dict[str, An
         for index, row in enumerate(rows):
             one = tensor[index]
             found = flat_list(
-                one.to_list() if isinstance(one, tf.RaggedTensor) else np.asarray(one.numpy(), None if one.dtype != tf.string else object).tolist()
+                one.to_list()
+                if isinstance(one, tf.RaggedTensor)
+                else np.asarray(one.numpy(), None if one.dtype != tf.string else object).tolist()
             )
             given = row[feature.name]
             assert found == ([] if given is None else stored_values(feature, given)), feature
@@ -122,11 +127,15 @@ def test_tfx_bsl_decodes_shards_by_it(shard: tuple[Schema, list[dict[str, Any]],
     batch = example_coder.ExamplesToRecordBatchDecoder(proto.SerializeToString()).DecodeBatch(records)
     for feature in schema:
         column = batch.column(batch.schema.get_field_index(feature.storage()[0].name)).to_pylist()
-        assert column == [None if row[feature.name] is None else stored_values(feature, row[feature.name]) for row in rows], feature
+        assert column == [
+            None if row[feature.name] is None else stored_values(feature, row[feature.name]) for row in rows
+        ], feature
     representations = tensor_representation_util.InferTensorRepresentationsFromMixedSchema(proto)
     adapter = tensor_adapter.TensorAdapter(tensor_adapter.TensorAdapterConfig(batch.schema, representations))
     tensors = adapter.ToBatchTensors(batch)
-    assert tensors["int32nxnx2"].to_list() == [[[item.tolist() for item in inner] for inner in row["int32nxnx2"]] for row in rows]
+    assert tensors["int32nxnx2"].to_list() == [
+        [[item.tolist() for item in inner] for inner in row["int32nxnx2"]] for row in rows
+    ]
     assert tensors["float322x3"].numpy().tolist() == [row["float322x3"].tolist() for row in rows]
 
 
@@ -135,7 +144,10 @@ def test_tfx_bsl_reads_sequence_examples_by_it() -> None:
     from tfx_bsl.coders import sequence_example_coder
     from tfx_bsl.tfxio import tensor_representation_util
 
-    schema = Schema((Feature("n", "int64", (), True), Feature("tokens", "string", (None, None), True, per_step=True)), message="SequenceExample")
+    schema = Schema(
+        (Feature("n", "int64", (), True), Feature("tokens", "string", (None, None), True, per_step=True)),
+        message="SequenceExample",
+    )
     record = tf.train.SequenceExample()
     record.context.feature["n"].int64_list.value.append(7)
     for step in ([b"a", b"b"], [], [b"c"]):
@@ -213,7 +225,10 @@ def test_schema_of_tf_transform_loads() -> None:
 
 
 def test_sequence_schema_of_tfx_loads() -> None:
-    text = 'feature { name: "##SEQUENCE##" type: STRUCT struct_domain { feature { name: "t" type: INT value_count { min: 1 max: 1 } } } }'
+    text = (
+        'feature { name: "##SEQUENCE##" type: STRUCT struct_domain { feature { name: "t" type: INT '
+        "value_count { min: 1 max: 1 } } } }"
+    )
     assert tfmd.from_pbtxt(text) == Schema((Feature("t", "int64", (None,), per_step=True),), message="SequenceExample")
 
 
@@ -224,14 +239,25 @@ def test_sequence_schema_of_tfx_loads() -> None:
         ("", ["no features"]),
         ('feature { name: "x" }', ["'x'", "no type"]),
         ('sparse_feature { name: "s" index_feature { name: "i" } value_feature { name: "v" } }', ["'s'", "i, v"]),
-        ('tensor_representation_group { key: "" value { tensor_representation { key: "s" value { sparse_tensor {} } } } }', ["'s'"]),
+        (
+            'tensor_representation_group { key: "" value { '
+            'tensor_representation { key: "s" value { sparse_tensor {} } } } }',
+            ["'s'"],
+        ),
         ('feature { name: "a" type: STRUCT } feature { name: "b" type: STRUCT }', ["'a'", "'b'"]),
         ('feature { name: "a" type: STRUCT struct_domain { feature { name: "b" type: STRUCT } } }', ["'a'", "'b'"]),
-        ('feature { name: "a" type: INT value_counts { value_count { min: 1 } value_count { min: 1 } } }', ["'a'", "value_counts"]),
+        (
+            'feature { name: "a" type: INT value_counts { value_count { min: 1 } value_count { min: 1 } } }',
+            ["'a'", "value_counts"],
+        ),
         ('feature { name: "a" type: INT shape { dim { size: 2 } dim { size: -1 } } }', ["'a'", "variable"]),
         ('feature { name: "a" type: INT annotation { tag: "recordmill:dtype=float32" } }', ["'a'", "INT", "FLOAT"]),
         ('feature { name: "a" type: INT annotation { tag: "recordmill:dtype=int128" } }', ["'a'", "int128"]),
-        ('feature { name: "a/x" type: INT annotation { tag: "recordmill:feature=a" tag: "recordmill:shape=[null, null]" } }', ["'a/ragged_flat_values'"]),
+        (
+            'feature { name: "a/x" type: INT annotation { '
+            'tag: "recordmill:feature=a" tag: "recordmill:shape=[null, null]" } }',
+            ["'a/ragged_flat_values'"],
+        ),
         ('feature { name: "a" type: INT annotation { tag: "recordmill:shape=[null" } }', ["schema.pbtxt"]),
         ('feature { name: "a" type: INT } annotation { tag: "recordmill:label=b" }', ["'b'"]),
         ('feature { name: "a" type: INT } feature { name: "a" type: INT }', ["a"]),

@@ -1,4 +1,6 @@
-"""What stands beside TFRecord files makes their schema better where the records agree, is named where they don't, and never stops a read."""
+"""What stands beside TFRecord files makes their schema better where the records agree, is named where they don't, and
+never stops a read.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,18 @@ import pytest
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import read
 from recordmill.reader.dataset import open
-from recordmill.records import frames
-from recordmill.records.example import example
+from recordmill.records.example.by_hand import example
+from recordmill.records.tfrecord import frames
 from recordmill.schemas import tfds, tfmd
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.hints import read_schema
-from recordmill.shards.schema_of import infer_schema
-from recordmill.shards.tfrecord_source import TfrecordOptions, plan_tfrecord
-from recordmill.sources.contract import PlanOptions
-from recordmill.sources.listing import list_inputs
+from recordmill.shards.loads.hints import read_hinted_schema
+from recordmill.shards.loads.schema_of import infer_schema
+from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.tfrecord import TfrecordOptions, plan_tfrecord
+from recordmill.storage.listing import list_inputs
 
 
 def framed(*payloads: bytes) -> bytes:
@@ -45,13 +47,17 @@ def put(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize("place", ["schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt", "../schema.pbtxt"])
+@pytest.mark.parametrize(
+    "place", ["schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt", "../schema.pbtxt"]
+)
 def test_a_schema_beside_the_files_says_what_they_are(tmp_path: Path, place: str) -> None:
     folder = foreign(tmp_path)
     assert open(folder).schema != MIXED
     put(folder / place, tfmd.to_pbtxt(MIXED))
     ds = open(folder)
-    assert {f.name: (f.dtype, f.shape, f.classes) for f in ds.schema} == {f.name: (f.dtype, f.shape, f.classes) for f in MIXED}
+    assert {f.name: (f.dtype, f.shape, f.classes) for f in ds.schema} == {
+        f.name: (f.dtype, f.shape, f.classes) for f in MIXED
+    }
     assert ds.schema.label == "label"
     assert ds.to_table()["matrix"].equals(mixed_rows(40)["matrix"])
     assert ds.schema_notes[0].startswith(f"{len(MIXED)} features described by ")
@@ -80,12 +86,26 @@ def hint(path: Path, *features: Feature) -> None:
 
 
 def test_what_the_records_contradict_is_not_believed(tmp_path: Path) -> None:
-    write(tmp_path / "a.tfrecord", *({"n": 300, "x": [1.0, 2.0, 3.0, 4.0], "s": b"\xff", "ok": 7, "raw": b"12345678"} for _ in range(3)))
-    wrong = [Feature("n", "uint8"), Feature("x", "float32", (3,)), Feature("s", "string"), Feature("ok", "int8"), Feature("raw", "uint8", (2, 2))]
+    write(
+        tmp_path / "a.tfrecord",
+        *({"n": 300, "x": [1.0, 2.0, 3.0, 4.0], "s": b"\xff", "ok": 7, "raw": b"12345678"} for _ in range(3)),
+    )
+    wrong = [
+        Feature("n", "uint8"),
+        Feature("x", "float32", (3,)),
+        Feature("s", "string"),
+        Feature("ok", "int8"),
+        Feature("raw", "uint8", (2, 2)),
+    ]
     hint(tmp_path, *wrong, Feature("gone", "int64"))
     ds = open(tmp_path)
     assert ds.schema["ok"] == Feature("ok", "int8", (), True)  # the records say that it is always there
-    assert [ds.schema[name].describe() for name in ("n", "x", "s", "raw")] == ["int64", "float32 [4]", "bytes", "string"]
+    assert [ds.schema[name].describe() for name in ("n", "x", "s", "raw")] == [
+        "int64",
+        "float32 [4]",
+        "bytes",
+        "string",
+    ]
     used, not_used = ds.schema_notes
     assert used.startswith("1 feature described by ")
     assert "n (it says uint8, the records hold 300 to 300)" in not_used
@@ -95,7 +115,11 @@ def test_what_the_records_contradict_is_not_believed(tmp_path: Path) -> None:
 
 def test_raw_bytes_and_boxes_by_a_hint(tmp_path: Path) -> None:
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    write(tmp_path / "a.tfrecord", {"pixels": pixels.tobytes(), "boxes": [0.0] * 8}, {"pixels": pixels.tobytes(), "boxes": [1.0] * 4})
+    write(
+        tmp_path / "a.tfrecord",
+        {"pixels": pixels.tobytes(), "boxes": [0.0] * 8},
+        {"pixels": pixels.tobytes(), "boxes": [1.0] * 4},
+    )
     hint(tmp_path, Feature("pixels", "uint8", (3, 4), True), Feature("boxes", "float32", (None, 4)))
     ds = open(tmp_path)
     assert ds.to_numpy()["pixels"].tolist() == [pixels.tolist()] * 2
@@ -140,7 +164,10 @@ def test_read_says_what_it_could_decode(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     png = tf.io.encode_png(np.zeros((3, 2, 3), np.uint8)).numpy()
     tensors = [tf.io.serialize_tensor(np.full((2, 3), i, np.float32)).numpy() for i in range(3)]
-    write(tmp_path / "a.tfrecord", *({"photo": png, "t": tensor, "odd": tensor[:-1], "text": b"a", "n": 1} for tensor in tensors))
+    write(
+        tmp_path / "a.tfrecord",
+        *({"photo": png, "t": tensor, "odd": tensor[:-1], "text": b"a", "n": 1} for tensor in tensors),
+    )
     photo = "photo holds encoded images: --decode-images photo makes pixels of them"
     tensor = "t holds TensorProtos (float32 [2, 3]): --decode-tensor t makes arrays of them"
     assert read(tmp_path / "a.tfrecord", tmp_path / "0").notes == (photo, tensor)
@@ -150,7 +177,9 @@ def test_read_says_what_it_could_decode(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tfrecord", tmp_path / "4", limit=0).notes == ()
 
 
-def test_inspect_says_which_hint_was_used_and_takes_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_says_which_hint_was_used_and_takes_a_schema(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "a.tfrecord", {"n": 1}, {"n": 2})
     hint(tmp_path / "in", Feature("n", "int8"))
@@ -164,9 +193,9 @@ def test_inspect_says_which_hint_was_used_and_takes_a_schema(tmp_path: Path, cap
     assert "n        int16" in text
     assert "described by" not in text
     with pytest.raises(UsageError, match="no such file"):
-        read_schema(tmp_path / "nothing")
+        read_hinted_schema(tmp_path / "nothing")
     with pytest.raises(DataError, match="can't be read"):
-        read_schema(tmp_path / "in" / "a.tfrecord")
+        read_hinted_schema(tmp_path / "in" / "a.tfrecord")
 
 
 def test_what_tensorflow_datasets_writes(tmp_path: Path) -> None:
@@ -193,21 +222,25 @@ def test_what_tensorflow_datasets_writes(tmp_path: Path) -> None:
     box = kinds.BBox(0.0, 0.0, 0.5, 1.0)
     rows = [
         {
-            "label": i % 2, "matrix": np.full((2, 3), i, np.float32), "raw": np.full((2, 2), i, np.uint8), "pixels": np.full(3, i, np.uint8),
-            "packed": np.full(2, i, np.int32), "box": box, "objects": [{"bbox": box, "label": 1}] * (i + 1), "text": f"text {i}", "small": i,
-            "flag": i == 1, "nest": {"x": float(i)}, "seq": [i] * (2 * i), "rag": [[i], [i, i + 1]], "double": float(i),
+            "label": i % 2, "matrix": np.full((2, 3), i, np.float32), "raw": np.full((2, 2), i, np.uint8),
+            "pixels": np.full(3, i, np.uint8), "packed": np.full(2, i, np.int32), "box": box,
+            "objects": [{"bbox": box, "label": 1}] * (i + 1), "text": f"text {i}", "small": i, "flag": i == 1,
+            "nest": {"x": float(i)}, "seq": [i] * (2 * i), "rag": [[i], [i, i + 1]], "double": float(i),
         }
         for i in range(4)
     ]  # fmt: skip
-    (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(framed(*(features.serialize_example(row) for row in rows)))
+    (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(
+        framed(*(features.serialize_example(row) for row in rows))
+    )
     features.save_config(str(tmp_path))
     ds = open(tmp_path)
     assert ds.splits == ("train",)
     described = {feature.name: feature.describe() for feature in ds.schema}
     assert described == {
-        "label": "int64", "matrix": "float32 [2, 3]", "raw": "uint8 [2, 2]", "pixels": "int64 [3]", "packed": "bytes", "box": "float32 [4]",
-        "objects/bbox": "float32 [?, 4]", "objects/label": "int64 [?]", "text": "string", "small": "int32", "flag": "bool", "nest/x": "float32",
-        "seq": "int64 [?]", "rag": "int64 [?, ?]", "double": "float32",
+        "label": "int64", "matrix": "float32 [2, 3]", "raw": "uint8 [2, 2]", "pixels": "int64 [3]", "packed": "bytes",
+        "box": "float32 [4]", "objects/bbox": "float32 [?, 4]", "objects/label": "int64 [?]", "text": "string",
+        "small": "int32", "flag": "bool", "nest/x": "float32", "seq": "int64 [?]", "rag": "int64 [?, ?]",
+        "double": "float32",
     }  # fmt: skip
     assert ds.schema["label"].classes == ("cat", "dog")
     assert ds.schema["objects/label"].classes == ("p", "q")

@@ -1,4 +1,6 @@
-"""Damaged shards read leniently: every record is in a batch or a reject, whatever byte is flipped and wherever the file is cut."""
+"""Damaged shards read leniently: every record is in a batch or a reject,
+whatever byte is flipped and wherever the file is cut.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
-from recordmill.records.frames import MAX_RECORD_BYTES, frame
-from recordmill.records.lenient import next_frame
-from recordmill.schemas.errors import Reject
-from recordmill.shards.batches import loads
+from recordmill.base.errors import Reject
+from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, frame
+from recordmill.records.tfrecord.lenient import next_frame
 from recordmill.shards.catalog import Catalog, find
+from recordmill.shards.loads.batches import loads
+from recordmill.shards.loads.salvage import salvage
 from recordmill.shards.pieces import cut
-from recordmill.shards.salvage import salvage
 
 ROWS = 40
 TABLE = mixed_rows(ROWS)
@@ -26,13 +28,23 @@ PIECE_BYTES = 2000
 
 def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
     """(ids of the good records, the rejects, the pieces)."""
-    pieces = [piece for ordinal, file in enumerate(catalog.files) for piece in cut(file, ordinal, PIECE_BYTES, lenient=True)]
+    pieces = [
+        piece for ordinal, file in enumerate(catalog.files) for piece in cut(file, ordinal, PIECE_BYTES, lenient=True)
+    ]
     parts = [salvage(load, MIXED) for load in loads(catalog.files, pieces, lenient=True)]
     batches = [batch for part in parts for batch in part.batches]
     for batch in batches:
         ids = batch.column("id").to_pylist()
-        assert batch.equals(pa.RecordBatch.from_struct_array(TABLE.take(ids).to_struct_array().combine_chunks()).replace_schema_metadata(batch.schema.metadata))
-    return [i for batch in batches for i in batch.column("id").to_pylist()], [r for part in parts for r in part.rejects], len(pieces)
+        assert batch.equals(
+            pa.RecordBatch.from_struct_array(
+                TABLE.take(ids).to_struct_array().combine_chunks()
+            ).replace_schema_metadata(batch.schema.metadata)
+        )
+    return (
+        [i for batch in batches for i in batch.column("id").to_pylist()],
+        [r for part in parts for r in part.rejects],
+        len(pieces),
+    )
 
 
 @pytest.fixture(scope="module", params=["none", "gzip"])
@@ -71,7 +83,9 @@ def test_ours_lose_only_what_is_damaged_and_account_for_it(made: tuple[Path, Pat
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_foreign_files_go_on_behind_the_damage(made: tuple[Path, Path, bytes], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_foreign_files_go_on_behind_the_damage(
+    made: tuple[Path, Path, bytes], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     _, shard, whole = made
     if shard.suffix != ".tfrecord":
         whole = b""

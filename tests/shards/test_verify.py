@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from made_data_set import FOLDER, mixed_rows, write_data_set
 
-from recordmill.schemas.errors import RecordmillError, UsageError
-from recordmill.shards.verify import Finding, verify
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.shards.verify import Problem, verify
 
 ROWS = 60
 
 
 @pytest.fixture(params=["none", "gzip"])
 def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS), "test": mixed_rows(5)}, shards=2, compression=request.param)
+    return write_data_set(
+        tmp_path / "out", {"train": mixed_rows(ROWS), "test": mixed_rows(5)}, shards=2, compression=request.param
+    )
 
 
 def shard(out: Path) -> Path:
@@ -73,7 +75,10 @@ def edit_manifest(out: Path, name: str, value: object) -> None:
     path.write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize(("name", "value", "problem"), [("sum", "0" * 16, "sum is"), ("sha256", "0" * 64, "SHA-256 is"), ("records", 29, "holds 30 records")])
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [("sum", "0" * 16, "sum is"), ("sha256", "0" * 64, "SHA-256 is"), ("records", 29, "holds 30 records")],
+)
 def test_the_manifest_is_held_against_the_shard(out: Path, name: str, value: object, problem: str) -> None:
     edit_manifest(out, name, value)
     assert problem in problems(out)[str(shard(out))]
@@ -123,14 +128,18 @@ def test_strays_are_named(out: Path) -> None:
     (out / "data-dead").mkdir()
     (out / FOLDER / "inputs.jsonl").write_text("")
     assert set(problems(out)) == {
-        str(out / FOLDER / "train-00007-of-00008.tfrecord"), str(out / FOLDER / "index" / "old.npy"), str(out / "data-dead"),
+        str(out / FOLDER / "train-00007-of-00008.tfrecord"), str(out / FOLDER / "index" / "old.npy"),
+        str(out / "data-dead"),
     }  # fmt: skip
 
 
 def test_copies_are_reported_and_mended(out: Path) -> None:
     (out / "manifest.json").write_text("{}")
     (out / "schema.pbtxt").unlink()
-    assert problems(out) == {str(out / "manifest.json"): "differs from what the manifest says", str(out / "schema.pbtxt"): "is missing"}
+    assert problems(out) == {
+        str(out / "manifest.json"): "differs from what the manifest says",
+        str(out / "schema.pbtxt"): "is missing",
+    }
     mended = verify(out, mend=True)
     assert len(mended) == 2
     assert all(finding.mended for finding in mended)
@@ -146,7 +155,7 @@ def test_plain_files(out: Path, tmp_path: Path) -> None:
     (finding,) = verify(copy)
     assert finding.file == str(copy)
     assert "truncated" in finding.problem
-    assert str(Finding("a", "record 1", "is bad")) == "a: record 1: is bad"
+    assert str(Problem("a", "record 1", "is bad")) == "a: record 1: is bad"
     with pytest.raises(UsageError, match="data set of its own"):
         verify([out, copy])
     with pytest.raises(RecordmillError):

@@ -1,18 +1,22 @@
-"""CSV read the slow and obvious way: `_csv.c`'s states byte by byte, with recordmill's rules for blank lines, comments and rows without end."""
+"""CSV read the slow and obvious way: `_csv.c`'s states byte by byte, with recordmill's rules for blank lines, comments
+and rows without end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recordmill.sources.csv_dialect import CsvOptions
+from recordmill.sources.csv.dialect import CsvOptions
 
 _LINE_ENDS = (10, 13)
 
 
 @dataclass(frozen=True)
 class Row:
-    """start: its first byte. line: its physical line, from 1. fields: None if it has no end or is too long. quoted: which fields were."""
+    """start: its first byte. line: its physical line, from 1.
+    fields: None if it has no end or is too long. quoted: which fields were.
+    """
 
     start: int
     line: int
@@ -54,7 +58,9 @@ def _line_end(data: bytes, at: int) -> int:
     return at
 
 
-def _one_row(data: bytes, at: int, options: CsvOptions, delimiter: str) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...]]:
+def _one_row(
+    data: bytes, at: int, options: CsvOptions, delimiter: str
+) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...]]:
     """(the offset of what ends it, its fields or None if it never ends, which are quoted)."""
     comma, quote, escape = (ord(c) if c is not None else 256 for c in (delimiter, options.quote, options.escape))
     fields: list[bytes] = []

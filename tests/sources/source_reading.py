@@ -1,4 +1,6 @@
-"""Plain helpers for tests of sources: files to InputFiles, a whole source to rows, and the laws that every source keeps."""
+"""Plain helpers for tests of sources: files to InputFiles, a whole source to rows,
+and the laws that every source keeps.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base.errors import Reject
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import Reject
-from recordmill.sources.contract import BATCH_ROWS, Chunk, InputFile, Source
+from recordmill.sources.inputs.contract import BATCH_ROWS, Chunk, Source
 from recordmill.storage.files import stat
+from recordmill.storage.listing import InputFile
 
 Row = tuple[int, int, dict[str, Any]]  # (file, position, values)
 
@@ -23,7 +26,9 @@ def input_files(*paths: Path) -> list[InputFile]:
 
 
 def read_all(source: Any) -> tuple[list[Row], list[Reject]]:
-    """All rows and rejects, after checking the laws of `sources.contract`: order, schema, counts, and the same again from a pickled copy."""
+    """All rows and rejects, after checking the laws of `sources.inputs.contract`: order, schema, counts, and the same
+    again from a pickled copy.
+    """
     assert isinstance(source, Source)
     rows, rejects = _read(source, source.units)
     again, _ = _read(pickle.loads(pickle.dumps(source)), tuple(reversed(source.units)))

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recordmill.base.errors import DataError
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.casting import cast_values, inexact, narrow_floats
-from recordmill.sources.conform import Conformed, conform
+from recordmill.sources.values.casting import cast_values, inexact, narrow_floats
+from recordmill.sources.values.conform import Conformed, conform
 
 
 def fit(values: Any, feature: Feature, kind: pa.DataType | None = None) -> Conformed:
@@ -43,13 +43,21 @@ BENT = [
     (["1", "x"], "int64", 1, "type", "x: 'x' does not fit int64; --dtype x=string keeps it"),
     (["1.5", "1e400"], "float64", 1, "type", "x: '1e400' does not fit float64; --dtype x=string keeps it"),
     (["1.5", "1e39"], "float32", 1, "type", "x: '1e39' does not fit float32; --dtype x=string keeps it"),
-    (["2020-01-01", "2020-13-01"], "timestamp[s]", 1, "type", "x: '2020-13-01' does not fit timestamp[s]; --dtype x=string keeps it"),
+    (
+        ["2020-01-01", "2020-13-01"],
+        "timestamp[s]",
+        1,
+        "type",
+        "x: '2020-13-01' does not fit timestamp[s]; --dtype x=string keeps it",
+    ),
     (["2020-01-01T00:00:00Z", "2020-01-01T00:00:00"], "timestamp[s, UTC]", 1, "type", "does not fit timestamp[s, UTC]"),
     ([b"ok", b"\xff"], "string", 1, "type", r"x: b'\xff' does not fit string"),
 ]
 
 
-@pytest.mark.parametrize(("values", "dtype", "row", "reason", "message"), BENT, ids=[f"{case[1]}-{case[0][1]}" for case in BENT])
+@pytest.mark.parametrize(
+    ("values", "dtype", "row", "reason", "message"), BENT, ids=[f"{case[1]}-{case[0][1]}" for case in BENT]
+)
 def test_what_would_be_bent_is_a_bad_row(values: list[Any], dtype: str, row: int, reason: str, message: str) -> None:
     result = fit(values, Feature("x", dtype))
     assert [(at, why) for at, why, _ in result.bad] == [(row, reason)]
@@ -62,7 +70,8 @@ def test_uint64_scalars_stop_where_int64_does() -> None:
     assert [row for row, _, _ in fit(values, Feature("x", "uint64")).bad] == [1]
     assert fit(values, Feature("x", "int64")).bad[0][0] == 1
     tensors = pa.array([[2**63, 1]], pa.list_(pa.uint64()))
-    assert fit(tensors, Feature("x", "uint64", (2,))).batch.column(0).to_pylist() == [[2**63, 1]]  # raw bytes hold all of uint64
+    # raw bytes hold all of uint64
+    assert fit(tensors, Feature("x", "uint64", (2,))).batch.column(0).to_pylist() == [[2**63, 1]]
 
 
 def test_decimals_are_rounded_and_counted() -> None:
@@ -86,7 +95,10 @@ def test_shapes() -> None:
     assert fit([[1, 2, 3, 4], [1, 2, 3]], tensor).good.tolist() == [0]
     assert fit(pa.array([[1, 2, 3, 4]], pa.list_(pa.int64(), 4)), tensor).good.tolist() == [0]
     assert fit([[], None], Feature("t", "float32", (0,))).batch.column(0).to_pylist() == [[], None]
-    assert fit([None, None], Feature("t", "float32", (3,)), pa.list_(pa.float64())).batch.column(0).to_pylist() == [None, None]
+    assert fit([None, None], Feature("t", "float32", (3,)), pa.list_(pa.float64())).batch.column(0).to_pylist() == [
+        None,
+        None,
+    ]
 
 
 def test_ragged_lists() -> None:
@@ -111,7 +123,9 @@ def test_required_and_absent() -> None:
     result = fit([1, None], Feature("x", "int64", required=True))
     assert result.bad == [(1, "null", "x: missing, but the schema requires it")]
     schema = Schema((Feature("y", "string"), Feature("z", "float32", (None,))))
-    assert conform(pa.RecordBatch.from_pydict({"other": [1, 2]}), schema).batch.to_pylist() == [{"y": None, "z": None}] * 2
+    assert (
+        conform(pa.RecordBatch.from_pydict({"other": [1, 2]}), schema).batch.to_pylist() == [{"y": None, "z": None}] * 2
+    )
     assert conform(pa.RecordBatch.from_pydict({"x": [1, 2]}), Schema(())).batch.num_columns == 0
 
 
@@ -127,7 +141,9 @@ def test_other_arrow_types() -> None:
     price = [decimal.Decimal("1.50"), decimal.Decimal("2.25")]
     assert fit(price, Feature("x", "float64")).batch.column(0).to_pylist() == [1.5, 2.25]
     assert fit(price, Feature("x", "string")).batch.column(0).to_pylist() == ["1.50", "2.25"]
-    assert [row for row, _, _ in fit([decimal.Decimal("1.50"), decimal.Decimal("2.00")], Feature("x", "int64")).bad] == [0]
+    assert [
+        row for row, _, _ in fit([decimal.Decimal("1.50"), decimal.Decimal("2.00")], Feature("x", "int64")).bad
+    ] == [0]
     assert fit([datetime.timedelta(seconds=1)], Feature("x", "float32")).good.tolist() == []
 
 
@@ -138,7 +154,10 @@ def test_a_column_of_another_form_is_an_error() -> None:
         fit([1], Feature("x", "int64", (None,)))
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20), st.sampled_from(["float64", "float32", "float16", "bfloat16"]))
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
+    st.sampled_from(["float64", "float32", "float16", "bfloat16"]),
+)
 def test_integers_become_floats_only_if_equal(numbers: list[int], dtype: str) -> None:
     bits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}[dtype]
 
@@ -150,7 +169,9 @@ def test_integers_become_floats_only_if_equal(numbers: list[int], dtype: str) ->
 
     assert inexact(np.array(numbers, np.int64), dtype).tolist() == [not holds(number) for number in numbers]
     cast = cast_values(pa.array(numbers, pa.int64()), Feature("x", dtype))
-    for number, value, bad in zip(numbers, cast.values.to_pylist(), cast.bad if cast.bad is not None else [False] * len(numbers), strict=True):
+    for number, value, bad in zip(
+        numbers, cast.values.to_pylist(), cast.bad if cast.bad is not None else [False] * len(numbers), strict=True
+    ):
         assert bad or int(value) == number
 
 

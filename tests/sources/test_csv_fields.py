@@ -12,15 +12,17 @@ from csv_oracle import Row, oracle_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recordmill.sources.csv_dialect import CsvOptions, Dialect
-from recordmill.sources.csv_fields import BAD_ROWS, Rows, Tokenizer
-from recordmill.sources.csv_stream import read_rows
-from recordmill.sources.csv_tokenize import LENGTH, QUOTED, TOO_LONG
+from recordmill.sources.csv.dialect import CsvOptions, Dialect
+from recordmill.sources.csv.fields import BAD_ROWS, Rows, Tokenizer
+from recordmill.sources.csv.stream import read_rows
+from recordmill.sources.csv.tokenize import LENGTH, QUOTED, TOO_LONG
 
 COLUMNS = 5
 LONG = b"x" * 61  # pushes what follows across the 64-byte blocks
 
-pieces = st.sampled_from([b"a", b"1", b",", b",", b'"', b'"', b"\n", b"\n", b"\r", b"\r\n", b"\\", b"#", b" ", b"\t", LONG, b"\xc3\xa9"])
+pieces = st.sampled_from(
+    [b"a", b"1", b",", b",", b'"', b'"', b"\n", b"\n", b"\r", b"\r\n", b"\\", b"#", b" ", b"\t", LONG, b"\xc3\xa9"]
+)
 contents = st.lists(pieces, max_size=40).map(b"".join)
 dialects = st.builds(
     CsvOptions,
@@ -34,20 +36,29 @@ dialects = st.builds(
 
 
 def to_oracle(data: np.ndarray, rows: Rows, first: int, starts_of_rows: dict[int, int]) -> Iterator[tuple[int, Row]]:
-    """(ordinal, row) of what the tokenizer gives; its good rows don't know their first byte, so the oracle's stands in."""
+    """(ordinal, row) of what the tokenizer gives;
+    its good rows don't know their first byte, so the oracle's stands in.
+    """
     for ordinal, line, start, width in rows.bad.tolist():
         assert width == TOO_LONG or width > COLUMNS
         yield first + ordinal, Row(start, line, None) if width == TOO_LONG else Row(start, line, (b"",) * width)
-    for row, (ordinal, line, width) in enumerate(zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)):
+    for row, (ordinal, line, width) in enumerate(
+        zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)
+    ):
         spans = [(int(rows.starts[c, row]), int(rows.infos[c, row])) for c in range(width)]
         fields = tuple(data[start : start + (info & LENGTH)].tobytes() for start, info in spans)
-        yield first + ordinal, Row(starts_of_rows.get(first + ordinal, -1), line, fields, tuple(bool(info & QUOTED) for _, info in spans))
+        yield (
+            first + ordinal,
+            Row(starts_of_rows.get(first + ordinal, -1), line, fields, tuple(bool(info & QUOTED) for _, info in spans)),
+        )
 
 
 def without_wide(row: Row, start: bool = True) -> Row:
     """What the tokenizer says about a row of too many fields: how many they are. start: as well as where it starts."""
     row = Row(row.start if start else 0, row.line, row.fields, row.quoted)
-    return row if row.fields is None or len(row.fields) <= COLUMNS else Row(row.start, row.line, (b"",) * len(row.fields))
+    return (
+        row if row.fields is None or len(row.fields) <= COLUMNS else Row(row.start, row.line, (b"",) * len(row.fields))
+    )
 
 
 def tokenized(content: bytes, options: CsvOptions, most_rows: int = 7, delimiter: str = ",") -> list[Row]:
@@ -80,7 +91,12 @@ def test_tokenizer_equals_oracle(content: bytes, options: CsvOptions) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(contents, st.sampled_from([CsvOptions(), CsvOptions(escape="\\"), CsvOptions(doubled_quote=False, escape="\\"), CsvOptions(quote=None)]))
+@given(
+    contents,
+    st.sampled_from(
+        [CsvOptions(), CsvOptions(escape="\\"), CsvOptions(doubled_quote=False, escape="\\"), CsvOptions(quote=None)]
+    ),
+)
 def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
     rows = oracle_rows(content, options)
     if any(row.fields is None for row in rows):
@@ -105,12 +121,18 @@ def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(contents, dialects, st.sampled_from([1, 2, 3, 5, 16, 64, 100]), st.sampled_from([1, 10, 1000]))
-def test_blocks_of_any_size_give_the_same_rows(content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int) -> None:
+def test_blocks_of_any_size_give_the_same_rows(
+    content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
+) -> None:
     tokenizer = Tokenizer(Dialect.of(options, ","), COLUMNS, 7, ragged=True)
-    blocks = (np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8) for at in range(0, len(content), block_bytes))
+    blocks = (
+        np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8) for at in range(0, len(content), block_bytes)
+    )
     found, first = [], 0
     for data, rows in read_rows(tokenizer, blocks, 0, 1, chunk_bytes):
-        found.extend(without_start(row) for _, row in sorted(to_oracle(data, rows, first, {}), key=lambda pair: pair[0]))
+        found.extend(
+            without_start(row) for _, row in sorted(to_oracle(data, rows, first, {}), key=lambda pair: pair[0])
+        )
         first += rows.count
     assert found == [without_start(without_wide(row)) for row in oracle_rows(content, options)]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from recordmill.schemas.errors import DataError, UsageError
-from recordmill.sources.contract import InputFile
-from recordmill.sources.csv_dialect import CsvOptions
-from recordmill.sources.csv_head import Head, read_head
+from recordmill.base.errors import DataError, UsageError
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.head import Head, read_head
 from recordmill.storage.files import stat
+from recordmill.storage.listing import InputFile
 
 
 def head(folder: Path, content: bytes, **options: Any) -> Head:
@@ -43,7 +43,9 @@ def test_delimiter(tmp_path: Path, content: bytes, delimiter: str) -> None:
 
 
 def test_names_and_start(tmp_path: Path) -> None:
-    assert head(tmp_path, b'\n\r\n"x ""1""",\r\n1,2\r\n') == Head("none", "utf-8", ",", ('x "1"', "column_2"), 15, 4, ("column_2",))
+    assert head(tmp_path, b'\n\r\n"x ""1""",\r\n1,2\r\n') == Head(
+        "none", "utf-8", ",", ('x "1"', "column_2"), 15, 4, ("column_2",)
+    )
     assert head(tmp_path, b"\xef\xbb\xbfa,b\n1,2\n").start == 7
     assert head(tmp_path, b"\xef\xbb\xbfa,b\n1,2\n").names == ("a", "b")
     assert head(tmp_path, b"a\rb\r").start == 2
@@ -76,14 +78,22 @@ def test_encodings(tmp_path: Path) -> None:
         ("a,b\n".encode("utf-16-le"), {}, "utf-16-le"),
         (b"PAR1....PAR1", {}, r"^in\.csv: this is no CSV but a Parquet file; use `build parquet`$"),
         (b"PK\x03\x04....", {}, "an Excel workbook"),
-        (b"a,b,a\n", {}, r"^in\.csv: line 1: columns 1 and 3 are both named 'a'; give each a name of its own with --names$"),
+        (
+            b"a,b,a\n",
+            {},
+            r"^in\.csv: line 1: columns 1 and 3 are both named 'a'; give each a name of its own with --names$",
+        ),
         (b"column_2,\n", {}, "columns 1 and 2 are both named 'column_2'"),
         (b"caf\xe9,b\n", {}, r"line 1: the column name 'caf\\xe9' is no UTF-8; declare the file's --encoding"),
         (b"\xff\xfea", {}, r"line 1: can't be decoded as utf-16"),
         (b"a,b\n\x81,2\n", {"encoding": "cp1252"}, r"^in\.csv: line 2: can't be decoded as cp1252"),
         (b"a,b\n", {"names": ("x",)}, r"line 1: 1 names are given, but the first row has 2 fields"),
         (b"a\nb", {"skip_lines": 5}, r"skip_lines is 5, but the file has only 2 lines"),
-        (b'"a,b\n1,2\n', {}, r"line 1: the first row is longer than 16,777,216 bytes, or a quote in it is never closed"),
+        (
+            b'"a,b\n1,2\n',
+            {},
+            r"line 1: the first row is longer than 16,777,216 bytes, or a quote in it is never closed",
+        ),
         (b"," * 70_000 + b"\n", {}, "the first row is of 70,001 fields; the most is 65,536"),
         (gzip.compress(b"a,b\n1,2\n" * 1000, mtime=0)[:-4], {}, r"^in\.csv: .*truncated"),
     ],

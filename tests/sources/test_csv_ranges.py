@@ -1,4 +1,6 @@
-"""Ranges of any size give exactly the rows, positions and lines of a sequential read; quotes, escapes, CRLF and rows without end included."""
+"""Ranges of any size give exactly the rows, positions and lines of a sequential read;
+quotes, escapes, CRLF and rows without end included.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,37 @@ from csv_oracle import oracle_rows, physical_lines
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recordmill.schemas.errors import DataError
-from recordmill.sources.contract import InputFile
-from recordmill.sources.csv_dialect import CsvOptions, Dialect
-from recordmill.sources.csv_head import Head
-from recordmill.sources.csv_ranges import Part, Scan, scan_files
-from recordmill.sources.csv_scan import NOT_ENDED, RECORD, STATES, Automaton
+from recordmill.base.errors import DataError
+from recordmill.sources.csv.automaton import NOT_ENDED, RECORD, STATES, Automaton
+from recordmill.sources.csv.dialect import CsvOptions, Dialect
+from recordmill.sources.csv.head import Head
+from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
 from recordmill.storage.digest import chunk_digests
 from recordmill.storage.files import stat
+from recordmill.storage.listing import InputFile
 
 COLUMNS = 3
 
-pieces = st.sampled_from([b"a", b"1", b",", b",", b'"', b'"', b"\n", b"\n", b"\r", b"\r\n", b"\\", b"#", b" ", b"a,b,c\n", b'"a\n",b,c\n', b"x" * 61])
+pieces = st.sampled_from(
+    [
+        b"a",
+        b"1",
+        b",",
+        b",",
+        b'"',
+        b'"',
+        b"\n",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\\",
+        b"#",
+        b" ",
+        b"a,b,c\n",
+        b'"a\n",b,c\n',
+        b"x" * 61,
+    ]
+)
 contents = st.lists(pieces, min_size=1, max_size=30).map(b"".join)
 dialects = st.builds(
     CsvOptions,
@@ -35,14 +56,14 @@ dialects = st.builds(
 )
 
 
-def scanned(path: Path, options: CsvOptions, range_bytes: int, tail_bytes: int, threads: int) -> list[Part]:
+def scanned(path: Path, options: CsvOptions, range_bytes: int, tail_bytes: int, threads: int) -> list[ScannedRange]:
     file = InputFile(0, path.name, str(path), stat(str(path)))
     head = Head("none", "utf-8", ",", tuple("abc"), 0, 1)
     scan = Scan(Dialect.of(options, ","), ("", "NA"), frozenset(), None, range_bytes, tail_bytes)
     return list(scan_files([file], [head], scan, threads))
 
 
-def check_parts(content: bytes, options: CsvOptions, parts: list[Part], range_bytes: int) -> None:
+def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRange], range_bytes: int) -> None:
     """The parts lie one behind the other, and each holds the rows that start in its range."""
     rows = oracle_rows(content, options)
     assert sum(part.rows for part in parts) == len(rows)
@@ -65,7 +86,11 @@ def check_parts(content: bytes, options: CsvOptions, parts: list[Part], range_by
 @example(b'"open\n' + b"a,b,c\n" * 9 + b'"x",y,z\n', CsvOptions(max_row_bytes=12), None)
 @example(b"a,b,c\r\n" * 5 + b'"never\r\nclosed', CsvOptions(), None)
 def test_every_split_point_gives_the_same_rows(content: bytes, options: CsvOptions, data: st.DataObject | None) -> None:
-    sizes = range(1, len(content) + 1) if data is None else sorted({data.draw(st.integers(1, len(content))) for _ in range(3)} | {1})
+    sizes = (
+        range(1, len(content) + 1)
+        if data is None
+        else sorted({data.draw(st.integers(1, len(content))) for _ in range(3)} | {1})
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "in.csv"
         path.write_bytes(content)

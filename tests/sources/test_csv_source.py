@@ -1,4 +1,6 @@
-"""plan_csv and read against the slow oracle and plain Python conversions, value for value, on real files and on made ones."""
+"""plan_csv and read against the slow oracle and plain Python conversions, value for value,
+on real files and on made ones.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,16 @@ from csv_oracle import oracle_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, Reject, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources import csv_source
-from recordmill.sources.contract import Chunk, InputFile, PlanOptions, Source
-from recordmill.sources.csv_dialect import CsvOptions
-from recordmill.sources.csv_source import CsvSource, plan_csv
+from recordmill.sources.csv import source as csv_source
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import CsvSource, plan_csv
+from recordmill.sources.inputs.contract import Chunk, PlanOptions, Source
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import stat
+from recordmill.storage.listing import InputFile
 
 NULLS = ("", "NA")
 INT = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -129,14 +132,21 @@ def values_of(column: pa.ChunkedArray, dtype: str) -> list[object]:
         return column.to_pylist()
     per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[re.split(r"[\[\],]", dtype)[1]]
     numbers = column.cast(pa.int64()).to_pylist()
-    return [None if n is None else timedelta(seconds=n // per_second, microseconds=n % per_second * 10**6 // per_second) for n in numbers]
+    return [
+        None if n is None else timedelta(seconds=n // per_second, microseconds=n % per_second * 10**6 // per_second)
+        for n in numbers
+    ]
 
 
 def same(one: object, other: object) -> bool:
-    return one == other or (isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other))
+    return one == other or (
+        isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
+    )
 
 
-def check_file(path: Path, options: CsvOptions, encoding: str = "utf-8", delimiter: str = ",", rejected: int = 0) -> CsvSource:
+def check_file(
+    path: Path, options: CsvOptions, encoding: str = "utf-8", delimiter: str = ",", rejected: int = 0
+) -> CsvSource:
     """One file against the oracle: dtypes, nulls, values, positions, and which rows are rejects."""
     source = plan(path, options)
     table, places, rejects = read(source)
@@ -145,13 +155,19 @@ def check_file(path: Path, options: CsvOptions, encoding: str = "utf-8", delimit
         text = re.split("\r\n|\r|\n", text, maxsplit=1)[1]
     rows = oracle_rows(text.encode(), options, delimiter)
     header = [field.decode() for field in rows[0].fields or ()]
-    good = [(position, row) for position, row in enumerate(rows[1:]) if row.fields is not None and len(row.fields) == len(header)]
+    good = [
+        (position, row)
+        for position, row in enumerate(rows[1:])
+        if row.fields is not None and len(row.fields) == len(header)
+    ]
     assert len(rejects) == len(rows) - 1 - len(good) == rejected
     assert places == [(0, position) for position, _ in good]
     assert (
         [re.match(r"line (\d+), row (\d+)$", reject.place).groups() for reject in rejects]
         == [  # type: ignore[union-attr]
-            (str(row.line + options.skip_lines), str(position)) for position, row in enumerate(rows[1:]) if (position, row) not in good
+            (str(row.line + options.skip_lines), str(position))
+            for position, row in enumerate(rows[1:])
+            if (position, row) not in good
         ]
     )
     assert table.column_names == [name or f"column_{index + 1}" for index, name in enumerate(header)]
@@ -167,7 +183,10 @@ def check_file(path: Path, options: CsvOptions, encoding: str = "utf-8", delimit
     return source
 
 
-SPECTRUM = "comma_in_quotes empty empty_crlf escaped_quotes json location_coordinates newlines newlines_crlf quotes_and_newlines simple simple_crlf utf8"
+SPECTRUM = (
+    "comma_in_quotes empty empty_crlf escaped_quotes json location_coordinates newlines newlines_crlf "
+    "quotes_and_newlines simple simple_crlf utf8"
+)
 
 
 @pytest.mark.parametrize("name", SPECTRUM.split())
@@ -186,7 +205,10 @@ REAL = (
     ("tfx-taxi/csv_empty/data.csv", {}),
     ("tfx-taxi/csv_multi_line_string/data.csv", {}),
     ("rust-csv/smallpop-colon.csv", {"delimiter": ":"}),
-    ("rust-csv/strange.csv", {"delimiter": ";", "options": CsvOptions(escape="\\", comment="#", doubled_quote=False), "rejected": 1}),
+    (
+        "rust-csv/strange.csv",
+        {"delimiter": ";", "options": CsvOptions(escape="\\", comment="#", doubled_quote=False), "rejected": 1},
+    ),
     ("rust-csv/uspop-latin1.csv", {"encoding": "latin-1", "options": CsvOptions(encoding="latin-1")}),
     ("torture-csvkit/bad.csv", {"rejected": 2}),
     ("torture-csvkit/bad_skip_lines.csv", {"rejected": 2, "options": CsvOptions(skip_lines=3)}),
@@ -198,7 +220,10 @@ REAL = (
     ("torture-csvkit/test_header_newline.csv", {}),
     ("torture-csvkit/realdata/ks_1033_data.csv", {}),
     ("torture-csvkit/realdata/event-notification-rpt-lastmonth.txt", {"delimiter": "|"}),
-    ("torture-frictionless/table-infer-iso-8859-7.csv", {"encoding": "iso-8859-7", "options": CsvOptions(encoding="iso-8859-7")}),
+    (
+        "torture-frictionless/table-infer-iso-8859-7.csv",
+        {"encoding": "iso-8859-7", "options": CsvOptions(encoding="iso-8859-7")},
+    ),
     ("torture-frictionless/blank-headers.csv", {}),
     ("torture-frictionless/blank-rows-multiple.csv", {}),
     ("torture-frictionless/leading-zeros.csv", {}),
@@ -237,11 +262,15 @@ def test_flights_equal_python_csv(shared_data: Path) -> None:
             assert found.to_pylist() == [classes.index(text) for text in texts]
         elif feature.name == "time_hour":
             assert feature.dtype == "timestamp[s, UTC]"
-            seconds = {text: int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) for text in set(texts)}
+            seconds = {
+                text: int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) for text in set(texts)
+            }
             assert found.cast(pa.int64()).to_pylist() == [seconds[text] for text in texts]
         else:
             assert feature.dtype == ("string" if feature.name in ("tailnum", "origin", "dest") else "int64")
-            assert found.to_pylist() == [None if text in NULLS else text if feature.dtype == "string" else int(text) for text in texts]
+            assert found.to_pylist() == [
+                None if text in NULLS else text if feature.dtype == "string" else int(text) for text in texts
+            ]
         assert feature.required == (not set(NULLS) & set(texts))
     assert f"column 'dep_time': nulls: {columns['dep_time'].count('NA'):,} 'NA'" in source.notes
     assert source.digests == {0: digest_file(str(path))}
@@ -257,14 +286,19 @@ def test_taxi_shards_are_one_input(shared_data: Path) -> None:
     for feature in source.schema:
         texts = [row[feature.name] for row in rows]
         assert feature.dtype == told_dtype([text for text in texts if text not in NULLS])
-        assert all(map(same, table[feature.name].to_pylist(), (converted(text, feature.dtype, False) for text in texts)))
+        assert all(
+            map(same, table[feature.name].to_pylist(), (converted(text, feature.dtype, False) for text in texts))
+        )
     assert len(source.units) == 1  # two small files make one unit, and one chunk
     assert len(list(source.read(source.units[0]))) == 1
 
 
 MIXED = b'id,text,x,when,label\n' + b"".join(
-    b'%d,"line one\r\nof ""%d""",%d.5,2020-01-%02dT00:00:00Z,%s\n' % (row, row, row, row % 28 + 1, (b"cat", b"dog", b"\xc3\xbcnit")[row % 3])
-    + (b"short,row\n" if row % 17 == 5 else b"") + (b'"open quote,1\n' if row % 50 == 7 else b"") + (b"\n" if row % 11 == 0 else b"")
+    b'%d,"line one\r\nof ""%d""",%d.5,2020-01-%02dT00:00:00Z,%s\n'
+    % (row, row, row, row % 28 + 1, (b"cat", b"dog", b"\xc3\xbcnit")[row % 3])
+    + (b"short,row\n" if row % 17 == 5 else b"")
+    + (b'"open quote,1\n' if row % 50 == 7 else b"")
+    + (b"\n" if row % 11 == 0 else b"")
     for row in range(300)
 )  # fmt: skip
 
@@ -285,7 +319,9 @@ def test_any_range_size_gives_the_same_records(tmp_path: Path, range_bytes: int,
     assert (other_places, other_rejects) == (places, rejects)
     assert other_table.equals(table)
     rows = oracle_rows(MIXED, options)[1:]
-    assert [int(reject.place.split()[1].strip(",")) for reject in rejects] == [row.line for row in rows if row.fields is None or len(row.fields) != 5]
+    assert [int(reject.place.split()[1].strip(",")) for reject in rejects] == [
+        row.line for row in rows if row.fields is None or len(row.fields) != 5
+    ]
 
 
 def test_streams_give_what_plain_files_give(tmp_path: Path) -> None:
@@ -295,12 +331,19 @@ def test_streams_give_what_plain_files_give(tmp_path: Path) -> None:
     many_members = b"".join(gzip.compress(MIXED[at : at + 1000]) for at in range(0, len(MIXED), 1000))
     zstd = pa.compress(MIXED, "zstd", asbytes=True)
     utf16 = MIXED.decode().encode("utf-16")
-    for name, content in (("in.csv.gz", many_members), ("in.csv.zst", zstd), ("utf16.csv", utf16), ("utf16.csv.gz", gzip.compress(utf16))):
+    for name, content in (
+        ("in.csv.gz", many_members),
+        ("in.csv.zst", zstd),
+        ("utf16.csv", utf16),
+        ("utf16.csv.gz", gzip.compress(utf16)),
+    ):
         source = plan(write(tmp_path, content, name), options, label="label")
         table, places, rejects = read(source)
         assert table.equals(expected_table)
         assert places == expected_places
-        assert [(reject.place, reject.message) for reject in rejects] == [(reject.place, reject.message) for reject in expected_rejects]
+        assert [(reject.place, reject.message) for reject in rejects] == [
+            (reject.place, reject.message) for reject in expected_rejects
+        ]
         assert source.digests == {0: digest_file(str(tmp_path / name))}
 
 
@@ -324,11 +367,15 @@ def test_union_and_strict(tmp_path: Path) -> None:
     assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [feature.required for feature in source.schema] == [True, False, False]
     assert "column 'c': nulls: 1 empty, 2 in files without the column" in source.notes
-    with pytest.raises(DataError, match=r"^2\.csv: column 'b' is missing \(as 1\.csv has it\); --columns union allows that$"):
+    with pytest.raises(
+        DataError, match=r"^2\.csv: column 'b' is missing \(as 1\.csv has it\); --columns union allows that$"
+    ):
         plan([one, other], CsvOptions(columns="strict"))
     with pytest.raises(DataError, match=r"^3\.csv: column 1 is 'b' instead of 'a'"):
         plan([one, write(tmp_path, "b,a\n1,2\n", "3.csv")], CsvOptions(columns="strict"))
-    with pytest.raises(DataError, match=r"^4\.csv: it seems to be delimited by ';', but 1\.csv by ','; say which with --delimiter"):
+    with pytest.raises(
+        DataError, match=r"^4\.csv: it seems to be delimited by ';', but 1\.csv by ','; say which with --delimiter"
+    ):
         plan([one, write(tmp_path, "a;b\n1;2\n", "4.csv")])
 
 
@@ -351,13 +398,30 @@ def reasons(path: Path, **common: Any) -> list[tuple[str, str]]:
 def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b\n1,x\n1e39,x\n16777217,x\n0.1,x\n\n33554432,x\n-16777219,x\n")
     assert [reason for reason, _ in reasons(path)] == ["range", "inexact", "inexact"]
-    assert reasons(path)[0][1] == "in.csv: line 3, row 1: column 'a': '1e39' is out of range for float32; use --dtype a=float64"
-    assert reasons(path)[1][1] == "in.csv: line 4, row 2: column 'a': '16777217' is a whole number that float32 can't hold exactly; use --dtype a=float64"
+    assert (
+        reasons(path)[0][1]
+        == "in.csv: line 3, row 1: column 'a': '1e39' is out of range for float32; use --dtype a=float64"
+    )
+    assert (
+        reasons(path)[1][1]
+        == "in.csv: line 4, row 2: column 'a': '16777217' is a whole number that float32 can't hold exactly; "
+        "use --dtype a=float64"
+    )
     source = plan(path)
-    assert "column 'a': 3 of 6 values can't be held by float32 and are rejected; --dtype a=float64 keeps them" in source.notes
+    assert (
+        "column 'a': 3 of 6 values can't be held by float32 and are rejected; --dtype a=float64 keeps them"
+        in source.notes
+    )
     assert read(source)[0]["a"].to_pylist() == [1.0, pytest.approx(0.1), 33554432.0]
     assert read(source)[1] == [(0, 0), (0, 3), (0, 4)]
-    assert read(plan(path, dtypes={"a": "float64"}))[0]["a"].to_pylist() == [1.0, 1e39, 16777217.0, 0.1, 33554432.0, -16777219.0]
+    assert read(plan(path, dtypes={"a": "float64"}))[0]["a"].to_pylist() == [
+        1.0,
+        1e39,
+        16777217.0,
+        0.1,
+        33554432.0,
+        -16777219.0,
+    ]
 
 
 DECLARED: Mapping[str, tuple[str, list[object], list[str]]] = {
@@ -366,14 +430,22 @@ DECLARED: Mapping[str, tuple[str, list[object], list[str]]] = {
     "uint64": ("9223372036854775807 9223372036854775808 18446744073709551616", [2**63 - 1], ["range", "range"]),
     "int64": ("-9223372036854775808 -9223372036854775809 1e3", [-(2**63)], ["range", "type"]),
     "bool": ("true FALSE 1 0 2 tRUE yes", [True, False, True, False], ["type"] * 3),
-    "float16": ("1 2049 2048 65504 65519.9 65520 0.1", [1.0, 2048.0, 65504.0, 65504.0, float(np.float16(0.1))], ["inexact", "range"]),
+    "float16": (
+        "1 2049 2048 65504 65519.9 65520 0.1",
+        [1.0, 2048.0, 65504.0, 65504.0, float(np.float16(0.1))],
+        ["inexact", "range"],
+    ),
     "bfloat16": ("1 257 256 3.4e38 0.1", [1.0, 256.0, 0.10009765625], ["inexact", "range"]),
     "float32": (
         "0.1 +1.5 -0 1e-50 3.4028235677973366e38 -inf nan 3.40282356e38",
         [float(np.float32(0.1)), 1.5, -0.0, 0.0, -math.inf, math.nan, float(np.finfo(np.float32).max)],
         ["range"],
     ),
-    "float64": ("9007199254740993 100000000000000000000 100000000000000000001 1e309 0.1", [1e20, 0.1], ["inexact", "inexact", "range"]),
+    "float64": (
+        "9007199254740993 100000000000000000000 100000000000000000001 1e309 0.1",
+        [1e20, 0.1],
+        ["inexact", "inexact", "range"],
+    ),
     "string": ("007 +49 true", ["007", "+49", "true"], []),
     "bytes": ("007 \udcff", [b"007", b"\xff"], []),
 }  # fmt: skip
@@ -392,12 +464,22 @@ def test_declared_dtypes(tmp_path: Path, dtype: str) -> None:
 
 
 def test_declared_timestamps(tmp_path: Path) -> None:
-    texts = ["2020-01-02", "2020-01-02T03:04:05.000", "2020-01-02 03:04:05.1", "2020-01-02T03:04:05Z", "0001-01-01", "soon"]
+    texts = [
+        "2020-01-02",
+        "2020-01-02T03:04:05.000",
+        "2020-01-02 03:04:05.1",
+        "2020-01-02T03:04:05Z",
+        "0001-01-01",
+        "soon",
+    ]
     path = write(tmp_path, "a\n" + "\n".join(texts) + "\n")
     table, _, rejects = read(plan(path, dtypes={"a": "timestamp[s]"}))
     assert table["a"].cast(pa.int64()).to_pylist() == [1577923200, 1577934245, -62135596800]
     assert [reject.reason for reject in rejects] == ["range", "type", "type"]
-    assert rejects[0].message == "column 'a': '2020-01-02 03:04:05.1' is finer than timestamp[s]; use --dtype 'a=timestamp[ns]'"
+    assert (
+        rejects[0].message
+        == "column 'a': '2020-01-02 03:04:05.1' is finer than timestamp[s]; use --dtype 'a=timestamp[ns]'"
+    )
     nanos, _, faults = read(plan(path, dtypes={"a": "timestamp[ns, UTC]"}))
     assert nanos["a"].cast(pa.int64()).to_pylist() == [1577934245_000_000_000]
     assert [fault.reason for fault in faults] == ["type"] * 5
@@ -429,7 +511,9 @@ def test_labels(tmp_path: Path) -> None:
     given = Schema((Feature("kind", "int64", classes=("cat", "dog")), Feature("x", "float32")), "kind")
     table, _, rejects = read(plan(path, schema=given))
     assert table.to_pydict() == {"kind": [1, None, 0], "x": [1.0, 2.0, 5.0]}
-    assert [reject.message for reject in rejects][:2] == [f"column 'kind': '{name}' is none of the 2 classes that the schema names" for name in ("über", "Cat")]
+    assert [reject.message for reject in rejects][:2] == [
+        f"column 'kind': '{name}' is none of the 2 classes that the schema names" for name in ("über", "Cat")
+    ]
     with pytest.raises(UsageError, match="--label color: no such column; there are x, kind"):
         plan(path, label="color")
 
@@ -476,10 +560,15 @@ def test_too_many_classes(tmp_path: Path) -> None:
 
 def test_given_schema(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b,c\n1,2,3\n,5,6\n7,x,9\n")
-    source = plan(path, schema=Schema((Feature("b", "int32"), Feature("a", "float64", required=True), Feature("d", "string"))))
+    source = plan(
+        path, schema=Schema((Feature("b", "int32"), Feature("a", "float64", required=True), Feature("d", "string")))
+    )
     table, _, rejects = read(source)
     assert table.to_pydict() == {"b": [2], "a": [1.0], "d": [None]}
-    assert [(reject.place, reject.reason) for reject in rejects] == [("line 3, row 1", "null"), ("line 4, row 2", "type")]
+    assert [(reject.place, reject.reason) for reject in rejects] == [
+        ("line 3, row 1", "null"),
+        ("line 4, row 2", "type"),
+    ]
     assert any("left out" in note and "c" in note for note in source.notes)
     with pytest.raises(DataError, match="'z'"):
         plan(path, schema=Schema((Feature("z", "string", required=True),)))
@@ -493,9 +582,12 @@ def test_a_row_is_never_shifted(tmp_path: Path) -> None:
     assert table.to_pydict() == {"a": [1, 9], "b": [2, 10]}
     assert places == [(0, 0), (0, 4)]
     assert [str(reject) for reject in rejects] == [
-        "in.csv: line 3, row 1: 3 fields, more than the 2 columns; the row starts with '3,4,5'; check the --delimiter, --quote, --escape and --skip-lines",
-        "in.csv: line 4, row 2: 1 field, fewer than the 2 columns; the row starts with '6'; check the --delimiter, --quote, --escape and --skip-lines",
-        "in.csv: line 5, row 3: the row is longer than 16,777,216 bytes, or a quote that it opens is never closed; its first line is '\"7,8'; "
+        "in.csv: line 3, row 1: 3 fields, more than the 2 columns; the row starts with '3,4,5'; check the "
+        "--delimiter, --quote, --escape and --skip-lines",
+        "in.csv: line 4, row 2: 1 field, fewer than the 2 columns; the row starts with '6'; check the "
+        "--delimiter, --quote, --escape and --skip-lines",
+        "in.csv: line 5, row 3: the row is longer than 16,777,216 bytes, or a quote that it opens is never "
+        "closed; its first line is '\"7,8'; "
         "reading goes on at the next line; mend the quote, or use --max-row-bytes",
     ]
 
@@ -559,5 +651,9 @@ def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:
     table, _, rejects = read(plan(path))
     assert table["b"].to_pylist() == good
     assert [reject.reason for reject in rejects] == ["encoding"] * len(bad)
-    assert rejects[1].message == "column 'b': 'caf\\xe9' is no UTF-8; declare the file's --encoding (latin-1, cp1252, ...), or --dtype b=bytes"
+    assert (
+        rejects[1].message
+        == "column 'b': 'caf\\xe9' is no UTF-8; declare the file's --encoding (latin-1, cp1252, ...), or "
+        "--dtype b=bytes"
+    )
     assert read(plan(path, label="b"))[0].num_rows == len(good)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recordmill.schemas.errors import UsageError
-from recordmill.sources.content import HEAD_BYTES, extension, sniff
-from recordmill.sources.detect import detect_kind, keep_kind
-from recordmill.sources.listing import list_inputs
+from recordmill.base.errors import UsageError
+from recordmill.sources.inputs.content import HEAD_BYTES, extension, sniff_kind
+from recordmill.sources.inputs.detect import detect_kind, keep_kind
+from recordmill.storage.listing import list_inputs
 
 
 def masked_crc_by_google(data: bytes) -> int:
@@ -26,11 +26,16 @@ def masked_crc_by_google(data: bytes) -> int:
 
 def record(payload: bytes) -> bytes:
     length = struct.pack("<Q", len(payload))
-    return length + struct.pack("<I", masked_crc_by_google(length)) + payload + struct.pack("<I", masked_crc_by_google(payload))
+    return (
+        length
+        + struct.pack("<I", masked_crc_by_google(length))
+        + payload
+        + struct.pack("<I", masked_crc_by_google(payload))
+    )
 
 
 def kind(data: bytes, name: str = "x") -> str:
-    return sniff(data[:HEAD_BYTES], name, len(data)).kind
+    return sniff_kind(data[:HEAD_BYTES], name, len(data)).kind
 
 
 def test_binary_formats_whatever_their_name(tmp_path: Path) -> None:
@@ -144,13 +149,25 @@ def write(root: Path, **files: bytes) -> Path:
 
 def test_a_tie_is_an_error_that_says_what_to_type(tmp_path: Path) -> None:
     write(tmp_path, a__png=image_samples.encoded("PNG"), b__csv=b"a,b\n1,2\n", c__txt=b"hello")
-    with pytest.raises(UsageError, match=r"images \(1 file\(s\), such as a.png\); csv .*`recordmill build images \.\.\.` or `recordmill build csv"):
+    with pytest.raises(
+        UsageError,
+        match=r"images \(1 file\(s\), such as a.png\); csv .*`recordmill build images \.\.\.` or `recordmill build csv",
+    ):
         detect_kind(list_inputs([str(tmp_path)]))
 
 
 def test_the_majority_wins_and_the_rest_is_counted(tmp_path: Path) -> None:
     picture = image_samples.encoded("PNG")
-    write(tmp_path, a__png=picture, b__png=picture, noextension=picture, b__csv=b"a,b\n1,2\n", d__xml=b"<x/>", e__xml=b"<x/>", README=b"hi")
+    write(
+        tmp_path,
+        a__png=picture,
+        b__png=picture,
+        noextension=picture,
+        b__csv=b"a,b\n1,2\n",
+        d__xml=b"<x/>",
+        e__xml=b"<x/>",
+        README=b"hi",
+    )
     listing = list_inputs([str(tmp_path)])
     kind, why = detect_kind(listing)
     assert kind == "images"
@@ -188,6 +205,8 @@ def test_papers_alone_are_text(tmp_path: Path) -> None:
     assert detect_kind(list_inputs([str(tmp_path)])) == ("text", "text: nothing but 2 .md")
 
 
-@pytest.mark.parametrize(("name", "expected"), [("a.b/c", ""), ("x.tar.GZ", "tar.gz"), (".gz", ""), ("a.", ""), ("a.csv.zst", "csv.zst")])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a.b/c", ""), ("x.tar.GZ", "tar.gz"), (".gz", ""), ("a.", ""), ("a.csv.zst", "csv.zst")]
+)
 def test_extension(name: str, expected: str) -> None:
     assert extension(name) == expected

@@ -1,4 +1,6 @@
-"""A labels file beside images: its paths matched to files, its columns as features, several rows per file as lists, and what doesn't fit."""
+"""A labels file beside images: its paths matched to files, its columns as features,
+several rows per file as lists, and what doesn't fit.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ import image_samples
 import numpy as np
 import pytest
 
-from recordmill.schemas.errors import DataError, UsageError
-from recordmill.sources.contract import PlanOptions
-from recordmill.sources.images import ImageOptions, ImageSource, plan_images
-from recordmill.sources.listing import list_inputs
+from recordmill.base.errors import DataError, UsageError
+from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
+from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.storage.listing import list_inputs
 
 PNG = image_samples.encoded("PNG")
 OWN = {"image", "format", "height", "width", "channels", "source"}
@@ -28,11 +30,21 @@ def images(root: Path, *names: str) -> Path:
 
 
 def plan(
-    root: Path, labels: Path | str, text: str | None = None, *, label: str | None = None, dtypes: dict[str, str] | None = None, **options: Any
+    root: Path,
+    labels: Path | str,
+    text: str | None = None,
+    *,
+    label: str | None = None,
+    dtypes: dict[str, str] | None = None,
+    **options: Any,
 ) -> ImageSource:
     if text is not None:
         Path(labels).write_text(text)
-    return plan_images(list_inputs([str(root)]), ImageOptions(labels=str(labels), **options), PlanOptions(label=label, dtypes=dtypes or {}))
+    return plan_images(
+        list_inputs([str(root)]),
+        ImageOptions(labels=str(labels), **options),
+        PlanOptions(label=label, dtypes=dtypes or {}),
+    )
 
 
 def table(source: ImageSource) -> dict[str, dict[str, Any]]:
@@ -53,7 +65,9 @@ def test_boxes_of_real_images_become_lists(shared_data: Path) -> None:
     wanted: dict[str, dict[str, list[Any]]] = {}
     with open(folder / "test.csv", newline="") as lines:
         for row in csv.DictReader(lines):
-            boxes = wanted.setdefault(row["filename"], {"class_name": [], "xmin": [], "xmax": [], "ymin": [], "ymax": []})
+            boxes = wanted.setdefault(
+                row["filename"], {"class_name": [], "xmin": [], "xmax": [], "ymin": [], "ymax": []}
+            )
             boxes["class_name"].append(row["cell_type"])
             for side in ("xmin", "xmax", "ymin", "ymax"):
                 boxes[side].append(int(row[side]))
@@ -66,18 +80,40 @@ def test_boxes_of_real_images_become_lists(shared_data: Path) -> None:
         label = row.pop("label")
         assert row == wanted[name.rpartition("/")[2]]
         assert [classes[at] for at in label] == row["class_name"]
-    assert source.notes == ("ignored beside the images: 1 without extension, 4 .txt, 364 .xml",)  # neither test.csv nor folders as classes
+    # neither test.csv nor folders as classes
+    assert source.notes == ("ignored beside the images: 1 without extension, 4 .txt, 364 .xml",)
     assert source.schema["xmin"].shape == (None,)
     assert source.schema["label"].shape == (None,)
 
 
 def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png", "c.png")
-    text = "file_name,label,age,weight,adult,code,note\nc.png,dog,3,1.5,true,007,\na.png,cat,,2,False,+491,NA\nb.png,cat,-1,1e3,TRUE,12,hi\n"
+    text = (
+        "file_name,label,age,weight,adult,code,note\n"
+        "c.png,dog,3,1.5,true,007,\n"
+        "a.png,cat,,2,False,+491,NA\n"
+        "b.png,cat,-1,1e3,TRUE,12,hi\n"
+    )
     source = plan(tmp_path, tmp_path / "labels.csv", text)
     assert table(source) == {
-        "a.png": {"label": 0, "class_name": "cat", "age": None, "weight": 2.0, "adult": False, "code": "+491", "note": None},
-        "b.png": {"label": 0, "class_name": "cat", "age": -1, "weight": 1000.0, "adult": True, "code": "12", "note": "hi"},
+        "a.png": {
+            "label": 0,
+            "class_name": "cat",
+            "age": None,
+            "weight": 2.0,
+            "adult": False,
+            "code": "+491",
+            "note": None,
+        },
+        "b.png": {
+            "label": 0,
+            "class_name": "cat",
+            "age": -1,
+            "weight": 1000.0,
+            "adult": True,
+            "code": "12",
+            "note": "hi",
+        },
         "c.png": {"label": 1, "class_name": "dog", "age": 3, "weight": 1.5, "adult": True, "code": "007", "note": None},
     }
     assert {name: source.schema[name].dtype for name in ("label", "age", "weight", "adult", "code")} == {
@@ -131,7 +167,11 @@ def test_delimiters_quotes_newlines_and_byte_order_mark(tmp_path: Path, delimite
     images(tmp_path, "a, b.png", "c.png")
     text = '\ufeffpath,caption\r\n"a, b.png","two\r\nlines, ""quoted"""\r\n\r\nc.png,x\r\n'
     if delimiter != ",":
-        text = text.replace("path,", f"path{delimiter}").replace('b.png",', f'b.png"{delimiter}').replace("c.png,", f"c.png{delimiter}")
+        text = (
+            text.replace("path,", f"path{delimiter}")
+            .replace('b.png",', f'b.png"{delimiter}')
+            .replace("c.png,", f"c.png{delimiter}")
+        )
     source = plan(tmp_path, tmp_path / "labels.csv", text)
     assert table(source) == {"a, b.png": {"caption": 'two\r\nlines, "quoted"'}, "c.png": {"caption": "x"}}
 
@@ -156,9 +196,19 @@ def test_where_paths_count_from(tmp_path: Path) -> None:
     (tmp_path / "meta").mkdir()
     labels = tmp_path / "meta" / "labels.csv"
     text = f"path,n\n../in/x/1.png,1\ny/1.png,2\n2.png,3\n{tmp_path}/in/y/3.png,4\n"
-    assert {name: row["n"] for name, row in table(plan(tmp_path / "in", labels, text)).items()} == {"x/1.png": 1, "y/1.png": 2, "x/2.png": 3, "y/3.png": 4}
+    assert {name: row["n"] for name, row in table(plan(tmp_path / "in", labels, text)).items()} == {
+        "x/1.png": 1,
+        "y/1.png": 2,
+        "x/2.png": 3,
+        "y/3.png": 4,
+    }
     stems = plan(tmp_path / "in", labels, "id,n\n2,5\n3,6\n", missing="ignore")
-    assert {name: row["n"] for name, row in table(stems).items()} == {"x/1.png": None, "x/2.png": 5, "y/1.png": None, "y/3.png": 6}
+    assert {name: row["n"] for name, row in table(stems).items()} == {
+        "x/1.png": None,
+        "x/2.png": 5,
+        "y/1.png": None,
+        "y/3.png": 6,
+    }
 
 
 def test_a_name_that_two_files_have_is_no_match(tmp_path: Path) -> None:
@@ -186,7 +236,11 @@ def test_rows_without_files_and_files_without_rows(tmp_path: Path) -> None:
     lenient = plan(tmp_path, tmp_path / "labels.csv", text, missing="ignore")
     assert lenient.plan_rejects == ()
     assert not lenient.schema["n"].required
-    assert table(lenient) == {"a.png": {"n": 1, "t": "x\ny"}, "b.png": {"n": 4, "t": "w"}, "c.png": {"n": None, "t": None}}
+    assert table(lenient) == {
+        "a.png": {"n": 1, "t": "x\ny"},
+        "b.png": {"n": 4, "t": "w"},
+        "c.png": {"n": None, "t": None},
+    }
     assert "labels.csv: 2 row(s) without a file left out" in lenient.notes
     assert "labels.csv: 1 file(s) without a row have no labels" in lenient.notes
 
@@ -196,7 +250,12 @@ def test_lists_missing_empty_and_full(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png", "c.png", "d.png")
     text = "file,x,y\na.png,1,2\na.png,3,4\nb.png,,\nd.png,5,6\n"
     source = plan(tmp_path, tmp_path / "labels.csv", text, missing="ignore")
-    assert table(source) == {"a.png": {"x": [1, 3], "y": [2, 4]}, "b.png": {"x": [], "y": []}, "c.png": {"x": None, "y": None}, "d.png": {"x": [5], "y": [6]}}
+    assert table(source) == {
+        "a.png": {"x": [1, 3], "y": [2, 4]},
+        "b.png": {"x": [], "y": []},
+        "c.png": {"x": None, "y": None},
+        "d.png": {"x": [5], "y": [6]},
+    }
 
 
 def test_a_hole_in_a_list_is_a_reject(tmp_path: Path) -> None:
@@ -231,7 +290,10 @@ def test_numbers_as_labels_stay_numbers(tmp_path: Path) -> None:
 def test_folders_give_the_label_if_the_file_does_not(tmp_path: Path) -> None:
     images(tmp_path, "cat/a.png", "dog/b.png")
     plain = plan(tmp_path, tmp_path / "labels.csv", "file,age\ncat/a.png,1\ndog/b.png,2\n")
-    assert table(plain) == {"cat/a.png": {"label": 0, "class_name": "cat", "age": 1}, "dog/b.png": {"label": 1, "class_name": "dog", "age": 2}}
+    assert table(plain) == {
+        "cat/a.png": {"label": 0, "class_name": "cat", "age": 1},
+        "dog/b.png": {"label": 1, "class_name": "dog", "age": 2},
+    }
     other = plan(tmp_path, tmp_path / "labels.csv", "file,class_name\ncat/a.png,x\ndog/b.png,y\n")
     assert table(other)["cat/a.png"] == {"label": 0, "class_name": "cat", "labels_class_name": "x"}
     both = plan(tmp_path, tmp_path / "labels.csv", "file,label\ncat/a.png,lion\ndog/b.png,wolf\n")
@@ -242,28 +304,63 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
     text = "name,Image,picture\nAnna,a.png,a.png\n"
     assert table(plan(tmp_path, tmp_path / "labels.csv", text))["a.png"] == {"name": "Anna", "picture": "a.png"}
-    assert table(plan(tmp_path, tmp_path / "labels.csv", text, labels_path_column="picture"))["a.png"] == {"name": "Anna", "Image": "a.png"}
+    assert table(plan(tmp_path, tmp_path / "labels.csv", text, labels_path_column="picture"))["a.png"] == {
+        "name": "Anna",
+        "Image": "a.png",
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "text", "options", "error", "message"),
     [
-        ("l.csv", "file,n\nb.png,1\n", {}, UsageError, r"no column holds paths of the images; looked at file of file, n\."),
-        ("l.csv", "where,n\na.png,1\n", {}, UsageError, r"looked at none of where, n\..*--labels-path-column names the column"),
+        (
+            "l.csv",
+            "file,n\nb.png,1\n",
+            {},
+            UsageError,
+            r"no column holds paths of the images; looked at file of file, n\.",
+        ),
+        (
+            "l.csv",
+            "where,n\na.png,1\n",
+            {},
+            UsageError,
+            r"looked at none of where, n\..*--labels-path-column names the column",
+        ),
         ("l.csv", "file,n\na.png,1\n", {"labels_path_column": "path"}, UsageError, "no column 'path'; it has file, n"),
-        ("l.csv", "file,n\na.png,1\n", {"labels_path_column": "n"}, UsageError, "no value of column 'n' is one of the images"),
-        ("l.csv", "file,n\na.png,1\n", {"label": "breed"}, UsageError, "--label breed: l.csv has no such column; it has n"),
+        (
+            "l.csv",
+            "file,n\na.png,1\n",
+            {"labels_path_column": "n"},
+            UsageError,
+            "no value of column 'n' is one of the images",
+        ),
+        (
+            "l.csv",
+            "file,n\na.png,1\n",
+            {"label": "breed"},
+            UsageError,
+            "--label breed: l.csv has no such column; it has n",
+        ),
         ("l.csv", "file,n\na.png,1,2\n", {}, DataError, "l.csv: line 2: 3 fields where the header has 2"),
         ("l.csv", 'file,n\na.png,"1\n', {}, DataError, "l.csv: line 2: unexpected end of data"),
         ("l.csv", "file,n\n", {}, DataError, "l.csv: no rows"),
         ("l.csv", "file,n,n\na.png,1,2\n", {}, DataError, "two columns have one name"),
         ("l.jsonl", '{"file": "a.png"}\n[1]\n', {}, DataError, "l.jsonl: line 2: no JSON object"),
         ("l.jsonl", '{"file": "a.png"\n', {}, DataError, "l.jsonl: line 1: no JSON: "),
-        ("l.jsonl", '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n', {}, DataError, "a key has values of different kinds"),
+        (
+            "l.jsonl",
+            '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n',
+            {},
+            DataError,
+            "a key has values of different kinds",
+        ),
         ("l.xml", "<a/>", {}, UsageError, r"a \.csv, \.tsv or \.jsonl file is needed"),
     ],
 )
-def test_labels_files_that_can_not_serve(tmp_path: Path, name: str, text: str, options: dict[str, str], error: type[Exception], message: str) -> None:
+def test_labels_files_that_can_not_serve(
+    tmp_path: Path, name: str, text: str, options: dict[str, str], error: type[Exception], message: str
+) -> None:
     images(tmp_path, "a.png")
     with pytest.raises(error, match=message):
         plan(tmp_path, tmp_path / name, text, **options)

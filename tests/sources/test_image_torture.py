@@ -1,4 +1,6 @@
-"""The structure check against Pillow on real files: what Pillow decodes is accepted, what is cut is refused, and every exception has a name."""
+"""The structure check against Pillow on real files: what Pillow decodes is accepted, what is cut is refused, and every
+exception has a name.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from recordmill.schemas.errors import Reject
-from recordmill.sources.contract import Chunk
-from recordmill.sources.image_check import check_structure
-from recordmill.sources.image_header import BadImage
-from recordmill.sources.images import ImageOptions, ImageSource, plan_images
-from recordmill.sources.listing import list_inputs
+from recordmill.base.errors import Reject
+from recordmill.images.check import check_structure
+from recordmill.images.header import BadImage
+from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
+from recordmill.sources.inputs.contract import Chunk
 from recordmill.storage.files import read_range
+from recordmill.storage.listing import list_inputs
 
 TAKEN = ("jpeg", "png", "gif", "bmp", "webp", "tiff")
 
@@ -40,7 +42,21 @@ STRUCTURE_CANNOT_TELL = {
     "torture-pillow/bmp/q/rgba16-4444.bmp",
     "torture-pillow/bmp/q/rgba32abf.bmp",
 }
-PILLOW_CHANNELS = {"1": 1, "L": 1, "I": 1, "I;16": 1, "I;16B": 1, "F": 1, "LA": 2, "RGB": 3, "RGBA": 4, "RGBX": 4, "CMYK": 4, "LAB": 3, "YCbCr": 3}
+PILLOW_CHANNELS = {
+    "1": 1,
+    "L": 1,
+    "I": 1,
+    "I;16": 1,
+    "I;16B": 1,
+    "F": 1,
+    "LA": 2,
+    "RGB": 3,
+    "RGBA": 4,
+    "RGBX": 4,
+    "CMYK": 4,
+    "LAB": 3,
+    "YCbCr": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +92,8 @@ def test_the_check_agrees_with_pillow_but_for_named_files(truth: list[dict[str, 
     assert forgiven == PILLOW_FORGIVES
     assert (
         unseen - STRUCTURE_CANNOT_TELL
-        == {about["path"] for about in truth if about["pil"].startswith("OSError: decoder error")} & unseen - STRUCTURE_CANNOT_TELL
+        == {about["path"] for about in truth if about["pil"].startswith("OSError: decoder error")}
+        & unseen - STRUCTURE_CANNOT_TELL
     )
     assert unseen == STRUCTURE_CANNOT_TELL
     assert agreed[True] > 1400
@@ -117,7 +134,11 @@ def test_torture_folder_adds_up(shared_data: Path, truth: list[dict[str, Any]]) 
     assert sum(chunk.rows for chunk in chunks) + len(rejects) == len(source.files)
     by_reason = Counter(reject.reason for reject in rejects)
     assert set(by_reason) == {"format", "truncated", "corrupt", "crc"}
-    foreign = {about["path"].removeprefix("torture-pillow/") for about in truth if "torture-pillow/" in about["path"] and about["magic"] not in TAKEN}
+    foreign = {
+        about["path"].removeprefix("torture-pillow/")
+        for about in truth
+        if "torture-pillow/" in about["path"] and about["magic"] not in TAKEN
+    }
     assert foreign == {reject.source for reject in rejects if reject.reason == "format"}
     totals = sum((Counter(chunk.counts) for chunk in chunks), Counter[str]())
     assert totals["JPEG with CMYK"] == 1
@@ -125,10 +146,17 @@ def test_torture_folder_adds_up(shared_data: Path, truth: list[dict[str, Any]]) 
 
 
 def test_decode_check_refuses_what_pillow_refuses(shared_data: Path, truth: list[dict[str, Any]]) -> None:
-    source = plan_images(list_inputs([str(shared_data / "images" / "torture-pillow" / "bmp")]), ImageOptions(check="decode", class_from="none"))
+    source = plan_images(
+        list_inputs([str(shared_data / "images" / "torture-pillow" / "bmp")]),
+        ImageOptions(check="decode", class_from="none"),
+    )
     chunks, _ = drain(source)
     kept = {row["source"] for row in rows(chunks)}
-    assert kept == {about["path"].removeprefix("torture-pillow/bmp/") for about in truth if "torture-pillow/bmp/" in about["path"] and about["pil"] == "ok"}
+    assert kept == {
+        about["path"].removeprefix("torture-pillow/bmp/")
+        for about in truth
+        if "torture-pillow/bmp/" in about["path"] and about["pil"] == "ok"
+    }
 
 
 def test_rotated_photographs_keep_their_bytes_and_stored_size(shared_data: Path) -> None:
@@ -145,7 +173,15 @@ def test_rotated_photographs_keep_their_bytes_and_stored_size(shared_data: Path)
 def test_misnamed_files_are_taken_by_content_and_counted(shared_data: Path) -> None:
     source = plan_images(list_inputs([str(shared_data / "images" / "torture-dali-misnamed")]))
     chunks, rejects = drain(source)
-    assert {row["source"].rpartition("/")[2]: row["format"] for row in rows(chunks)} == {"bmp.jpeg": "BMP", "png.jpeg": "PNG", "tiff.jpeg": "TIFF"}
+    assert {row["source"].rpartition("/")[2]: row["format"] for row in rows(chunks)} == {
+        "bmp.jpeg": "BMP",
+        "png.jpeg": "PNG",
+        "tiff.jpeg": "TIFF",
+    }
     totals = sum((Counter(chunk.counts) for chunk in chunks), Counter[str]())
-    assert {name: count for name, count in totals.items() if "named" in name} == {"BMP named .jpeg": 1, "PNG named .jpeg": 1, "TIFF named .jpeg": 1}
+    assert {name: count for name, count in totals.items() if "named" in name} == {
+        "BMP named .jpeg": 1,
+        "PNG named .jpeg": 1,
+        "TIFF named .jpeg": 1,
+    }
     assert [(reject.reason, "PNM" in reject.message) for reject in rejects] == [("format", True)] * 2

@@ -13,16 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, Reject, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources import contract, images
-from recordmill.sources.contract import BATCH_BYTES, Chunk, PlanOptions, Source
-from recordmill.sources.images import ImageOptions, ImageSource, plan_images
-from recordmill.sources.listing import list_inputs
+from recordmill.sources.images import source as images
+from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
+from recordmill.sources.inputs import contract
+from recordmill.sources.inputs.contract import BATCH_BYTES, Chunk, PlanOptions, Source
 from recordmill.storage.digest import digest_file
+from recordmill.storage.listing import list_inputs
 
-PNG, JPEG, GIF = (image_samples.encoded(name, image_samples.picture().quantize(8) if name == "GIF" else None) for name in ("PNG", "JPEG", "GIF"))
+PNG, JPEG, GIF = (
+    image_samples.encoded(name, image_samples.picture().quantize(8) if name == "GIF" else None)
+    for name in ("PNG", "JPEG", "GIF")
+)
 
 
 def write(root: Path, files: dict[str, bytes]) -> Path:
@@ -84,7 +88,10 @@ def test_class_folders_of_real_photographs(shared_data: Path) -> None:
         assert (row["format"], row["channels"]) == ("JPEG", 3)
         with Image.open(folder / row["source"]) as image:
             assert (row["width"], row["height"]) == image.size
-    assert all(source.schema[name].required for name in ("image", "format", "height", "width", "channels", "label", "class_name", "source"))
+    assert all(
+        source.schema[name].required
+        for name in ("image", "format", "height", "width", "channels", "label", "class_name", "source")
+    )
 
 
 def test_annotations_beside_images_are_ignored_and_counted(shared_data: Path) -> None:
@@ -99,7 +106,7 @@ def test_chunks_and_units_are_bounded_and_change_nothing(tmp_path: Path, monkeyp
     write(tmp_path, {f"{at:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=at)) for at in range(50)})
     whole = drain(plan(tmp_path))
     monkeypatch.setattr(images, "UNIT_BYTES", 5_000)
-    monkeypatch.setattr("recordmill.sources.image_reading.BATCH_BYTES", 2_500)
+    monkeypatch.setattr("recordmill.sources.images.reading.BATCH_BYTES", 2_500)
     small = plan(tmp_path)
     assert len(small.units) > 5
     assert max(unit.size_bytes for unit in small.units) <= 5_000
@@ -121,7 +128,13 @@ def test_a_chunk_keeps_to_its_size(tmp_path: Path) -> None:
 
 def test_rejects_leave_no_gap(tmp_path: Path) -> None:
     """The next file is read over a bad one: neighbours of every kind of reject keep their bytes."""
-    bad = {"b.jpg": JPEG[:-2], "c.png": PNG[:50] + b"?" + PNG[51:], "e.gif": b"no image at all", "g.webp": b"", "h.jpg": b"P6\n1 1\n255\n..."}
+    bad = {
+        "b.jpg": JPEG[:-2],
+        "c.png": PNG[:50] + b"?" + PNG[51:],
+        "e.gif": b"no image at all",
+        "g.webp": b"",
+        "h.jpg": b"P6\n1 1\n255\n...",
+    }
     good = {"a.png": PNG, "d.gif": GIF, "f.jpg": JPEG, "i.png": PNG}
     source = plan(write(tmp_path, {**bad, **good}))
     rows, rejects = drain(source)
@@ -153,7 +166,13 @@ def test_content_decides_the_format(tmp_path: Path) -> None:
     names = {"a.jpg": PNG, "b.jpg": JPEG, "noextension": GIF, "c.dat": PNG, "d.dat": b"what else", "e.jpeg": PNG}
     source = plan(write(tmp_path, names))
     rows, rejects = drain(source)
-    assert {row["source"]: row["format"] for row in rows} == {"a.jpg": "PNG", "b.jpg": "JPEG", "noextension": "GIF", "c.dat": "PNG", "e.jpeg": "PNG"}
+    assert {row["source"]: row["format"] for row in rows} == {
+        "a.jpg": "PNG",
+        "b.jpg": "JPEG",
+        "noextension": "GIF",
+        "c.dat": "PNG",
+        "e.jpeg": "PNG",
+    }
     assert not rejects
     totals = sum((Counter(chunk.counts) for chunk in chunks(source)), Counter[str]())
     assert totals == {"PNG named .jpg": 1, "PNG named .jpeg": 1, "GIF with palette": 1}
@@ -176,7 +195,9 @@ def test_unlabelled_images_at_the_root_have_no_label(tmp_path: Path) -> None:
 def test_the_sources_own_schema_fixes_the_order_of_classes(tmp_path: Path) -> None:
     """A schema of an earlier build: the labels of its classes stay, and a class that it does not know is a reject."""
     write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "eel/1.png": PNG})
-    schema = Schema((Feature("image", "bytes", required=True), Feature("label", "int64", classes=("dog", "cat"))), "label")
+    schema = Schema(
+        (Feature("image", "bytes", required=True), Feature("label", "int64", classes=("dog", "cat"))), "label"
+    )
     source = plan(tmp_path, common=PlanOptions(schema=schema))
     rows, _ = drain(source)
     assert [row["label"] for row in rows] == [1, 0]
@@ -200,7 +221,8 @@ def test_a_schema_that_images_can_not_meet(tmp_path: Path) -> None:
 
 def test_decode_is_stricter_than_structure(tmp_path: Path) -> None:
     at = GIF.rindex(b"\0;") - 40
-    damaged = GIF[:at] + bytes(byte ^ 0xFF for byte in GIF[at : at + 30]) + GIF[at + 30 :]  # inside the LZW data; the blocks stay whole
+    # inside the LZW data; the blocks stay whole
+    damaged = GIF[:at] + bytes(byte ^ 0xFF for byte in GIF[at : at + 30]) + GIF[at + 30 :]
     write(tmp_path, {"a.gif": damaged, "b.gif": GIF})
     assert len(drain(plan(tmp_path))[0]) == 2
     rows, rejects = drain(plan(tmp_path, check="decode"))
@@ -211,13 +233,17 @@ def test_decode_is_stricter_than_structure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("check", ["structure", "decode"])
 def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path, check: str) -> None:
     width, height = image_samples.SIZE
-    write(tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", image_samples.picture(size=(width + 1, height)))})
+    write(
+        tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", image_samples.picture(size=(width + 1, height)))}
+    )
     rows, rejects = drain(plan(tmp_path, check=check, max_pixels=width * height))
     assert [row["source"] for row in rows] == ["a.png"]
     assert [(reject.source, reject.reason) for reject in rejects] == [("b.png", "size")]
 
 
-def test_decode_of_more_pixels_than_pillows_own_limit_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+def test_decode_of_more_pixels_than_pillows_own_limit_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
     """max_pixels is the one limit; the module-wide one of Pillow belongs to the user's own code."""
     from PIL import Image
 
@@ -290,7 +316,9 @@ def test_options_check_themselves(options: dict[str, Any], message: str) -> None
 
 
 def test_a_label_column_needs_a_labels_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--label breed: images have a label by their folders, or by a column of --labels FILE"):
+    with pytest.raises(
+        UsageError, match="--label breed: images have a label by their folders, or by a column of --labels FILE"
+    ):
         plan(write(tmp_path, {"a.png": PNG}), common=PlanOptions(label="breed"))
     with pytest.raises(UsageError, match="--label label: images have a label by their folders"):
         plan(tmp_path, common=PlanOptions(label="label"))

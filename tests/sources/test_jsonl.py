@@ -15,18 +15,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_reading import input_files, read_all, values
 
-from recordmill.schemas.errors import DataError, UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources import contract, json_plan, json_tape, lines
-from recordmill.sources.contract import PlanOptions
-from recordmill.sources.jsonl import JsonlOptions, JsonlSource, plan_jsonl
+from recordmill.sources.inputs import contract, lines
+from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.jsonl import plan as json_plan
+from recordmill.sources.jsonl import tape as json_tape
+from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
 from recordmill.storage import digest
 from recordmill.storage.digest import digest_file
 
 
 def write(path: Path, *rows: Any) -> Path:
     """Rows as JSON, or as they are if they are text or bytes."""
-    path.write_bytes(b"".join((row if isinstance(row, bytes) else row.encode() if isinstance(row, str) else json.dumps(row).encode()) + b"\n" for row in rows))
+    path.write_bytes(
+        b"".join(
+            (row if isinstance(row, bytes) else row.encode() if isinstance(row, str) else json.dumps(row).encode())
+            + b"\n"
+            for row in rows
+        )
+    )
     return path
 
 
@@ -41,14 +49,33 @@ def features(source: JsonlSource) -> dict[str, str]:
 def test_types(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl",
-        {"i": 1, "f": 1, "b": True, "s": "2020-01-01", "l": [1, 2], "o": {"x": 1.5, "y": {"z": "a"}}, "p": [{"q": 1, "r": "u"}], "n": None, "e": []},
+        {
+            "i": 1,
+            "f": 1,
+            "b": True,
+            "s": "2020-01-01",
+            "l": [1, 2],
+            "o": {"x": 1.5, "y": {"z": "a"}},
+            "p": [{"q": 1, "r": "u"}],
+            "n": None,
+            "e": [],
+        },
         {"i": -5, "f": 2.5, "b": False, "s": "007", "l": [], "o": {"x": None}, "p": [], "n": None, "e": []},
-        {"f": None, "b": None, "s": "", "l": None, "o": None, "p": [{"q": 3, "r": "v"}, {"r": "w", "q": 4}], "nn": [[1], [], [2, 3]]},
+        {
+            "f": None,
+            "b": None,
+            "s": "",
+            "l": None,
+            "o": None,
+            "p": [{"q": 3, "r": "v"}, {"r": "w", "q": 4}],
+            "nn": [[1], [], [2, 3]],
+        },
     )
     source = plan(path)
     assert features(source) == {
-        "i": "int64", "f": "float32", "b": "bool", "s": "string!", "l": "int64 [?]", "o.x": "float32", "o.y.z": "string",
-        "p.q": "int64 [?]!", "p.r": "string [?]!", "n": "string", "e": "string [?]", "nn": "int64 [?, ?]",
+        "i": "int64", "f": "float32", "b": "bool", "s": "string!", "l": "int64 [?]", "o.x": "float32",
+        "o.y.z": "string", "p.q": "int64 [?]!", "p.r": "string [?]!", "n": "string", "e": "string [?]",
+        "nn": "int64 [?, ?]",
     }  # fmt: skip
     assert [note for note in source.notes if "no value" in note] == [
         "n: no value in any record; kept as string",
@@ -57,11 +84,17 @@ def test_types(tmp_path: Path) -> None:
     rows, rejects = read_all(source)
     assert rejects == []
     assert values(rows) == [
-        {"i": 1, "f": 1.0, "b": True, "s": "2020-01-01", "l": [1, 2], "o.x": 1.5, "o.y.z": "a", "p.q": [1], "p.r": ["u"], "n": None, "e": [], "nn": None},
-        {"i": -5, "f": 2.5, "b": False, "s": "007", "l": [], "o.x": None, "o.y.z": None, "p.q": [], "p.r": [], "n": None, "e": [], "nn": None},
         {
-            "i": None, "f": None, "b": None, "s": "", "l": None, "o.x": None, "o.y.z": None, "p.q": [3, 4], "p.r": ["v", "w"], "n": None, "e": None,
-            "nn": [[1], [], [2, 3]],
+            "i": 1, "f": 1.0, "b": True, "s": "2020-01-01", "l": [1, 2], "o.x": 1.5, "o.y.z": "a", "p.q": [1],
+            "p.r": ["u"], "n": None, "e": [], "nn": None,
+        },
+        {
+            "i": -5, "f": 2.5, "b": False, "s": "007", "l": [], "o.x": None, "o.y.z": None, "p.q": [],
+            "p.r": [], "n": None, "e": [], "nn": None,
+        },
+        {
+            "i": None, "f": None, "b": None, "s": "", "l": None, "o.x": None, "o.y.z": None, "p.q": [3, 4],
+            "p.r": ["v", "w"], "n": None, "e": None, "nn": [[1], [], [2, 3]],
         },
     ]  # fmt: skip
     assert source.digests == {0: digest_file(str(path))}
@@ -100,7 +133,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("line", "reason", "message"), BAD, ids=[case[0][:20].decode(errors="replace") for case in BAD])
+@pytest.mark.parametrize(
+    ("line", "reason", "message"), BAD, ids=[case[0][:20].decode(errors="replace") for case in BAD]
+)
 def test_bad_lines_are_rejects(tmp_path: Path, line: bytes, reason: str, message: str) -> None:
     good = {"a": 1, "s": "x"}
     rows, rejects = read_all(plan(write(tmp_path / "a.jsonl", good, line, good)))
@@ -158,21 +193,33 @@ def test_values_of_two_forms_are_the_users_choice(tmp_path: Path) -> None:
     assert [row["x"] for row in values(rows)] == [1.0, 2.5]
     assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "type"), ("line 3", "type")]
     lists = write(tmp_path / "b.jsonl", {"x": 1}, {"x": [1]}, {"x": {"y": 1}})
-    with pytest.raises(DataError, match=r"'x' is a number .* a list .* an object .*--dtype x=int64 takes only values that fit"):
+    with pytest.raises(
+        DataError, match=r"'x' is a number .* a list .* an object .*--dtype x=int64 takes only values that fit"
+    ):
         plan(lists)
     rows, rejects = read_all(plan(lists, dtypes={"x": "int64"}))
     assert values(rows) == [{"x": 1}]
-    assert [reject.message for reject in rejects] == ["x: a list where int64 is expected: '[1]'", "x: an object where int64 is expected: '{\"y\": 1}'"]
+    assert [reject.message for reject in rejects] == [
+        "x: a list where int64 is expected: '[1]'",
+        "x: an object where int64 is expected: '{\"y\": 1}'",
+    ]
 
 
 def test_declared_types(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "a.jsonl", {"t": "2020-01-02T03:04:05", "n": 1.0, "v": [[1, 2], [3, 4]], "q": "12"}, {"t": None, "n": 2.5, "v": [[1], [2]], "q": "x"}
+        tmp_path / "a.jsonl",
+        {"t": "2020-01-02T03:04:05", "n": 1.0, "v": [[1, 2], [3, 4]], "q": "12"},
+        {"t": None, "n": 2.5, "v": [[1], [2]], "q": "x"},
     )
     source = plan(path, dtypes={"t": "timestamp[ms]", "n": "int8", "v": "uint8[2,2]", "q": "int32"})
     assert features(source) == {"t": "timestamp[ms]", "n": "int8!", "v": "uint8 [2, 2]!", "q": "int32!"}
     rows, rejects = read_all(source)
-    assert values(rows)[0] | {"t": str(values(rows)[0]["t"])} == {"t": "2020-01-02 03:04:05", "n": 1, "v": [1, 2, 3, 4], "q": 12}
+    assert values(rows)[0] | {"t": str(values(rows)[0]["t"])} == {
+        "t": "2020-01-02 03:04:05",
+        "n": 1,
+        "v": [1, 2, 3, 4],
+        "q": 12,
+    }
     assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "range")]
     with pytest.raises(UsageError, match="--dtype z=int8: no such column; there are t, n, v, q"):
         plan(path, dtypes={"z": "int8"})
@@ -187,7 +234,10 @@ def test_a_given_schema(tmp_path: Path) -> None:
     schema = Schema((Feature("b", "string", required=True), Feature("a", "uint8"), Feature("d", "float32")), label="a")
     source = plan(path, schema=schema)
     assert source.schema == schema
-    assert source.notes == ("d: in the schema but not in the files: missing in every record", "columns left out, since the schema does not name them: c")
+    assert source.notes == (
+        "d: in the schema but not in the files: missing in every record",
+        "columns left out, since the schema does not name them: c",
+    )
     rows, rejects = read_all(source)
     assert values(rows) == [{"b": "x", "a": 1, "d": None}]
     assert [reject.message for reject in rejects] == ["a: 300 does not fit uint8; --dtype a=int64 keeps it"]
@@ -224,7 +274,10 @@ def test_keys_that_are_data_are_refused(tmp_path: Path) -> None:
 def test_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are no lines"):
         plan(write(tmp_path / "a.jsonl", "", ""))
-    with pytest.raises(DataError, match=r"a.jsonl: line 1: no line is a JSON object: .*'\['.* \(JSON Lines has one object on each line\)"):
+    with pytest.raises(
+        DataError,
+        match=r"a.jsonl: line 1: no line is a JSON object: .*'\['.* \(JSON Lines has one object on each line\)",
+    ):
         plan(write(tmp_path / "a.jsonl", "[", '  "a"', "]"))
 
 
@@ -242,7 +295,10 @@ def test_long_lines_are_rejects_wherever_blocks_end(tmp_path: Path, monkeypatch:
 def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows at the same positions, however the file is cut, and whether or not it is compressed."""
     rng = np.random.default_rng(3)
-    rows = [{"i": i, "s": "é\u2028" * int(rng.integers(9)), "l": rng.integers(9, size=int(rng.integers(4))).tolist()} for i in range(3000)]
+    rows = [
+        {"i": i, "s": "é\u2028" * int(rng.integers(9)), "l": rng.integers(9, size=int(rng.integers(4))).tolist()}
+        for i in range(3000)
+    ]
     rows.insert(1234, "broken {")  # type: ignore[arg-type]
     path = write(tmp_path / "a.jsonl", *rows)
     expected = read_all(plan(path))
@@ -278,7 +334,9 @@ def test_encodings(tmp_path: Path) -> None:
         path = tmp_path / f"{encoding}.jsonl"
         path.write_bytes(text.encode(encoding))
         assert values(read_all(plan(path, options=JsonlOptions(encoding=encoding)))[0]) == rows
-    with pytest.raises(DataError, match=r"utf-16\.jsonl: starts with the byte order mark of utf-16: declare it with --encoding utf-16"):
+    with pytest.raises(
+        DataError, match=r"utf-16\.jsonl: starts with the byte order mark of utf-16: declare it with --encoding utf-16"
+    ):
         plan(tmp_path / "utf-16.jsonl")
     latin = tmp_path / "latin.jsonl"
     latin.write_bytes('{"a": "größer"}\n'.encode("latin-1"))
@@ -340,7 +398,9 @@ def pick(value: Any, names: list[str]) -> Any:
 
 
 def test_a_key_is_what_it_stands_for_however_it_is_written(tmp_path: Path) -> None:
-    """The key that followed last time is looked for first, by its bytes: not where an escape gives the same bytes another meaning."""
+    """The key that followed last time is looked for first, by its bytes:
+    not where an escape gives the same bytes another meaning.
+    """
     written = [
         rb'{"a\\b": 1, "c": 1}',
         rb'{"a\b": 2, "c" : 2}',
@@ -357,10 +417,16 @@ def test_a_key_is_what_it_stands_for_however_it_is_written(tmp_path: Path) -> No
 
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
-trees = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3), max_leaves=6)
+trees = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
 lines_strategy = st.lists(
     st.one_of(
-        st.dictionaries(st.sampled_from(["a", "b", "", "ab", "ключ"]), trees, max_size=4).map(lambda tree: json.dumps(tree).encode()),
+        st.dictionaries(st.sampled_from(["a", "b", "", "ab", "ключ"]), trees, max_size=4).map(
+            lambda tree: json.dumps(tree).encode()
+        ),
         st.dictionaries(st.text(max_size=2), trees, max_size=3).map(
             lambda tree: json.dumps(tree, ensure_ascii=False, indent=None).encode(errors="surrogatepass")
         ),
@@ -374,7 +440,9 @@ lines_strategy = st.lists(
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines_strategy)
 def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
-    """A line is a record if and only if Python's json makes an object of it, but for what the module's docstring says."""
+    """A line is a record if and only if Python's json makes an object of it,
+    but for what the module's docstring says.
+    """
     block = np.frombuffer(b"".join(text + b"\n" for text in texts), np.uint8).copy()
     bad = json_plan.mark_unreadable(lines.LineBlock(block))
     good: list[int] = []
@@ -424,8 +492,13 @@ columns_strategy = st.lists(
             "s": st.none() | st.text(alphabet=st.characters(exclude_categories=["Cs"])),
             "b": st.none() | st.booleans(),
             "l": st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
-            "o": st.none() | st.fixed_dictionaries({}, optional={"x": st.none() | st.text(max_size=3, alphabet='aé\n\\"')}),
-            "p": st.none() | st.lists(st.fixed_dictionaries({"u": st.integers(0, 9), "v": st.lists(st.floats(allow_nan=False), max_size=2)}), max_size=2),
+            "o": st.none()
+            | st.fixed_dictionaries({}, optional={"x": st.none() | st.text(max_size=3, alphabet='aé\n\\"')}),
+            "p": st.none()
+            | st.lists(
+                st.fixed_dictionaries({"u": st.integers(0, 9), "v": st.lists(st.floats(allow_nan=False), max_size=2)}),
+                max_size=2,
+            ),
         },
     ),
     min_size=1,
@@ -435,10 +508,14 @@ columns_strategy = st.lists(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(columns_strategy, st.booleans(), st.booleans())
-def test_values_are_as_python_reads_them(tmp_path: Path, records: list[dict[str, Any]], ascii_only: bool, spaced: bool) -> None:
+def test_values_are_as_python_reads_them(
+    tmp_path: Path, records: list[dict[str, Any]], ascii_only: bool, spaced: bool
+) -> None:
     path = tmp_path / "a.jsonl"
     separators = (" , ", " : ") if spaced else (",", ":")
-    path.write_text("".join(json.dumps(r, ensure_ascii=ascii_only, separators=separators) + "\n" for r in records), "utf-8")
+    path.write_text(
+        "".join(json.dumps(r, ensure_ascii=ascii_only, separators=separators) + "\n" for r in records), "utf-8"
+    )
     floats = {name: "float64" for name in ("f", "p.v") if any(has_float(record, name) for record in records)}
     source = plan(path, dtypes=floats)
     rows, rejects = read_all(source)
@@ -446,7 +523,9 @@ def test_values_are_as_python_reads_them(tmp_path: Path, records: list[dict[str,
     for row, record in zip(values(rows), records, strict=True):
         for feature in source.schema:
             assert same(row[feature.name], pick(record, feature.name.split("."))), feature
-    assert {name.split(".")[0] for name in source.schema.names} >= {key for record in records for key, value in record.items() if value not in (None, {})}
+    assert {name.split(".")[0] for name in source.schema.names} >= {
+        key for record in records for key, value in record.items() if value not in (None, {})
+    }
 
 
 def has_float(record: dict[str, Any], name: str) -> bool:

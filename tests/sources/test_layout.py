@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recordmill.schemas.errors import UsageError
-from recordmill.sources.contract import InputFile
-from recordmill.sources.layout import SPLIT_WORDS, Layout, assign_splits, read_layout, split_of
-from recordmill.sources.listing import Listing, Root
+from recordmill.base.errors import UsageError
+from recordmill.schemas.splits import SPLIT_WORDS, split_of
+from recordmill.sources.inputs.layout import Layout, assign_splits, read_layout
 from recordmill.storage.files import Stat
+from recordmill.storage.listing import InputFile, Listing, Root
 
 
 def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> Layout:
@@ -27,9 +27,31 @@ def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> Layo
     ("name", "split"),
     [
         *[(word, split) for word, split in SPLIT_WORDS.items()],
-        *[("Train", "train"), ("TEST", "test"), ("train2017", "train"), ("2017train", "train"), ("my-val.set", "validation"), ("a_dev_b", "validation")],
-        *[("test images", "test"), ("eval_1", "test"), ("latest", None), ("trainer", None), ("contest", None), ("Dev_Patel", None), ("trainval", None)],
-        *[("train_test", None), ("train-val", None), ("train_training", "train"), ("", None), ("évaluation", None), ("x+test", None)],
+        *[
+            ("Train", "train"),
+            ("TEST", "test"),
+            ("train2017", "train"),
+            ("2017train", "train"),
+            ("my-val.set", "validation"),
+            ("a_dev_b", "validation"),
+        ],
+        *[
+            ("test images", "test"),
+            ("eval_1", "test"),
+            ("latest", None),
+            ("trainer", None),
+            ("contest", None),
+            ("Dev_Patel", None),
+            ("trainval", None),
+        ],
+        *[
+            ("train_test", None),
+            ("train-val", None),
+            ("train_training", "train"),
+            ("", None),
+            ("évaluation", None),
+            ("x+test", None),
+        ],
     ],
 )
 def test_split_of(name: str, split: str | None) -> None:
@@ -38,10 +60,22 @@ def test_split_of(name: str, split: str | None) -> None:
 
 @given(st.text(st.sampled_from("train val dev-._ 0xé"), max_size=12))
 def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
-    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS), matched against one folder's name."""
+    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS),
+    matched against one folder's name.
+    """
     separators = "-._ 0-9"
-    patterns = ("{}", "{}[" + separators + "]*", "*[" + separators + "]{}", "*[" + separators + "]{}[" + separators + "]*")
-    theirs = {split for word, split in SPLIT_WORDS.items() for p in patterns if re.match(fnmatch.translate(p.format(word)), name)}
+    patterns = (
+        "{}",
+        "{}[" + separators + "]*",
+        "*[" + separators + "]{}",
+        "*[" + separators + "]{}[" + separators + "]*",
+    )
+    theirs = {
+        split
+        for word, split in SPLIT_WORDS.items()
+        for p in patterns
+        if re.match(fnmatch.translate(p.format(word)), name)
+    }
     assert split_of(name) == (theirs.pop() if len(theirs) == 1 else None)
 
 
@@ -117,7 +151,10 @@ def test_file_names_say_splits_only_if_all_do() -> None:
 @pytest.mark.parametrize("names", ["train/1.jpg test/2.jpg extra/3.jpg", "train/1.jpg 2.jpg"])
 def test_split_folders_beside_others_are_refused(names: str) -> None:
     """Either reading could mix test data into training, silently."""
-    with pytest.raises(UsageError, match=r"folders name splits \(.*train\), but 1 file\(s\) lie outside them, such as .*--split-from none"):
+    with pytest.raises(
+        UsageError,
+        match=r"folders name splits \(.*train\), but 1 file\(s\) lie outside them, such as .*--split-from none",
+    ):
         lay(names)
     plain = lay(names, split_from="none")
     assert set(plain.splits) == {None}
@@ -138,7 +175,9 @@ def test_demands_that_names_do_not_meet() -> None:
 
 
 def test_splits_of_files_of_any_kind() -> None:
-    files = tuple(InputFile(0, name, f"/r/{name}", Stat(1, 1)) for name in ("test.jsonl", "test_socratic.jsonl", "train.jsonl"))
+    files = tuple(
+        InputFile(0, name, f"/r/{name}", Stat(1, 1)) for name in ("test.jsonl", "test_socratic.jsonl", "train.jsonl")
+    )
     found = assign_splits(Listing(files, (Root("/r", "/r", True),)))
     assert [file.split for file in found.files] == ["test", "test", "train"]
     assert found.notes == ("splits by file name: test 2, train 1",)

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from source_reading import input_files
 
-from recordmill.schemas.errors import DataError
-from recordmill.sources.lines import cut_regions, file_lines, is_plain, line_start, stream_lines, whole_lines
-from recordmill.sources.utf8 import bad_lines, first_bad_byte, is_utf8
+from recordmill.base.errors import DataError
+from recordmill.base.utf8 import bad_lines, first_bad_byte, is_utf8
+from recordmill.sources.inputs.lines import cut_regions, file_lines, is_plain, line_start, stream_lines, whole_lines
 
 
 def array(data: bytes) -> np.ndarray:  # type: ignore[type-arg]
@@ -41,11 +41,18 @@ def test_bad_lines_are_found_however_many() -> None:
     starts, places = bad_lines(array(b"\n".join(lines)))
     expected = np.cumsum([0, *(len(line) + 1 for line in lines)])[1:300:2]
     assert starts.tolist() == expected.tolist()
-    assert places.tolist() == [start + number % 5 for start, number in zip(expected.tolist(), range(1, 300, 2), strict=True)]
+    assert places.tolist() == [
+        start + number % 5 for start, number in zip(expected.tolist(), range(1, 300, 2), strict=True)
+    ]
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from([b"", b"a", b"bb\r", b"cccccc", b"d" * 30]), max_size=10), st.booleans(), st.integers(1, 40), st.integers(1, 35))
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"bb\r", b"cccccc", b"d" * 30]), max_size=10),
+    st.booleans(),
+    st.integers(1, 40),
+    st.integers(1, 35),
+)
 def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most: int) -> None:
     """Every line once, in order; exactly those longer than the limit set apart, wherever blocks end."""
     data = b"\n".join(lines) + (b"\n" if final else b"")
@@ -70,9 +77,14 @@ def test_regions_begin_at_lines(tmp_path: Path) -> None:
     path.write_bytes(data)
     file = input_files(path)[0]
     for region in (1, 17, 1000, 40_000, 10**6):
-        bounds = [*[line_start(str(path), start, len(data)) for start, _ in cut_regions(len(data), region)][:200], len(data)]
+        bounds = [
+            *[line_start(str(path), start, len(data)) for start, _ in cut_regions(len(data), region)][:200],
+            len(data),
+        ]
         assert all(at == 0 or at == len(data) or data[at - 1] == 10 for at in bounds)
-        got = b"".join(block.data.tobytes() for a, b in itertools.pairwise(bounds) for block in file_lines(file, a, b, 100))
+        got = b"".join(
+            block.data.tobytes() for a, b in itertools.pairwise(bounds) for block in file_lines(file, a, b, 100)
+        )
         assert got == data
     assert b"".join(block.data.tobytes() for block in stream_lines(file, "utf-8", 100)) == data
 
@@ -81,7 +93,9 @@ def test_marks_of_other_encodings(tmp_path: Path) -> None:
     path = tmp_path / "a"
     for encoding in ("utf-16", "utf-32"):
         path.write_bytes("x\n".encode(encoding))
-        with pytest.raises(DataError, match=f"a: starts with the byte order mark of {encoding}: declare it with --encoding {encoding}"):
+        with pytest.raises(
+            DataError, match=f"a: starts with the byte order mark of {encoding}: declare it with --encoding {encoding}"
+        ):
             is_plain(input_files(path)[0], "utf-8")
     path.write_bytes(b"\xef\xbb\xbfx\n")
     assert is_plain(input_files(path)[0], "utf-8")

@@ -17,11 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_reading import read_all, values
 
-from recordmill.schemas.errors import DataError, UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources import in_memory, memory, python_rows
-from recordmill.sources.contract import PlanOptions
-from recordmill.sources.memory import MemorySource, spool
+from recordmill.sources.arrow import memory
+from recordmill.sources.arrow import objects as in_memory
+from recordmill.sources.arrow import rows as python_rows
+from recordmill.sources.arrow.memory import MemorySource, spool
+from recordmill.sources.inputs.contract import PlanOptions
 
 
 def plan(data: Any, folder: Path, **common: Any) -> MemorySource:
@@ -49,8 +51,8 @@ def test_a_dict_of_arrays(tmp_path: Path) -> None:
     }
     source = plan(columns, tmp_path)
     assert features(source) == {
-        "image": "uint8 [4, 3]!", "x": "float64!", "y": "int16!", "flag": "bool!", "half": "float16!", "name": "string!", "when": "timestamp[ms]!",
-        "big": "int32!", "words": "string", "lists": "int64 [?]",
+        "image": "uint8 [4, 3]!", "x": "float64!", "y": "int16!", "flag": "bool!", "half": "float16!",
+        "name": "string!", "when": "timestamp[ms]!", "big": "int32!", "words": "string", "lists": "int64 [?]",
     }  # fmt: skip
     rows, rejects = read_all(source)
     assert rejects == []
@@ -72,7 +74,9 @@ def test_bfloat16_arrays(tmp_path: Path) -> None:
 
 
 def test_arrow_objects(tmp_path: Path) -> None:
-    table = pa.table({"a": [1, 2, None], "s": pa.array(["x", "y", "x"]).dictionary_encode(), "o": [{"p": 1.5}, None, {"p": None}]})
+    table = pa.table(
+        {"a": [1, 2, None], "s": pa.array(["x", "y", "x"]).dictionary_encode(), "o": [{"p": 1.5}, None, {"p": None}]}
+    )
     expected = [{"a": 1, "s": "x", "o.p": 1.5}, {"a": 2, "s": "y", "o.p": None}, {"a": None, "s": "x", "o.p": None}]
     sources: list[Any] = [table, table.to_batches()[0], table.to_reader(), iter(table.to_batches()), OnlyStream(table)]
     for data in sources:
@@ -91,8 +95,19 @@ class OnlyStream:
 
 def test_pandas(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
-    frame = pd.DataFrame({"f": [1.5, np.nan], "i": [1, 2], "s": ["a", None], "c": pd.Categorical(["u", "v"]), "n": pd.array([1, None], dtype="Int64")})
-    assert values(read_all(plan(frame, tmp_path))[0]) == [{"f": 1.5, "i": 1, "s": "a", "c": "u", "n": 1}, {"f": None, "i": 2, "s": None, "c": "v", "n": None}]
+    frame = pd.DataFrame(
+        {
+            "f": [1.5, np.nan],
+            "i": [1, 2],
+            "s": ["a", None],
+            "c": pd.Categorical(["u", "v"]),
+            "n": pd.array([1, None], dtype="Int64"),
+        }
+    )
+    assert values(read_all(plan(frame, tmp_path))[0]) == [
+        {"f": 1.5, "i": 1, "s": "a", "c": "u", "n": 1},
+        {"f": None, "i": 2, "s": None, "c": "v", "n": None},
+    ]
     indexed = frame[["i"]].set_index(pd.Index(["k1", "k2"], name="key"))
     assert values(read_all(plan(indexed, tmp_path))[0]) == [{"i": 1, "key": "k1"}, {"i": 2, "key": "k2"}]
     assert values(read_all(plan(frame[["i"]][frame.i > 1], tmp_path))[0]) == [{"i": 2}]
@@ -118,7 +133,15 @@ def test_dicts_are_widened_over_all_batches(tmp_path: Path, monkeypatch: pytest.
 
 def test_dicts_of_arrays_are_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_rows, "_ROWS", 3)
-    rows = [{"t": np.full((2, 2), i, np.uint8), "v": np.arange(i, dtype=np.float32), "m": np.ones((i % 2 + 1, 3)), "z": np.int8(i)} for i in range(7)]
+    rows = [
+        {
+            "t": np.full((2, 2), i, np.uint8),
+            "v": np.arange(i, dtype=np.float32),
+            "m": np.ones((i % 2 + 1, 3)),
+            "z": np.int8(i),
+        }
+        for i in range(7)
+    ]
     rows[4] = {"v": None}  # type: ignore[dict-item]
     source = plan(rows, tmp_path)
     assert features(source) == {"t": "uint8 [2, 2]", "v": "float32 [?]", "m": "float64 [?, 3]", "z": "int8"}
@@ -134,12 +157,21 @@ def test_dicts_of_arrays_are_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_dicts_of_other_things(tmp_path: Path) -> None:
     moment = datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.timezone.utc)
     source = plan(
-        [{"b": b"\x00", "d": datetime.date(2020, 1, 2), "t": moment, "u": 2**64 - 1, "o": {"x": [{"y": 1}, {"y": 2}]}}], tmp_path, dtypes={"u": "string"}
+        [{"b": b"\x00", "d": datetime.date(2020, 1, 2), "t": moment, "u": 2**64 - 1, "o": {"x": [{"y": 1}, {"y": 2}]}}],
+        tmp_path,
+        dtypes={"u": "string"},
     )
-    assert features(source) == {"b": "bytes!", "d": "timestamp[s]!", "t": "timestamp[us, UTC]!", "u": "string!", "o.x.y": "int64 [?]!"}
+    assert features(source) == {
+        "b": "bytes!",
+        "d": "timestamp[s]!",
+        "t": "timestamp[us, UTC]!",
+        "u": "string!",
+        "o.x.y": "int64 [?]!",
+    }
     row = values(read_all(source)[0])[0]
     assert row | {"t": row["t"].timestamp()} == {
-        "b": b"\x00", "d": datetime.datetime(2020, 1, 2), "t": moment.timestamp(), "u": "18446744073709551615", "o.x.y": [1, 2]
+        "b": b"\x00", "d": datetime.datetime(2020, 1, 2), "t": moment.timestamp(), "u": "18446744073709551615",
+        "o.x.y": [1, 2]
     }  # fmt: skip
 
 
@@ -148,12 +180,24 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ([{"a": True}, {"a": 1}], DataError, "memory: 'a' is bool in row 0 and int in row 1"),
     ([{"a": "x"}, {"a": b"x"}], DataError, "memory: 'a' is str in row 0 and bytes in row 1"),
     ([{"a": 1}, [1]], DataError, "memory: row 1: is a list, not a dict of column names to values"),
-    ([{"a": 1}, {"a": 2**70}], DataError, "memory: row 1: 'a' is 1180591620717411303424, which does not go with the rows before it"),
+    (
+        [{"a": 1}, {"a": 2**70}],
+        DataError,
+        "memory: row 1: 'a' is 1180591620717411303424, which does not go with the rows before it",
+    ),
     ([{"a": [1]}, {"a": ["x"]}], DataError, r"memory: row 1: 'a' is \['x'\]"),
     ([{"a": object()}], DataError, "memory: row 0: 'a' is <object object"),
-    ([{"a": np.zeros(2)}, {"a": np.zeros((2, 2))}], DataError, r"'a' holds arrays of float64 of rank 1 \(row 0\) and float64 of rank 2 \(row 1\)"),
+    (
+        [{"a": np.zeros(2)}, {"a": np.zeros((2, 2))}],
+        DataError,
+        r"'a' holds arrays of float64 of rank 1 \(row 0\) and float64 of rank 2 \(row 1\)",
+    ),
     ([{1: 2}], DataError, "column names are text, but one is 1"),
-    ([{"a": decimal.Decimal("1.5")}], DataError, r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string"),
+    (
+        [{"a": decimal.Decimal("1.5")}],
+        DataError,
+        r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string",
+    ),
     ({"a": [1, 2], "b": [1]}, DataError, "memory: columns of different length: 'a' 2, 'b' 1"),
     ({"a": 1}, UsageError, "column 'a' is a int; a dict of columns holds arrays or lists"),
     ({"a": "text"}, UsageError, "column 'a' is a str"),
@@ -175,12 +219,21 @@ def test_what_is_refused(tmp_path: Path, data: Any, kind: type[Exception], messa
 
 def test_batches_of_other_types_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_rows, "_ROWS", 1)
-    with pytest.raises(DataError, match="rows 1 to 1: 'a' is string here, but int64 in rows 0 to 0; declare what it shall be, such as --dtype a=string"):
+    with pytest.raises(
+        DataError,
+        match="rows 1 to 1: 'a' is string here, but int64 in rows 0 to 0; declare what it shall be, such as "
+        "--dtype a=string",
+    ):
         plan([{"a": 1}, {"a": "x"}], tmp_path)
-    assert values(read_all(plan([{"a": 1}, {"a": "x"}], tmp_path, dtypes={"a": "string"}))[0]) == [{"a": "1"}, {"a": "x"}]
+    assert values(read_all(plan([{"a": 1}, {"a": "x"}], tmp_path, dtypes={"a": "string"}))[0]) == [
+        {"a": "1"},
+        {"a": "x"},
+    ]
     rows, rejects = read_all(plan([{"a": 1}, {"a": "x"}], tmp_path, dtypes={"a": "int8"}))
     assert values(rows) == [{"a": 1}]
-    assert [(reject.source, reject.place, reject.message) for reject in rejects] == [("memory", "row 1", "a: 'x' does not fit int8; --dtype a=string keeps it")]
+    assert [(reject.source, reject.place, reject.message) for reject in rejects] == [
+        ("memory", "row 1", "a: 'x' does not fit int8; --dtype a=string keeps it")
+    ]
 
 
 def test_rows_of_nothing_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +293,7 @@ class Without:
         if name.split(".")[0] == "pandas":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Without())
-from recordmill.sources.in_memory import batches_of
+from recordmill.sources.arrow.objects import batches_of
 print(sum(b.num_rows for b in batches_of({"a": [1, 2]})))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "2\n"

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from source_reading import input_files, read_all, values
 
+from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources import parquet_source
-from recordmill.sources.contract import PlanOptions
-from recordmill.sources.parquet_source import ParquetOptions, ParquetSource, plan_parquet
+from recordmill.sources.arrow import parquet as parquet_source
+from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, plan_parquet
+from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.storage.digest import digest_file
 
 
@@ -74,24 +74,42 @@ def test_nested_and_other_types(tmp_path: Path) -> None:
     })  # fmt: skip
     source = plan(write(tmp_path / "a.parquet", table))
     assert features(source) == {
-        "st.a": "int64", "st.b.c": "string", "ls.q": "float64 [?]", "ls.r": "string [?, ?]", "m.key": "string [?]", "m.value": "int64 [?]", "cat": "string!",
-        "day": "timestamp[s]!", "ts": "timestamp[us, UTC]!", "fs": "float32 [2]", "h": "float16!", "nul": "string",
+        "st.a": "int64", "st.b.c": "string", "ls.q": "float64 [?]", "ls.r": "string [?, ?]", "m.key": "string [?]",
+        "m.value": "int64 [?]", "cat": "string!", "day": "timestamp[s]!", "ts": "timestamp[us, UTC]!",
+        "fs": "float32 [2]", "h": "float16!", "nul": "string",
     }  # fmt: skip
     assert source.notes == ("nul: no value in any record; kept as string",)
     rows, rejects = read_all(source)
     assert rejects == []
     first, second, third = values(rows)
     assert first | {"ts": first["ts"].timestamp()} == {
-        "st.a": 1, "st.b.c": "x", "ls.q": [1.5, 2.5], "ls.r": [["u"], []], "m.key": ["k", "l"], "m.value": [1, 2], "cat": "u", "h": 1.5,
-        "day": datetime.datetime(2020, 1, 2), "ts": moment.replace(tzinfo=datetime.timezone.utc).timestamp(), "fs": [1.0, 2.0], "nul": None,
+        "st.a": 1, "st.b.c": "x", "ls.q": [1.5, 2.5], "ls.r": [["u"], []], "m.key": ["k", "l"], "m.value": [1, 2],
+        "cat": "u", "h": 1.5, "day": datetime.datetime(2020, 1, 2),
+        "ts": moment.replace(tzinfo=datetime.timezone.utc).timestamp(), "fs": [1.0, 2.0], "nul": None,
     }  # fmt: skip
-    assert (second["st.a"], second["ls.q"], second["m.key"], third["ls.r"], third["m.value"]) == (None, [], [], None, None)
+    assert (second["st.a"], second["ls.q"], second["m.key"], third["ls.r"], third["m.value"]) == (
+        None,
+        [],
+        [],
+        None,
+        None,
+    )
 
 
 def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> None:
-    table = pa.table({"price": [decimal.Decimal("1.50")], "t": pa.array([datetime.time(1)], pa.time64("us")), "d": pa.array([7], pa.duration("s"))})
+    table = pa.table(
+        {
+            "price": [decimal.Decimal("1.50")],
+            "t": pa.array([datetime.time(1)], pa.time64("us")),
+            "d": pa.array([7], pa.duration("s")),
+        }
+    )
     path = write(tmp_path / "a.parquet", table)
-    with pytest.raises(DataError, match=r"a\.parquet: column 'price' has type decimal128\(3, 2\), which no feature can hold.*--dtype price=string"):
+    with pytest.raises(
+        DataError,
+        match=r"a\.parquet: column 'price' has type decimal128\(3, 2\), which no feature can hold.*--dtype "
+        r"price=string",
+    ):
         plan(path)
     source = plan(path, dtypes={"price": "float64", "t": "int64", "d": "int64"})
     assert values(read_all(source)[0]) == [{"price": 1.5, "t": 3_600_000_000, "d": 7}]
@@ -99,10 +117,21 @@ def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> N
 
 
 def test_our_own_columns_come_back(tmp_path: Path) -> None:
-    schema = Schema((Feature("t", "uint8", (2, 3), required=True), Feature("y", "int64", classes=("a", "b")), Feature("b", "bfloat16")), "y")
+    schema = Schema(
+        (
+            Feature("t", "uint8", (2, 3), required=True),
+            Feature("y", "int64", classes=("a", "b")),
+            Feature("b", "bfloat16"),
+        ),
+        "y",
+    )
     batch = pa.RecordBatch.from_pylist([{"t": [1, 2, 3, 4, 5, 6], "y": 1, "b": 0.5}], schema=to_arrow(schema))
     source = plan(write(tmp_path / "a.parquet", pa.Table.from_batches([batch])))
-    assert [(f.dtype, f.shape, f.classes) for f in source.schema] == [("uint8", (2, 3), None), ("int64", (), ("a", "b")), ("bfloat16", (), None)]
+    assert [(f.dtype, f.shape, f.classes) for f in source.schema] == [
+        ("uint8", (2, 3), None),
+        ("int64", (), ("a", "b")),
+        ("bfloat16", (), None),
+    ]
     assert values(read_all(source)[0]) == batch.to_pylist()
 
 
@@ -113,15 +142,22 @@ def test_several_files(tmp_path: Path) -> None:
     source = plan(one, two, none)
     assert features(source) == {"a": "int32!", "b": "string", "c": "float64"}
     assert values(read_all(source)[0]) == [
-        {"a": 1, "b": "x", "c": None}, {"a": 2, "b": "y", "c": None}, {"a": 300, "b": "z", "c": 0.5}, {"a": 400, "b": None, "c": 1.5}
+        {"a": 1, "b": "x", "c": None}, {"a": 2, "b": "y", "c": None}, {"a": 300, "b": "z", "c": 0.5},
+        {"a": 400, "b": None, "c": 1.5}
     ]  # fmt: skip
-    with pytest.raises(DataError, match=r"2\.parquet: has not the columns of 1\.parquet: column 'c' is only in one of them"):
+    with pytest.raises(
+        DataError, match=r"2\.parquet: has not the columns of 1\.parquet: column 'c' is only in one of them"
+    ):
         plan(one, two, options=ParquetOptions(columns="strict"))
     assert features(plan(one, two, options=ParquetOptions(select=("c", "a")))) == {"a": "int32!", "c": "float64"}
     with pytest.raises(UsageError, match="no file has a column 'z'; their columns are a, b, c"):
         plan(one, two, options=ParquetOptions(select=("z",)))
     text = write(tmp_path / "4.parquet", {"a": ["x"]})
-    with pytest.raises(DataError, match=r"4\.parquet: 'a' is string here, but int8 in 1\.parquet; declare what it shall be, such as --dtype a=string"):
+    with pytest.raises(
+        DataError,
+        match=r"4\.parquet: 'a' is string here, but int8 in 1\.parquet; declare what it shall be, such as --dtype "
+        r"a=string",
+    ):
         plan(one, text)
     assert [row["a"] for row in values(read_all(plan(one, text, dtypes={"a": "string"}))[0])] == ["1", "2", "x"]
 
@@ -147,10 +183,14 @@ def test_values_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    bad = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")])
+    bad = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")]
+    )
     rows, rejects = read_all(plan(write(tmp_path / "a.parquet", pa.table({"s": bad}))))
     assert values(rows) == [{"s": "a"}]
-    assert [str(reject) for reject in rejects] == ["a.parquet: row 1: s: is not UTF-8: b'\\xff'; --dtype s=bytes keeps it"]
+    assert [str(reject) for reject in rejects] == [
+        "a.parquet: row 1: s: is not UTF-8: b'\\xff'; --dtype s=bytes keeps it"
+    ]
 
 
 def test_damaged_files(tmp_path: Path) -> None:

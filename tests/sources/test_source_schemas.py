@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recordmill.schemas.errors import DataError, UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources import labels
-from recordmill.sources.flatten import flatten, flatten_schema
-from recordmill.sources.labels import ClassNames
-from recordmill.sources.overrides import apply_dtypes, parse_dtype
-from recordmill.sources.unify import Unifier, join_dtypes, join_shapes
+from recordmill.sources.values import labels
+from recordmill.sources.values.flatten import flatten, flatten_schema
+from recordmill.sources.values.labels import ClassNames
+from recordmill.sources.values.overrides import apply_dtypes, parse_dtype
+from recordmill.sources.values.unify import Unifier, join_dtypes, join_shapes
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,20 @@ def test_classes_are_sorted_by_their_bytes_and_bounded(monkeypatch: pytest.Monke
         names.add(pa.array(["one more"]))
 
 
-NUMBERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32", "float64"]
+NUMBERS = [
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+]
 OTHERS = ["bool", "string", "bytes", "timestamp[s]", "timestamp[ns]", "timestamp[us, UTC]"]
 
 
@@ -80,9 +93,11 @@ def test_joining_dtypes_commutes_and_holds_both(one: str, other: str) -> None:
 
 
 def test_joins() -> None:
-    assert [join_dtypes(*pair) for pair in [("int8", "uint8"), ("int64", "uint64"), ("int32", "float32"), ("int16", "float32"), ("bool", "int8")]] == [
-        "int16", None, "float64", "float32", None
-    ]  # fmt: skip
+    assert join_dtypes("int8", "uint8") == "int16"
+    assert join_dtypes("int64", "uint64") is None
+    assert join_dtypes("int32", "float32") == "float64"
+    assert join_dtypes("int16", "float32") == "float32"
+    assert join_dtypes("bool", "int8") is None
     assert join_dtypes("float16", "bfloat16") == "float32"
     assert join_dtypes("timestamp[s]", "timestamp[ms]") == "timestamp[ms]"
     assert join_dtypes("timestamp[s]", "timestamp[s, UTC]") is None
@@ -95,7 +110,9 @@ def test_required_is_what_every_part_has() -> None:
     unifier = Unifier()
     unifier.add(pa.schema({"a": pa.int8(), "b": pa.null(), "c": pa.string()}), "one", {"a": 0, "b": 2, "c": 0})
     unifier.add(pa.schema({"a": pa.int16(), "b": pa.string()}), "two", {"a": 0, "b": 0})
-    assert unifier.schema() == Schema((Feature("a", "int16", required=True), Feature("b", "string"), Feature("c", "string")))
+    assert unifier.schema() == Schema(
+        (Feature("a", "int16", required=True), Feature("b", "string"), Feature("c", "string"))
+    )
     assert unifier.untold() == ()
 
 

@@ -11,14 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_reading import read_all, values
 
-from recordmill.schemas.errors import DataError, UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources import lines, text_lines
-from recordmill.sources.contract import PlanOptions
-from recordmill.sources.listing import list_inputs
-from recordmill.sources.text import TextOptions, TextSource, plan_text
+from recordmill.sources.inputs import lines
+from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.text import line_records as text_lines
+from recordmill.sources.text.source import TextOptions, TextSource, plan_text
 from recordmill.storage import digest
 from recordmill.storage.digest import digest_file
+from recordmill.storage.listing import list_inputs
 
 
 def plan(*paths: Path, options: TextOptions | None = None, **common: Any) -> TextSource:
@@ -50,13 +51,22 @@ def test_what_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
     path.write_bytes(b"good\nb\xe4d\nalso good\n\xed\xa0\x80\n\xc3")
     rows, rejects = read_all(plan(path))
     assert [row[1] for row in rows] == [0, 2]
-    assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "encoding"), ("line 4", "encoding"), ("line 5", "encoding")]
+    assert [(reject.place, reject.reason) for reject in rejects] == [
+        ("line 2", "encoding"),
+        ("line 4", "encoding"),
+        ("line 5", "encoding"),
+    ]
     assert rejects[0].message == "is not UTF-8: byte 0xE4 at byte 1 of the line; declare the file's --encoding"
     assert [row["text"] for row in values(read_all(plan(path, options=TextOptions(encoding="latin-1")))[0])][1] == "bäd"
 
 
 def test_documents_with_classes(tmp_path: Path) -> None:
-    for name, content in {"neg/1.txt": b"bad\n", "neg/2.txt": b"\xff", "pos/1.txt": b"", "pos/2.txt": b"\xef\xbb\xbfgood"}.items():
+    for name, content in {
+        "neg/1.txt": b"bad\n",
+        "neg/2.txt": b"\xff",
+        "pos/1.txt": b"",
+        "pos/2.txt": b"\xef\xbb\xbfgood",
+    }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
     source = plan(tmp_path, options=TextOptions(mode="documents"))
@@ -73,8 +83,15 @@ def test_documents_with_classes(tmp_path: Path) -> None:
         *([{"text": "", "source": "pos/1.txt", "label": 1, "class_name": "pos"}] if len(source.files) == 4 else []),
         {"text": "good", "source": "pos/2.txt", "label": 1, "class_name": "pos"},
     ]
-    assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [("neg/2.txt", "line 1, byte 0", "encoding")]
-    digests = {ordinal: digest for unit in source.units for chunk in source.read(unit) for ordinal, digest in chunk.digests.items()}
+    assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
+        ("neg/2.txt", "line 1, byte 0", "encoding")
+    ]
+    digests = {
+        ordinal: digest
+        for unit in source.units
+        for chunk in source.read(unit)
+        for ordinal, digest in chunk.digests.items()
+    }
     assert digests == {ordinal: digest_file(file.path) for ordinal, file in enumerate(source.files)}
     labelled = plan(tmp_path, options=TextOptions(mode="lines"))
     assert values(read_all(labelled)[0])[0] == {"text": "bad", "label": 0, "class_name": "neg"}
@@ -95,7 +112,9 @@ def test_long_records_are_rejects(tmp_path: Path) -> None:
     path.write_text("short\n" + "x" * 50 + "\nshort\n")
     rows, rejects = read_all(plan(path, options=TextOptions(max_line_bytes=20)))
     assert [row[1] for row in rows] == [0, 2]
-    assert [(reject.place, reject.message) for reject in rejects] == [("line 2", "the line has 50 bytes, more than the 20 that --max-line-bytes allows")]
+    assert [(reject.place, reject.message) for reject in rejects] == [
+        ("line 2", "the line has 50 bytes, more than the 20 that --max-line-bytes allows")
+    ]
     _, rejects = read_all(plan(path, options=TextOptions(mode="documents", max_line_bytes=20)))
     assert [(reject.place, reject.reason) for reject in rejects] == [("", "too_long")]
 
@@ -118,7 +137,9 @@ def test_carriage_returns_alone_are_noted(tmp_path: Path) -> None:
     path.write_bytes(b"one\rtwo\rthree")
     source = plan(path)
     assert values(read_all(source)[0]) == [{"text": "one\rtwo\rthree"}]
-    assert source.notes[-1] == "a.txt: one line with 2 carriage returns, which end no line here; convert it if they should"
+    assert (
+        source.notes[-1] == "a.txt: one line with 2 carriage returns, which end no line here; convert it if they should"
+    )
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,10 +12,32 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recordmill.schemas.lattice import AWARE, BEYOND_NANOS, BOOL, FLOAT32, INT64, MICROS, MILLIS, NAIVE, NANOS, SECONDS, TEXT
-from recordmill.sources.decimal_text import scale
-from recordmill.sources.text_values import INEXACT_DECIMAL, INEXACT_INTEGER, NO_LOSS, NOT_A_NUMBER, OVERFLOW, classify, magnitude, scan_number, truth
-from recordmill.sources.timestamp_text import classify_timestamp, scan_timestamp
+from recordmill.schemas.lattice import (
+    AWARE,
+    BEYOND_NANOS,
+    BOOL,
+    FLOAT32,
+    INT64,
+    MICROS,
+    MILLIS,
+    NAIVE,
+    NANOS,
+    SECONDS,
+    TEXT,
+)
+from recordmill.sources.values.decimal_text import scale
+from recordmill.sources.values.text_values import (
+    INEXACT_DECIMAL,
+    INEXACT_INTEGER,
+    NO_LOSS,
+    NOT_A_NUMBER,
+    OVERFLOW,
+    classify,
+    magnitude,
+    scan_number,
+    truth,
+)
+from recordmill.sources.values.timestamp_text import classify_timestamp, scan_timestamp
 
 numbers = st.one_of(
     st.floats().map(repr),
@@ -24,7 +46,12 @@ numbers = st.one_of(
     st.from_regex(r"-?0?\.[0-9]{1,25}", fullmatch=True),
     st.integers(-(2**70), 2**70).map(str),
 )
-texts = st.one_of(numbers, st.text("0123456789+-.eEnaifty tTrRuUlLsS:Z\u00e9", max_size=12), st.datetimes().map(str), st.dates().map(str))
+texts = st.one_of(
+    numbers,
+    st.text("0123456789+-.eEnaifty tTrRuUlLsS:Z\u00e9", max_size=12),
+    st.datetimes().map(str),
+    st.dates().map(str),
+)
 
 
 def buffer(text: str) -> tuple[np.ndarray, int, int]:
@@ -77,7 +104,9 @@ def test_decimals_are_rounded_as_python_rounds(text: str) -> None:
 
 def test_hardly_any_decimal_is_left_to_python() -> None:
     random = np.random.default_rng(7)
-    values = np.concatenate([random.random(3000), random.standard_normal(3000) * 10.0 ** random.integers(-300, 300, 3000)])
+    values = np.concatenate(
+        [random.random(3000), random.standard_normal(3000) * 10.0 ** random.integers(-300, 300, 3000)]
+    )
     assert sum(number(repr(float(value))) is None for value in values) == 0
 
 
@@ -93,22 +122,30 @@ def expected_class(text: str) -> int:
         return BOOL
     if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
         return INT64 if -(2**63) <= int(text) < 2**63 else TEXT
-    if re.fullmatch(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text) or re.fullmatch(r"(?i)-?(nan|inf|infinity)", text):
+    if re.fullmatch(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text) or re.fullmatch(
+        r"(?i)-?(nan|inf|infinity)", text
+    ):
         return FLOAT32
     return expected_moment(text)[0] or TEXT
 
 
 def expected_moment(text: str) -> tuple[int, datetime | None]:
-    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?", text, re.ASCII)
+    match = re.fullmatch(
+        r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?", text, re.ASCII
+    )
     if match is None:
         return 0, None
     day, minutes, seconds, fraction, zone = match.groups()
     try:
-        moment = datetime.fromisoformat(f"{day}T{minutes or '00:00'}{(seconds or ':00')[:3]}{(zone or 'Z').replace('Z', '+00:00')}")
+        moment = datetime.fromisoformat(
+            f"{day}T{minutes or '00:00'}{(seconds or ':00')[:3]}{(zone or 'Z').replace('Z', '+00:00')}"
+        )
     except ValueError:
         return 0, None
     unit = (SECONDS, MILLIS, MICROS, NANOS)[(len(fraction or "") + 2) // 3]
-    whole = (moment.replace(tzinfo=None) - datetime(1970, 1, 1) - (moment.utcoffset() or timedelta())) // timedelta(seconds=1)
+    whole = (moment.replace(tzinfo=None) - datetime(1970, 1, 1) - (moment.utcoffset() or timedelta())) // timedelta(
+        seconds=1
+    )
     beyond = 0 if -9_223_372_036 <= whole < 9_223_372_036 else BEYOND_NANOS
     return unit | (AWARE if zone else NAIVE) | beyond, moment
 
@@ -174,7 +211,9 @@ def expected_loss(text: str) -> int:
     digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
     if len(digits) > 9:
         return INEXACT_DECIMAL
-    rounded = Context(prec=len(digits), rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999).create_decimal(Decimal(single))
+    rounded = Context(prec=len(digits), rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999).create_decimal(
+        Decimal(single)
+    )
     return NO_LOSS if rounded == exact else INEXACT_DECIMAL
 
 
@@ -208,21 +247,40 @@ def test_digits_that_float32_loses(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("true", 1), ("True", 1), ("TRUE", 1), ("false", 0), ("False", 0), ("FALSE", 0), ("tRUE", -1), ("t", -1), ("", -1), ("truer", -1)]
+    ("text", "value"),
+    [
+        ("true", 1),
+        ("True", 1),
+        ("TRUE", 1),
+        ("false", 0),
+        ("False", 0),
+        ("FALSE", 0),
+        ("tRUE", -1),
+        ("t", -1),
+        ("", -1),
+        ("truer", -1),
+    ],
 )
 def test_truth(text: str, value: int) -> None:
     assert truth(*buffer(text)) == value
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.datetimes(), st.sampled_from(["", "Z", "+00:00", "-11:30", "+05:45"]), st.sampled_from(["T", " "]), st.integers(0, 9))
+@given(
+    st.datetimes(),
+    st.sampled_from(["", "Z", "+00:00", "-11:30", "+05:45"]),
+    st.sampled_from(["T", " "]),
+    st.integers(0, 9),
+)
 def test_moments(moment: datetime, zone: str, separator: str, digits: int) -> None:
     fraction = f"{moment.microsecond:06d}789"[:digits]
     text = moment.strftime(f"{moment.year:04d}-%m-%d{separator}%H:%M:%S") + (f".{fraction}" if digits else "") + zone
     unit, aware, seconds, nanos = scan_timestamp(*buffer(text))
     offset = timedelta() if zone in ("", "Z") else datetime.fromisoformat(f"2000-01-01T00:00{zone}").utcoffset()
     assert offset is not None
-    assert seconds == (moment.replace(microsecond=0, tzinfo=timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc) - offset) // timedelta(seconds=1)
+    assert seconds == (
+        moment.replace(microsecond=0, tzinfo=timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc) - offset
+    ) // timedelta(seconds=1)
     assert nanos == int(fraction.ljust(9, "0"))
     assert (unit, aware) == ((SECONDS, MILLIS, MICROS, NANOS)[(digits + 2) // 3], zone != "")
     assert classify_timestamp(*buffer(text)) & ~BEYOND_NANOS == unit | (AWARE if aware else NAIVE)

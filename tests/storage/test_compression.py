@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recordmill.schemas.errors import DataError
+from recordmill.base.errors import DataError
 from recordmill.storage import compression
 from recordmill.storage.compression import detect, gzip_member, open_blocks, open_stream
 
@@ -69,7 +69,9 @@ def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
         if cut in MEMBER_STARTS[kind]:
             assert CONTENT.startswith(read(tmp_path / "f", PACKED[kind][:cut], kind))
             continue
-        with pytest.raises(DataError, match=f"^name: byte {cut} of the file: truncated: the {kind} data that begins at byte"):
+        with pytest.raises(
+            DataError, match=f"^name: byte {cut} of the file: truncated: the {kind} data that begins at byte"
+        ):
             read(tmp_path / "f", PACKED[kind][:cut], kind)
 
 
@@ -90,7 +92,8 @@ def test_every_flipped_bit_of_gzip_data_is_an_error_or_changes_nothing(tmp_path:
         damaged = bytearray(member)
         damaged[bit // 8] ^= 1 << bit % 8
         try:
-            assert read(tmp_path / "f", bytes(damaged), "gzip") == CONTENT  # the header's time, or another way to say the same
+            # the header's time, or another way to say the same
+            assert read(tmp_path / "f", bytes(damaged), "gzip") == CONTENT
         except DataError:
             found += 1
     assert found > 0.98 * 8 * len(member)
@@ -115,7 +118,10 @@ def test_a_bomb_is_stopped(tmp_path: Path) -> None:
     def drain(**options: int | None) -> int:
         return sum(map(len, open_blocks(str(tmp_path / "f"), source="name", **options)))  # type: ignore[arg-type]
 
-    with pytest.raises(DataError, match=r"name: byte \d+ of the file: \d+ compressed bytes have become \d+, above the limit of 1000 times"):
+    with pytest.raises(
+        DataError,
+        match=r"name: byte \d+ of the file: \d+ compressed bytes have become \d+, above the limit of 1000 times",
+    ):
         drain()
     assert drain(max_ratio=None) == 100 << 20
     (tmp_path / "f").write_bytes(gzip_member(bytes(80 << 20)))
@@ -134,8 +140,9 @@ def test_memory_of_a_bomb_is_one_piece(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "kind"),
     [
-        (b"", "none"), (b"\x1f\x8b", "none"), (b"X\tcolumn\tanother column\n1\t2\t3\n", "none"), (b"x^2,y,and more columns\n1,2,3\n", "none"),
-        (b"(\xb5/\xfd", "zstd"), (b"\x5a\x2a\x4d\x18\x04\0\0\0abcd", "zstd"), (zlib.compress(CONTENT, 1), "zlib"), (zlib.compress(b""), "zlib"),
+        (b"", "none"), (b"\x1f\x8b", "none"), (b"X\tcolumn\tanother column\n1\t2\t3\n", "none"),
+        (b"x^2,y,and more columns\n1,2,3\n", "none"), (b"(\xb5/\xfd", "zstd"),
+        (b"\x5a\x2a\x4d\x18\x04\0\0\0abcd", "zstd"), (zlib.compress(CONTENT, 1), "zlib"), (zlib.compress(b""), "zlib"),
         (bytes(4096), "none"),
     ],
 )  # fmt: skip

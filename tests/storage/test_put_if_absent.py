@@ -17,7 +17,9 @@ def _refuse(*args: object) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
-def test_one_of_many_creates_the_file_and_leaves_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+def test_one_of_many_creates_the_file_and_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
     if not links:
         monkeypatch.setattr(os, "link", _refuse)
     path = tmp_path / "1.json"

@@ -1,4 +1,6 @@
-"""WriteShards in a user's own pipeline: the shards don't depend on bundles, rows that don't fit are rejects, the graph has no side effects."""
+"""WriteShards in a user's own pipeline: the shards don't depend on bundles, rows that don't fit are rejects, the graph
+has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,20 @@ beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache 
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E402
 
 import recordmill  # noqa: E402
-from recordmill.schemas.errors import UsageError  # noqa: E402
+from recordmill.base.errors import UsageError  # noqa: E402
+from recordmill.building.cuts import ShardOptions  # noqa: E402
+from recordmill.building.order import OrderOptions  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
-from recordmill.shards.cuts import ShardOptions  # noqa: E402
 from recordmill.shards.manifest import load  # noqa: E402
-from recordmill.shards.order import OrderOptions  # noqa: E402
 from recordmill.shards.rejects import RejectBudget  # noqa: E402
 from recordmill.transforms import BatchDicts, WriteShards  # noqa: E402
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("text", "string")))
 
 
-def write(rows: list[dict[str, Any]], out: Path, batch_rows: int = 100, flags: tuple[str, ...] = (), **options: Any) -> dict[str, bytes]:
+def write(
+    rows: list[dict[str, Any]], out: Path, batch_rows: int = 100, flags: tuple[str, ...] = (), **options: Any
+) -> dict[str, bytes]:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(flags)))
@@ -43,17 +47,28 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def test_a_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
-    write(rows(1000), tmp_path / "out", shards=ShardOptions(num_shards=3), order=OrderOptions(splits=(("a", 0.5), ("b", 0.5))))
+    write(
+        rows(1000),
+        tmp_path / "out",
+        shards=ShardOptions(num_shards=3),
+        order=OrderOptions(splits=(("a", 0.5), ("b", 0.5))),
+    )
     read = recordmill.open(tmp_path / "out").to_table().to_pylist()
     assert [row["x"] for row in read] != list(range(1000))
-    assert sorted(read, key=lambda row: row["x"]) == [{"x": i, "text": f"row {i}" if i % 3 else None} for i in range(1000)]
+    assert sorted(read, key=lambda row: row["x"]) == [
+        {"x": i, "text": f"row {i}" if i % 3 else None} for i in range(1000)
+    ]
     assert recordmill.verify(tmp_path / "out") == []
 
 
 def test_the_same_records_give_the_same_shards_whatever_the_bundles(tmp_path: Path) -> None:
     expected = write(rows(1000), tmp_path / "one", shards=ShardOptions(num_shards=3))
-    again = write(list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, shards=ShardOptions(num_shards=3), exchange="runner")
-    repeated = write(rows(1000), tmp_path / "three", flags=("--direct_runner_bundle_repeat=2",), shards=ShardOptions(num_shards=3))
+    again = write(
+        list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, shards=ShardOptions(num_shards=3), exchange="runner"
+    )
+    repeated = write(
+        rows(1000), tmp_path / "three", flags=("--direct_runner_bundle_repeat=2",), shards=ShardOptions(num_shards=3)
+    )
     assert expected == again == repeated
 
 
@@ -99,8 +114,18 @@ except Exception as error:
 
 
 def test_the_manifest_says_what_decided_the_bytes_and_other_records_have_another_fingerprint(tmp_path: Path) -> None:
-    write(rows(50), tmp_path / "one", shards=ShardOptions(num_shards=2), order=OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="x"))
-    write(rows(51), tmp_path / "other", shards=ShardOptions(num_shards=2), order=OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="x"))
+    write(
+        rows(50),
+        tmp_path / "one",
+        shards=ShardOptions(num_shards=2),
+        order=OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="x"),
+    )
+    write(
+        rows(51),
+        tmp_path / "other",
+        shards=ShardOptions(num_shards=2),
+        order=OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="x"),
+    )
     one, other = load(tmp_path / "one"), load(tmp_path / "other")
     assert one.options["splits"] == {"a": 0.5, "b": 0.5}
     assert (one.options["split_by"], one.options["num_shards"]) == ("x", 2)

@@ -1,0 +1,3 @@
+"""What knows nothing of records: errors, kernels, threads, memory for arrays, progress,
+hashes and searches over bytes.
+"""

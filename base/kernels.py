@@ -1,0 +1,72 @@
+"""`kernel`: the one way in which recordmill compiles a function with Numba.
+
+Compiled code is cached on disk beside the source or, where that is read-only, in the user's cache folder; where neither
+can be written, it is compiled anew in each process, which costs seconds and nothing else.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import llvmlite.binding
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_ATTEMPTS = 5  # at compiling one function, see _retrying
+
+
+def kernel(function: Function) -> Function:
+    """Compile in nopython mode, without the GIL, wrapping integers and IEEE floats as NumPy has them."""
+    return _compiled(function, {})
+
+
+def inlined(function: Function) -> Function:
+    """A kernel whose body is compiled into every kernel that calls it: for the innermost steps, where a call costs as
+    much as the work.
+    """
+    return _compiled(function, {"forceinline": True})
+
+
+def compiles_for(*features: str) -> bool:
+    """Whether kernels are compiled for a processor of the x86 family with these features: what Numba is told to compile
+    for counts, not the host.
+    """
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    if numba.config.CPU_FEATURES is not None:
+        return {f"+{feature}" for feature in features} <= set(numba.config.CPU_FEATURES.split(","))
+    host = llvmlite.binding.get_host_cpu_features()
+    return all(host.get(feature, False) for feature in features)
+
+
+def _compiled(function: Function, options: dict[str, bool]) -> Function:
+    try:
+        dispatcher = numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
+    except RuntimeError:  # numba: "no locator available": no folder for the cache can be written
+        dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(function)
+    # Numba's dispatcher looks this method up on itself when a call finds no compiled code.
+    dispatcher._compile_for_args = _retrying(dispatcher._compile_for_args)
+    return dispatcher  # type: ignore[no-any-return]
+
+
+def _retrying(compile_for: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile again where CPython stumbled over itself.
+
+    Numba parses the function's source with `ast.parse`, whose recursion check CPython 3.11 keeps in one place for all
+    threads: a thread that parses at the same moment makes it raise `SystemError: AST constructor recursion depth
+    mismatch`. Nothing is wrong with the function then.
+    """
+
+    def compile_again(*args: Any, **kws: Any) -> Any:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return compile_for(*args, **kws)
+            except SystemError as error:
+                if "recursion depth mismatch" not in str(error):
+                    raise
+        return compile_for(*args, **kws)
+
+    return compile_again

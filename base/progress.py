@@ -1,0 +1,79 @@
+"""How far long work has come, and whether it is to stop: counters that worker threads add to and one display reads.
+
+Work that may run in another process (a Beam worker) asks for the `Progress` of its job by name and gets a silent one
+there, so the same code runs everywhere. These counters are for people; accounts that decide a commit travel with the
+data.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from recordmill.base.errors import RecordmillError
+
+
+class Cancelled(RecordmillError):
+    """The user stopped the job; nothing of it is kept."""
+
+
+class Progress:
+    """One job's counters: its stage, how many records it will have (None: unknown), and how many it has."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+        self.stage = "plan"
+        self.total: int | None = None
+        self.records = 0
+        self.rejects = 0
+        self.bytes = 0
+        self.stage_started = time.monotonic()
+        self.error: BaseException | None = None
+
+    def begin(self, stage: str, total: int | None = None) -> None:
+        """Start a stage of the job with fresh counters; repeated calls for the same stage change nothing."""
+        with self._lock:
+            if self.stage != stage:
+                self.stage, self.total, self.records, self.bytes = stage, total, 0, 0
+                self.stage_started = time.monotonic()
+
+    def advance(self, records: int = 0, rejects: int = 0, bytes: int = 0) -> None:
+        """Add work done; raises Cancelled if the job is to stop."""
+        if self._cancelled.is_set():
+            raise Cancelled("stopped; nothing was written")
+        with self._lock:
+            self.records += records
+            self.rejects += rejects
+            self.bytes += bytes
+
+    def cancel(self) -> None:
+        """Make the next `advance` of every thread raise."""
+        self._cancelled.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Keep the first error, which a runner would turn into text, and stop the other threads."""
+        with self._lock:
+            if self.error is None:
+                self.error = error
+        self._cancelled.set()
+
+
+_jobs: dict[str, Progress] = {}
+
+
+@contextmanager
+def job(name: str, progress: Progress) -> Iterator[Progress]:
+    """Make the progress known by name in this process while the job runs."""
+    _jobs[name] = progress
+    try:
+        yield progress
+    finally:
+        del _jobs[name]
+
+
+def progress_of(name: str) -> Progress:
+    """The progress of a job of this process, or a silent one."""
+    return _jobs.get(name) or Progress()

@@ -1,0 +1,61 @@
+"""One way to use threads: `thread_map` keeps every core busy on work that releases the GIL,
+with results in order and bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def thread_map(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    threads: int,
+    stop: Callable[[], None] | None = None,
+    *,
+    weight: Callable[[Item], int] = lambda item: 0,
+    room: int = 0,
+) -> Iterator[Result]:
+    """work(item) for each item, in the items' order, on that many threads,
+    at most threads results ahead of the consumer.
+
+    The first error is raised where its result would stand; what has not begun is then not begun, what runs is waited
+    for. stop: called before that, where work takes so long that it should be told. weight, room: what an item holds
+    from its begin until the consumer asks for the result behind its own, and what all of them may hold together; one
+    that alone holds more goes alone.
+    """
+    if threads <= 1:
+        yield from map(work, items)
+        return
+    pending: deque[Future[Result]] = deque()
+    weights: deque[int] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="recordmill")
+    try:
+        for item in items:
+            more = weight(item)
+            while weights and sum(weights) + more > room:
+                yield pending.popleft().result()
+                weights.popleft()
+            pending.append(pool.submit(work, item))
+            weights.append(more)
+            if len(pending) >= 2 * threads:
+                yield pending.popleft().result()
+                weights.popleft()
+        while pending:
+            yield pending.popleft().result()
+    except BaseException:
+        if stop is not None:
+            stop()
+        raise
+    finally:
+        for future in pending:
+            future.cancel()
+        with contextlib.suppress(RuntimeError):
+            pool.shutdown(wait=True)

@@ -1,0 +1,150 @@
+"""The commit: a finished, reconciled run becomes the next generation of the data set at OUT, in one atomic step.
+
+The folder of shards is renamed to its final name first, which shows nothing, since only the manifest says what the data
+set is; the manifest is then created under the next number, which exactly one of several runs can do. A crash before
+leaves the old data set, and nothing that happens after makes the new one less committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from recordmill.base.errors import RecordmillError
+from recordmill.schemas.tfds import LABELS_SUFFIX
+from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, Manifest, generations, manifest_path
+from recordmill.shards.run_folder import RunFolder, loaded, remove_data
+from recordmill.storage.files import atomic_write, put_if_absent, sync_folder, write_all
+
+_log = logging.getLogger(__name__)
+
+
+class CommitConflict(RecordmillError):
+    """Another run committed to the same OUT in the meantime; this one's work was discarded."""
+
+
+def commit(
+    folder: RunFolder,
+    describe: Callable[[str, list[str]], tuple[Manifest, Mapping[str, str]]],
+    fingerprint: str,
+    base: int,
+) -> Manifest:
+    """Publish the run's data as generation base + 1.
+
+    describe: gives the manifest, and file name to text of what is written beside it for people and other tools, once
+    the final names of the data folder and of the reject files are known. base: the generation that was current when the
+    run began.
+
+    Raises:
+        CommitConflict: another run was first; OUT is as that run left it.
+        OSError: as the operating system says it; nothing was committed.
+    """
+    out = folder.out
+    name = _place_data(folder, fingerprint)
+    text = b""
+    try:
+        sync_folder(out)
+        rejects = _place_rejects(folder, name)
+        manifest, copies = describe(name, [path.relative_to(out).as_posix() for path in rejects])
+        # a lone surrogate, from a name that is no UTF-8, as JSON escapes it
+        text = manifest.to_json().encode("utf-8", "backslashreplace")
+        (out / MANIFESTS).mkdir(exist_ok=True)
+        current = generations(out)
+        published = (current[-1] if current else 0) == base and put_if_absent(manifest_path(out, base + 1), text)
+    except BaseException:
+        if not _is_published(out, base + 1, text):
+            remove_data(out, name)
+            raise
+        published = True
+    if not published:
+        remove_data(out, name)
+        raise CommitConflict(
+            f"{out}: another build committed generation {generations(out)[-1]} while this one ran; nothing "
+            "of this one was kept"
+        )
+    _tidy(out, manifest, copies, base + 1)
+    return manifest
+
+
+def _is_published(out: Path, generation: int, text: bytes) -> bool:
+    """Whether the manifest stands although its creation ended in an error, as when the disk fails at the last sync."""
+    with contextlib.suppress(OSError):
+        return bool(text) and manifest_path(out, generation).read_bytes() == text
+    return False
+
+
+def _tidy(out: Path, manifest: Manifest, copies: Mapping[str, str], generation: int) -> None:
+    """What follows a commit and can't undo it: an error is told, and the build has succeeded."""
+    try:
+        if generations(out)[-1:] == [generation]:  # a later build's copies are not to be replaced by ours
+            write_copies(out, manifest, copies)
+        remove_old_generations(out, generation)
+    except (OSError, RecordmillError) as error:
+        _log.warning(
+            "%s: the data set is complete, but tidying up after it failed (%s); `recordmill verify` mends the copies",
+            out,
+            error,
+        )
+
+
+def write_copies(out: Path, manifest: Manifest, copies: Mapping[str, str]) -> None:
+    """Write manifest.json and the other copies, each atomically,
+    and remove class names of an earlier generation's labels.
+
+    `verify` mends them if a crash came between.
+    """
+    for stale in out.glob(f"*{LABELS_SUFFIX}"):
+        if stale.name not in copies:
+            stale.unlink(missing_ok=True)
+    for name, text in {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema, **copies}.items():
+        with atomic_write(out / name) as file:
+            write_all(file, text.encode("utf-8", "backslashreplace"))
+
+
+def remove_old_generations(out: Path, current: int) -> None:
+    """Remove what is older than the generation before the current one, whose readers may still be at work."""
+    manifests = loaded(out)
+    kept = {part.folder for number, manifest in manifests.items() if number >= current - 1 for part in manifest.parts}
+    for number, manifest in manifests.items():
+        if number < current - 1:
+            for part in manifest.parts:
+                if part.folder not in kept:
+                    remove_data(out, part.folder)
+            manifest_path(out, number).unlink(missing_ok=True)
+
+
+def _place_data(folder: RunFolder, fingerprint: str) -> str:
+    """Rename the data to OUT/data-<first 12 of the fingerprint>, with a number behind it where that name is taken."""
+    sync_folder(folder.data / "index")
+    sync_folder(folder.data)
+    for attempt in itertools.count(1):
+        name = f"{DATA_PREFIX}{fingerprint[:12]}" + (f"-{attempt}" if attempt > 1 else "")
+        if (folder.out / name).exists():
+            continue
+        folder.intend(name)
+        try:
+            os.rename(folder.data, folder.out / name)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else another run took the name just now
+                raise
+        else:
+            return name
+    raise AssertionError("unreachable")
+
+
+def _place_rejects(folder: RunFolder, name: str) -> list[Path]:
+    """Move the run's reject files to OUT/rejects/<id>.<n>.jsonl; they belong to this generation by their name."""
+    moved = []
+    found = sorted(path for path in folder.rejects.iterdir() if path.stat().st_size)
+    if found:
+        (folder.out / "rejects").mkdir(exist_ok=True)
+    for number, path in enumerate(found):
+        target = folder.out / "rejects" / f"{name.removeprefix(DATA_PREFIX)}.{number:05d}.jsonl"
+        os.replace(path, target)
+        moved.append(target)
+    return moved

@@ -1,0 +1,271 @@
+"""The end of a build: the accounts of all runs and all shards are held against each other,
+and only if they agree is it committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.errors import RecordmillError
+from recordmill.building.commit import commit
+from recordmill.building.ingest import Ingested
+from recordmill.building.plan import BuildPlan
+from recordmill.building.shard_writer import WrittenShard
+from recordmill.schemas.tfds import Split as TfdsSplit
+from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
+from recordmill.schemas.tfmd import to_pbtxt
+from recordmill.shards.manifest import (
+    INDEX_FOLDER,
+    INPUTS_NAME,
+    Manifest,
+    Part,
+    ShardInfo,
+    generations,
+    load,
+    shard_name,
+)
+from recordmill.shards.names import ShardName
+from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.sums import add_sums
+from recordmill.storage.digest import digest_file
+from recordmill.storage.files import atomic_write, check_unchanged, write_all
+from recordmill.storage.listing import InputFile
+
+TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
+
+
+class AccountsError(RecordmillError):
+    """Records were lost, doubled or changed on the way; nothing was committed.
+    This is a bug or a broken disk, never the data.
+    """
+
+
+def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> Manifest:
+    """Reconcile and commit the build.
+
+    Raises:
+        TooManyRejects: more than the budget, or all.
+        AccountsError: read = written + rejected does not hold, or the sums differ.
+        CommitConflict: another run committed first.
+    """
+    if (done := _committed_before(plan)) is not None:
+        return done
+    ingested = sorted(ingested, key=lambda one: one.group)
+    rejected = sum((one.rejected for one in ingested), Rejected.zero())
+    planned = plan.source.plan_rejects if plan.source else ()
+    read = sum(one.read for one in ingested) + len(planned)
+    rejected = _planned(plan, planned) + rejected
+    rejected.check(plan.budget, read)
+    rejected.check_some_left(read)
+    reconcile(read, rejected.total, ingested, shards)
+    _keep_reject_files(plan, rejected.files)
+    parts = _number(plan, shards)
+    inputs = _write_inputs(plan, ingested)
+    fingerprint = _fingerprint(plan, inputs["sha256"], [shard.sum for split in parts.values() for shard in split])
+
+    def describe(folder: str, reject_files: list[str]) -> tuple[Manifest, Mapping[str, str]]:
+        part = Part(folder, plan.source.kind if plan.source else "pipeline", parts, inputs, read, rejected.total)
+        rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": reject_files}
+        empty = [f"split {split!r} got no record" for split in plan.splits if split not in parts]
+        notes = {"notes": [*_notes(plan, ingested), *empty]}
+        manifest = Manifest(
+            plan.name,
+            plan.compression,
+            plan.deciding,
+            to_pbtxt(plan.schema),
+            (part,),
+            rejects,
+            fingerprint,
+            notes,
+            _run(plan),
+        )
+        return manifest, tfds_files(manifest, plan)
+
+    return commit(RunFolder.attach(plan.folder), describe, fingerprint, plan.base)
+
+
+def _notes(plan: BuildPlan, ingested: Sequence[Ingested]) -> list[str]:
+    """What the plan noted, and what was counted while the records were read."""
+    counts: Counter[str] = Counter()
+    for one in ingested:
+        counts.update(one.counts)
+    return [
+        *(plan.source.notes if plan.source else ()),
+        *(f"{what}: {count:,}" for what, count in sorted(counts.items())),
+    ]
+
+
+def _committed_before(plan: BuildPlan) -> Manifest | None:
+    """What this very run has committed already: runners may repeat the last step as any other."""
+    folder = RunFolder.attach(plan.folder)
+    if plan.base + 1 in generations(folder.out):
+        manifest = load(folder.out, plan.base + 1)
+        if manifest.run.get("id") == folder.id:
+            return manifest
+    return None
+
+
+def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> None:
+    """Raises AccountsError unless read = written + rejected,
+    and runs and shards hold the same records by count and sum.
+    """
+    in_runs = sum(run.records for one in ingested for run in one.runs)
+    in_shards = sum(shard.info.records for shard in shards)
+    if not read == in_shards + rejected == in_runs + rejected:
+        raise AccountsError(
+            f"{read} records were read, {rejected} rejected, {in_runs} put in order and {in_shards} written: "
+            "they don't add up; nothing was committed"
+        )
+    run_sum, shard_sum = 0, 0
+    for one in ingested:
+        for run in one.runs:
+            run_sum = add_sums(run_sum, run.sum)
+    for shard in shards:
+        shard_sum = add_sums(shard_sum, int(shard.info.sum, 16))
+    if run_sum != shard_sum:
+        raise AccountsError(
+            f"the records written (sum {shard_sum:016x}) are not those read (sum {run_sum:016x}); nothing was committed"
+        )
+
+
+def tfds_files(manifest: Manifest, plan: BuildPlan) -> dict[str, str]:
+    """The files by which TensorFlow Datasets opens OUT (`tfds.builder_from_directory`)."""
+    part = manifest.parts[-1]
+    template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
+    splits = {
+        name: TfdsSplit(
+            shard_lengths=[shard.records for shard in shards], num_bytes=sum(shard.bytes for shard in shards)
+        )
+        for name, shards in part.splits.items()
+    }
+    info = dataset_info_json(manifest.name, TFDS_VERSION, splits, template, schema=plan.schema)
+    return {
+        "dataset_info.json": json.dumps(info, indent=2, ensure_ascii=False) + "\n",
+        "features.json": json.dumps(features_json(plan.schema), indent=2, ensure_ascii=False) + "\n",
+        **label_files(plan.schema),
+    }
+
+
+def _number(plan: BuildPlan, shards: Sequence[WrittenShard]) -> dict[str, tuple[ShardInfo, ...]]:
+    """Split to its shards in order; empty ones are removed and the others renamed to close the gap."""
+    folder = Path(plan.folder, "data")
+    parts: dict[str, tuple[ShardInfo, ...]] = {}
+    for ordinal, split in enumerate(plan.splits):
+        written = sorted((shard for shard in shards if shard.split == ordinal), key=lambda shard: shard.index)
+        full = [shard.info for shard in written if shard.info.records]
+        for shard in written:
+            if not shard.info.records:
+                _remove_shard(folder, shard.info)
+        renamed = [
+            replace(info, name=str(_rename_shard(folder, shard_name(info), index, len(full))))
+            for index, info in enumerate(full)
+        ]
+        if renamed:
+            parts[split] = tuple(renamed)
+    _sweep(folder, {info.name for infos in parts.values() for info in infos})
+    return parts
+
+
+def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardName:
+    """The shard itself last: where it is gone already, by an attempt that was repeated,
+    the names beside it may be another shard's.
+    """
+    new = replace(old, index=index, of=of)
+    if new != old and (folder / str(old)).exists():
+        for before, after in ((old.index_name, new.index_name), (old.members_name, new.members_name)):
+            if (folder / INDEX_FOLDER / before).exists():
+                os.replace(folder / INDEX_FOLDER / before, folder / INDEX_FOLDER / after)
+        os.replace(folder / str(old), folder / str(new))
+    return new
+
+
+def _remove_shard(folder: Path, info: ShardInfo) -> None:
+    name = shard_name(info)
+    for path in (
+        folder / info.name,
+        folder / INDEX_FOLDER / name.index_name,
+        folder / INDEX_FOLDER / name.members_name,
+    ):
+        path.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path, wanted: set[str]) -> None:
+    """Remove what failed or doubled attempts left beside the shards."""
+    for path in folder.iterdir():
+        if path.is_file() and path.name not in wanted:
+            path.unlink()
+    for path in (folder / INDEX_FOLDER).iterdir():
+        if path.name.startswith("."):
+            path.unlink()
+
+
+def _planned(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
+    writer = RejectWriter(Path(plan.folder, "rejects", "plan.jsonl"))
+    writer.write(rejects)
+    return writer.close()
+
+
+def _keep_reject_files(plan: BuildPlan, files: Sequence[str]) -> None:
+    """Leave only the files that the accounts name; a repeated attempt wrote the others."""
+    kept = {Path(name).name for name in files}
+    for path in Path(plan.folder, "rejects").iterdir():
+        if path.name not in kept:
+            path.unlink()
+
+
+def _write_inputs(plan: BuildPlan, ingested: Sequence[Ingested]) -> dict[str, Any]:
+    """Write the list of inputs beside the shards, one JSON object a line, and say its totals and its digest."""
+    if plan.source is None:
+        return {"files": 0, "bytes": 0, "sha256": ""}
+    digests = dict(plan.source.digests)
+    for one in ingested:
+        digests.update(one.digests)
+    lines = []
+    for ordinal, file in enumerate(plan.source.files):
+        digest = digests.get(ordinal) or _digest_unchanged(file)
+        about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "sha256": digest}
+        lines.append(json.dumps(about, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
+    text = b"".join(lines)
+    with atomic_write(Path(plan.folder, "data", INPUTS_NAME)) as list_file:
+        write_all(list_file, text)
+    size = sum(file.stat.size_bytes for file in plan.source.files)
+    return {"files": len(lines), "bytes": size, "list": INPUTS_NAME, "sha256": hashlib.sha256(text).hexdigest()}
+
+
+def _digest_unchanged(file: InputFile) -> str:
+    digest = digest_file(file.path)
+    check_unchanged(file.path, file.stat, file.name)
+    return digest
+
+
+def _run(plan: BuildPlan) -> dict[str, Any]:
+    versions = {name: version(name) for name in ("recordmill", "numpy", "pyarrow", "numba")}
+    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {
+        "id": RunFolder.attach(plan.folder).id,
+        "finished": finished,
+        "python": platform.python_version(),
+        "versions": versions,
+        "threads": plan.threads,
+        "memory_bytes": plan.memory_bytes,
+        "exchange": plan.exchange,
+    }
+
+
+def _fingerprint(plan: BuildPlan, inputs: str, sums: Sequence[str]) -> str:
+    """Over all that must be equal for two builds to be equal: the shards' sums stand for what is no input file (a
+    labels file, a pipeline).
+    """
+    document = {"format": 1, "options": plan.deciding, "schema": to_pbtxt(plan.schema), "inputs": inputs, "sums": sums}
+    return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,102 @@
+"""Where the shards are cut: by record rank or by framed bytes in the global order,
+from the histogram of the whole data set.
+
+A cut never depends on buckets, units, threads or memory: a bucket that straddles a cut goes to both shards, and each
+keeps its part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import UsageError
+from recordmill.building.run_file import Histogram
+
+RECORDS, BYTES = "records", "bytes"
+MOST_SHARDS = 100_000  # per split: five digits in their names; a folder, and a reader, of more is of no use
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """How large shards are: shard_bytes of framed records each (the default),
+    or num_shards of equal records per split, exactly.
+    """
+
+    shard_bytes: int = 128 << 20  # 128 MiB: TensorFlow's advice is 100 to 200 MB, enough for one sequential read to pay
+    num_shards: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shard_bytes < 1:
+            raise UsageError(f"--shard-size {self.shard_bytes}: at least one byte")
+        if self.num_shards is not None and self.num_shards < 1:
+            raise UsageError(f"--num-shards {self.num_shards}: at least one")
+        if self.num_shards is not None and self.num_shards > MOST_SHARDS:
+            raise UsageError(f"--num-shards {self.num_shards}: at most {MOST_SHARDS}")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One shard: the records of buckets [first_bucket, last_bucket) whose rank, or whose first byte, lies in [start,
+    stop) from their beginning.
+    """
+
+    split: int
+    index: int
+    of: int
+    first_bucket: int
+    last_bucket: int
+    start: int
+    stop: int
+    by: str
+
+
+def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]) -> list[Cut]:
+    """The shards of all splits, in order; a split without records has none.
+
+    With shard_bytes, shard i takes the records whose first byte lies in [i, i + 1) * shard_bytes. Where one record is
+    longer than a whole shard, shards can come out empty; they are dropped after writing (`building.conclude`), since
+    only then are they known.
+
+    Raises:
+        UsageError: more shards are asked for than a split has records, or than MOST_SHARDS.
+    """
+    cuts: list[Cut] = []
+    for split, name in enumerate(names):
+        total = int(histogram.records[split].sum())
+        if total == 0:
+            continue
+        if options.num_shards is not None:
+            if options.num_shards > total:
+                raise UsageError(
+                    f"--num-shards {options.num_shards}: split {name!r} has only {total} records; ask for at "
+                    "most as many shards"
+                )
+            edges = [i * total // options.num_shards for i in range(options.num_shards + 1)]
+            cuts += _cuts(split, histogram.records[split], edges, RECORDS)
+        else:
+            size = int(histogram.bytes[split].sum())
+            if size > MOST_SHARDS * options.shard_bytes:
+                least = -(-size // MOST_SHARDS)
+                raise UsageError(
+                    f"--shard-size {options.shard_bytes}: split {name!r} has {size} bytes, too many shards; "
+                    f"give at least {least}"
+                )
+            edges = [*range(0, size, options.shard_bytes), size]
+            cuts += _cuts(split, histogram.bytes[split], edges, BYTES)
+    return cuts
+
+
+def _cuts(split: int, weights: npt.NDArray[np.int64], edges: list[int], by: str) -> list[Cut]:
+    before = np.concatenate([[0], np.cumsum(weights)])
+    result = []
+    for index, (start, stop) in enumerate(itertools.pairwise(edges)):
+        first = int(np.searchsorted(before, start, side="right")) - 1
+        last = int(np.searchsorted(before, stop, side="left"))
+        base = int(before[first])
+        result.append(Cut(split, index, len(edges) - 1, first, last, start - base, stop - base, by))
+    return result

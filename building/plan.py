@@ -1,0 +1,116 @@
+"""What every stage of a build needs to know, decided before it starts and read-only from then on.
+
+It is pickled into the run's folder, from where workers load it once; elements that travel between stages stay small.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recordmill.building.cuts import ShardOptions
+from recordmill.building.order import Ordering, OrderOptions
+from recordmill.building.run_file import Buckets
+from recordmill.schemas.feature import Schema
+from recordmill.shards.rejects import RejectBudget
+from recordmill.sources.inputs.contract import Source
+
+PLAN_NAME = "plan.pickle"
+# how blocks travel: as references into files that all workers see, or through the runner's shuffle
+EXCHANGE_FILES, EXCHANGE_RUNNER = ("files", "runner")
+_LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that merging them costs more than memory saved
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """One build. source: None where records come from a user's own pipeline. folder: the run's folder.
+    base: the generation it follows.
+
+    groups: ranges of units that make one run each. told: the options of the source that decide its records.
+    """
+
+    folder: str
+    base: int
+    schema: Schema
+    splits: tuple[str, ...]
+    buckets: Buckets
+    source: Source | None = None
+    groups: tuple[range, ...] = ()
+    order: OrderOptions = field(default_factory=OrderOptions)
+    shards: ShardOptions = field(default_factory=ShardOptions)
+    compression: str = "none"
+    exchange: str = EXCHANGE_FILES
+    threads: int = 1
+    memory_bytes: int = 2 << 30
+    budget: RejectBudget = field(default_factory=RejectBudget)
+    name: str = "dataset"
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """The options that decide which bytes come out, for the manifest and its fingerprint."""
+        return {
+            "name": self.name,
+            "compression": self.compression,
+            "seed": self.order.seed,
+            "shuffle": self.order.shuffle,
+            "key": self.order.key,
+            "splits": dict(self.order.splits),
+            "split_by": self.order.split_by,
+            "split_seed": self.order.split_seed,
+            "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
+            "num_shards": self.shards.num_shards,
+            **self.told,
+        }
+
+    @property
+    def arena_bytes(self) -> int:
+        """What one run holds: an eighth of the memory shared by the threads: parsing, encoding, sorting and what
+        allocators keep take the rest.
+        """
+        return max(self.memory_bytes // (8 * self.threads), _LEAST_ARENA_BYTES)
+
+    @functools.cached_property
+    def ordering(self) -> Ordering:
+        """The places of the source's records; derived in each process."""
+        assert self.source is not None
+        return Ordering(self.order, self.source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "ordering"}
+
+    def save(self) -> str:
+        """Write the plan into the run's folder; gives its path."""
+        path = Path(self.folder, PLAN_NAME)
+        with path.open("wb") as file:
+            pickle.dump(self, file)
+        return str(path)
+
+
+@functools.lru_cache(maxsize=4)
+def load_plan(path: str) -> BuildPlan:
+    """The plan at a path, loaded once per process."""
+    with open(path, "rb") as file:
+        plan = pickle.load(file)
+    assert isinstance(plan, BuildPlan)
+    return plan
+
+
+def group_units(source: Source, arena_bytes: int, threads: int) -> tuple[range, ...]:
+    """Consecutive units whose records together fill about one run, as the plan estimates them: as many groups for each
+    thread, and about equal.
+    """
+    sizes = np.array([unit.size_bytes for unit in source.units], np.int64)
+    total = max(int(sizes.sum()), 1)
+    count = -(-total // min(arena_bytes, max(total // (2 * threads), _LEAST_ARENA_BYTES)))
+    count += -count % threads  # or the last round would leave threads idle
+    owners = (np.cumsum(sizes) - sizes / 2) * count // total  # a unit is in the group in which its middle lies
+    firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
+    return tuple(range(first, last) for first, last in itertools.pairwise([*firsts, len(sizes)]))

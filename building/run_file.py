@@ -1,0 +1,192 @@
+"""A run: framed records sorted by (split, key, source, position), in one file that later stages read in slices.
+
+The file holds all frames in order, then one entry per record. What is in which key bucket is its footer, a `Histogram`,
+which travels with the reference: footers add up to the histogram of the whole data set, from which the shards are cut.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.room import room
+from recordmill.base.siphash import U64
+from recordmill.records.tfrecord.frames import gather_frames
+from recordmill.shards.sums import add_sums, record_sum
+from recordmill.storage.files import Bytes, create_file, write_all
+
+# size: of the whole frame, below 2 GiB + 16 as protobuf allows; file and position break ties between equal keys
+ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
+Entries = npt.NDArray[np.void]
+
+PERMUTED_BYTES = 4 << 20  # 4 MiB: frames are permuted and written in pieces that stay in the cache
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Records and framed bytes per (split, key bucket), as int64 [splits, buckets]; a monoid under `+`. Bucket b holds
+    keys [b, b + 1) * width.
+    """
+
+    records: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
+
+    @classmethod
+    def zero(cls, splits: int, buckets: int) -> Histogram:
+        return cls(np.zeros((splits, buckets), np.int64), np.zeros((splits, buckets), np.int64))
+
+    def __add__(self, other: Histogram) -> Histogram:
+        return Histogram(self.records + other.records, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run file: where it lies, its footer, and its part of the accounts."""
+
+    path: str
+    histogram: Histogram
+    records: int
+    frames_bytes: int
+    sum: int
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """How keys are put into buckets: `count` of them, each `width` keys wide."""
+
+    splits: int
+    count: int
+    width: int
+
+    @classmethod
+    def plan(cls, splits: int, span: int, shards: int) -> Buckets:
+        """About 16 buckets a shard: what straddles a cut, and is read twice, is then a sixteenth of a shard; footers
+        stay below 1 MiB.
+        """
+        count = min(max(1 << (16 * shards - 1).bit_length(), 1 << 10), 1 << 16)
+        return cls(splits, count, max(-(-span // count), 1))
+
+    def edges(self) -> U64:
+        """The first key of buckets 1, 2, ..., count - 1."""
+        # rounding up the width may leave the last buckets beyond all keys
+        within = min(self.count - 1, (2**64 - 1) // self.width)
+        edges = np.full(self.count - 1, 2**64 - 1, np.uint64)
+        edges[:within] = np.arange(1, within + 1, dtype=np.uint64) * np.uint64(min(self.width, 2**64 - 1))
+        return edges
+
+
+class RunWriter:
+    """Collects framed records up to a number of bytes, and writes them as sorted runs; one thread uses one writer.
+
+    Memory: arena_bytes, 24 bytes a record for entries and as much again while they are sorted, and one piece.
+    """
+
+    def __init__(self, folder: str, buckets: Buckets, arena_bytes: int) -> None:
+        self._folder, self._buckets, self._edges = folder, buckets, buckets.edges()
+        self._arena = np.empty(arena_bytes, np.uint8)
+        self._used = 0
+        self._entries: list[Entries] = []
+        self._splits: list[npt.NDArray[np.uint16]] = []
+        self._sum = 0
+
+    def add(
+        self,
+        data: Bytes,
+        sizes: npt.NDArray[np.int64],
+        crcs: npt.NDArray[np.uint32],
+        keys: U64,
+        splits: npt.NDArray[np.uint16],
+        file: npt.NDArray[np.uint32],
+        position: npt.NDArray[np.int64],
+    ) -> Iterator[Run]:
+        """Take consecutive frames of these sizes; gives the runs that had to be written to make room (none, mostly)."""
+        if self._used and self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (self._count + len(sizes)) > len(
+            self._arena
+        ):
+            yield self.finish()
+        entries = np.empty(len(sizes), ENTRY_DTYPE)
+        entries["key"], entries["position"], entries["file"], entries["size"] = keys, position, file, sizes
+        if len(data) > len(self._arena):  # a chunk larger than a run: a run of its own, without a copy
+            yield self._write(data, entries, splits, record_sum(keys, crcs))
+            return
+        self._arena[self._used : self._used + len(data)] = data
+        self._used += len(data)
+        self._entries.append(entries)
+        self._splits.append(splits)
+        self._sum = add_sums(self._sum, record_sum(keys, crcs))
+
+    @property
+    def _count(self) -> int:
+        return sum(map(len, self._entries))
+
+    @property
+    def empty(self) -> bool:
+        return not self._entries
+
+    def finish(self) -> Run:
+        """Write what was collected as a run and start anew."""
+        entries, splits = np.concatenate(self._entries), np.concatenate(self._splits)
+        run = self._write(self._arena[: self._used], entries, splits, self._sum)
+        self._used, self._entries, self._splits, self._sum = 0, [], [], 0
+        return run
+
+    def _write(self, data: Bytes, entries: Entries, splits: npt.NDArray[np.uint16], total: int) -> Run:
+        order = sort_order(entries)
+        if self._buckets.splits > 1:
+            order = order[np.argsort(splits[order], kind="stable")]
+        sizes = entries["size"].astype(np.int64)
+        starts = np.cumsum(sizes) - sizes
+        path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
+        ordered = np.take(entries, order)  # entries[order] would copy field by field
+        with create_file(path) as file:
+            for piece in permuted(data, starts, sizes, order):
+                write_all(file, piece)
+            write_all(file, ordered.view(np.uint8))
+        return Run(path, self._histogram(ordered, splits[order]), len(entries), len(data), total)
+
+    def _histogram(self, entries: Entries, splits: npt.NDArray[np.uint16]) -> Histogram:
+        histogram = Histogram.zero(self._buckets.splits, self._buckets.count)
+        split_edges = np.searchsorted(splits, np.arange(self._buckets.splits + 1))
+        sizes = np.concatenate([[0], np.cumsum(entries["size"], dtype=np.int64)])
+        keys = np.ascontiguousarray(entries["key"])
+        for split, (first, last) in enumerate(itertools.pairwise(split_edges.tolist())):
+            cuts = np.concatenate([[first], first + np.searchsorted(keys[first:last], self._edges), [last]])
+            histogram.records[split] = np.diff(cuts)
+            histogram.bytes[split] = np.diff(sizes[cuts])
+        return histogram
+
+
+def sort_order(entries: Entries) -> npt.NDArray[np.int64]:
+    """The permutation that sorts entries by (key, file, position)."""
+    keys = np.ascontiguousarray(entries["key"])
+    order = np.argsort(keys)
+    ordered = keys[order]
+    # ties: rare but with --key, so the slow sort is no loss
+    if len(ordered) > 1 and bool(np.any(ordered[1:] == ordered[:-1])):
+        order = np.lexsort((entries["position"], entries["file"], keys))
+    return order
+
+
+def permuted(
+    data: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], order: npt.NDArray[np.int64]
+) -> Iterator[Bytes]:
+    """The items data[starts[j]:][:sizes[j]] for j in order, one after the other, in pieces of about PIECE_BYTES; a
+    piece is valid until the next.
+    """
+    ends = np.concatenate([[0], np.cumsum(sizes[order])])
+    first = 0
+    buffer = np.empty(0, np.uint8)
+    while first < len(order):
+        last = max(int(np.searchsorted(ends, ends[first] + PERMUTED_BYTES, side="right")) - 1, first + 1)
+        needed = int(ends[last] - ends[first])
+        if needed > len(buffer):
+            buffer = room(max(needed, PERMUTED_BYTES), np.uint8)
+        gather_frames(data, starts, sizes, order[first:last], buffer)
+        yield buffer[:needed]
+        first = last

@@ -1,0 +1,49 @@
+"""Where a shard's frames go: a plain file, or a gzip file of record-aligned members;
+both count and digest what they write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.records.tfrecord.frames import Frames
+from recordmill.records.tfrecord.gzip_members import GzipWriter
+from recordmill.shards.index import MEMBERS_DTYPE
+from recordmill.storage.files import Bytes, write_all
+
+
+class ShardOutput:
+    """Frames into a file. bytes: of the file so far. sha256: of it, in hex, as `sha256sum` prints it."""
+
+    def __init__(self, file: BinaryIO, compression: str) -> None:
+        self._file, self._digest, self.bytes = file, hashlib.sha256(), 0
+        self._gzip = GzipWriter(self._put) if compression == "gzip" else None
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def write(self, frames: Frames) -> None:
+        """Add contiguous frames."""
+        if self._gzip is None:
+            self._put(frames.data)
+        else:
+            self._gzip.write(frames)
+
+    def close(self) -> npt.NDArray[np.void] | None:
+        """Write what was held back; gives the member table of a compressed shard."""
+        if self._gzip is None:
+            return None
+        self._gzip.close()
+        compressed, uncompressed = self._gzip.table
+        table = np.empty(len(compressed), MEMBERS_DTYPE)
+        table["compressed"], table["uncompressed"] = compressed, uncompressed
+        return table
+
+    def _put(self, data: bytes | Bytes) -> None:
+        self._digest.update(data)
+        self.bytes += write_all(self._file, data)

@@ -1,0 +1,131 @@
+"""One shard: the sorted records of its blocks, cut where it begins and ends,
+checked once more and written with its index.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from recordmill.base.progress import Progress
+from recordmill.base.siphash import U64
+from recordmill.building.cuts import RECORDS, Cut
+from recordmill.building.merge import Merged, merge
+from recordmill.building.run_file import permuted
+from recordmill.building.shard_output import ShardOutput
+from recordmill.building.slices import RunSlice
+from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
+from recordmill.records.writers.npy_file import NpyFile
+from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, make_index
+from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
+from recordmill.shards.names import ShardName
+from recordmill.shards.sums import add_sums, record_sum
+from recordmill.storage.files import create_file, sync_file
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """A shard that lies under its name in the run's data folder. split: its split's ordinal;
+    it may be empty, see `cuts`.
+    """
+
+    split: int
+    index: int
+    info: ShardInfo
+
+
+@dataclass(frozen=True)
+class UnsyncedShard:
+    """A shard that is written but perhaps not on disk yet;
+    files: its files' temporary names and their own, the shard last.
+    """
+
+    shard: WrittenShard
+    files: tuple[tuple[Path, Path], ...]
+
+    def settle(self) -> WrittenShard:
+        """Wait until the disk has it, and give the files their names, replacing what an earlier attempt left there."""
+        for temporary, _ in self.files:
+            sync_file(temporary)
+        for temporary, path in self.files:
+            os.replace(temporary, path)
+        return self.shard
+
+
+def write_shard(
+    folder: Path, name: ShardName, cut: Cut, blocks: Sequence[RunSlice], memory_bytes: int, progress: Progress
+) -> UnsyncedShard:
+    """Write the shard and its index into folder.
+
+    Memory: about memory_bytes, or twice the largest record if that is more.
+
+    Raises:
+        DataError: a record was damaged on its way here (its CRC is wrong). Cancelled: the user stopped the job.
+    """
+    attempt = uuid.uuid4().hex
+    temporary, temporary_index = folder / f".{attempt}.tmp", folder / INDEX_FOLDER / f".{attempt}.npy"
+    files = [(temporary_index, folder / INDEX_FOLDER / name.index_name)]
+    index = NpyFile(temporary_index, INDEX_DTYPE)
+    total, framed = 0, 0
+    with create_file(temporary) as file:
+        output = ShardOutput(file, name.compression)
+        for frames, keys in cut_frames(_stoppable(merge(blocks, memory_bytes), progress), cut, str(name)):
+            output.write(frames)
+            index.append(make_index(frames.lengths + FRAME_BYTES, keys, framed))
+            framed += len(frames.data)
+            total = add_sums(total, record_sum(keys, frames.crcs))
+            progress.advance(len(frames))
+        members = output.close()
+    index.close()
+    if members is not None:
+        temporary_members = folder / INDEX_FOLDER / f".{attempt}.members.npy"
+        table = NpyFile(temporary_members, MEMBERS_DTYPE)
+        table.append(members)
+        table.close()
+        files.append((temporary_members, folder / INDEX_FOLDER / name.members_name))
+    info = ShardInfo(str(name), index.rows, output.bytes, framed, output.sha256, f"{total:016x}")
+    return UnsyncedShard(WrittenShard(cut.split, cut.index, info), (*files, (temporary, folder / str(name))))
+
+
+def _stoppable(rounds: Iterator[Merged], progress: Progress) -> Iterator[Merged]:
+    """The rounds; a shard may need many before the first record that is its own, and Ctrl-C must not wait for it."""
+    for merged in rounds:
+        progress.advance()
+        yield merged
+
+
+def cut_frames(rounds: Iterator[Merged], cut: Cut, source: str) -> Iterator[tuple[Frames, U64]]:
+    """The frames of the shard in order, contiguous, in pieces of a few MiB, each checked;
+    with the keys of their records.
+    """
+    done = 0  # records, or bytes, of the blocks that lie before the round
+    record, offset = 0, 0  # in the shard, for messages
+    for merged in rounds:
+        sizes = merged.entries["size"].astype(np.int64)
+        weights = np.ones(len(sizes), np.int64) if cut.by == RECORDS else sizes
+        begins = done + np.cumsum(weights) - weights
+        done += int(weights.sum())
+        first, last = (int(np.searchsorted(begins, edge)) for edge in (cut.start, cut.stop))
+        keys = merged.entries["key"][first:last]
+        given = 0
+        data = merged.read() if last > first else np.empty(0, np.uint8)
+        for piece in permuted(data, merged.starts, sizes, np.arange(first, last)):
+            frames, _ = scan(
+                piece,
+                source=source,
+                first_record=record,
+                first_offset=offset,
+                max_record_bytes=MAX_RECORD_BYTES,
+                final=True,
+            )
+            yield frames, np.ascontiguousarray(keys[given : given + len(frames)])
+            given += len(frames)
+            record += len(frames)
+            offset += len(piece)
+        if begins[-1] >= cut.stop:
+            return

@@ -1,0 +1,3 @@
+"""What the user of a read did not say in full, said by the records themselves:
+shapes of conversions, names of files, suggestions.
+"""

@@ -1,0 +1,165 @@
+"""Conversions whose output the user did not say in full, to full ones:
+what the records hold says it, before any of them is written.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.threads import thread_map
+from recordmill.records.columns.convert import DecodeTensor, Step
+from recordmill.records.columns.decode_images import DecodeImages, looks_like_image, sizes_of
+from recordmill.records.protobuf.tensor_proto import first_header
+from recordmill.schemas.feature import Schema
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.loads.batches import Load, decode_load, loads
+from recordmill.shards.loads.salvage import salvage
+from recordmill.shards.pieces import Piece
+
+SNIFFED_LOADS = 4  # of up to 8 MiB each: enough to meet every feature that most records have
+
+
+@dataclass(frozen=True)
+class AnyTensor:
+    """A DecodeTensor whose dtype and shape the first tensor says."""
+
+    feature: str
+
+
+@dataclass(frozen=True)
+class AnyImages:
+    """A DecodeImages of this feature, or of every feature that holds images; size: (height, width) to resize to, or
+    None: what the images have.
+    """
+
+    feature: str | None
+    size: tuple[int, int] | None
+    channels: int
+    ragged: bool = True
+
+
+Unresolved = AnyTensor | AnyImages
+
+
+@dataclass(frozen=True)
+class Records:
+    """Where the records are that may be asked."""
+
+    files: Sequence[ShardFile]
+    pieces: Sequence[Piece]
+    schema: Schema
+    lenient: bool
+    threads: int
+
+    def batches(self, names: tuple[str, ...], first: int | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """(file, batch) of these features alone; first: of so many loads."""
+        schema = self.schema.select(names)
+
+        def work(load: Load) -> tuple[str, Sequence[pa.RecordBatch]]:
+            return load.file.path, salvage(load, schema).batches if self.lenient else decode_load(load, schema)
+
+        wanted = itertools.islice(loads(self.files, self.pieces, lenient=self.lenient), first)
+        for path, batches in thread_map(work, wanted, self.threads if first is None else 1):
+            yield from ((path, batch) for batch in batches)
+
+
+def resolve(steps: Sequence[Step | Unresolved], records: Records) -> tuple[Step, ...]:
+    """The same steps in full.
+
+    Raises:
+        UsageError: no such feature, or no record that has it.
+        DataError: the first one that has it holds no such tensor.
+    """
+    result: list[Step] = []
+    for step in steps:
+        if isinstance(step, AnyTensor):
+            result.append(_tensor(step, records))
+        elif isinstance(step, AnyImages):
+            result += [_images(step, name, records) for name in _image_features(step, records)]
+        else:
+            result.append(step)
+    return tuple(result)
+
+
+def _tensor(step: AnyTensor, records: Records) -> DecodeTensor:
+    _check_name(step.feature, "--decode-tensor", records.schema)
+    if records.schema[step.feature].shape or records.schema[step.feature].dtype not in ("bytes", "string"):
+        return DecodeTensor(step.feature, "uint8", ())  # its own check says what is wrong
+    last: DataError | None = None
+    for path, batch in records.batches((step.feature,)):
+        for value in batch.column(0).drop_null():
+            payload = value.as_py()
+            try:
+                dtype, shape = first_header(payload.encode() if isinstance(payload, str) else payload)
+            except DataError as error:
+                last = DataError(f"--decode-tensor {step.feature}: {error.reason}", source=path)
+                if not records.lenient:
+                    raise last from None
+                continue
+            return DecodeTensor(step.feature, dtype, shape)
+    raise last or UsageError(
+        f"--decode-tensor {step.feature}: no record has it; say what it would be, as in {step.feature}=float32[28,28]"
+    )
+
+
+def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
+    """The feature that was named, or those whose first values begin as images do."""
+    if step.feature is not None:
+        _check_name(step.feature, "--decode-images", records.schema)
+        return [step.feature]
+    candidates = tuple(feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape)
+    if not (found := with_images(candidates, records)):
+        if lists := [feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape]:
+            raise UsageError(
+                f"--decode-images: no feature holds one encoded image a record; {lists[0]!r} is a list of "
+                "byte strings, which is not decoded"
+            )
+        raise UsageError(
+            "--decode-images: no feature holds encoded images; the bytes features are "
+            f"{', '.join(candidates) or 'none'}"
+        )
+    return found
+
+
+def with_images(candidates: tuple[str, ...], records: Records) -> Sequence[str]:
+    """Those of these bytes features whose first values begin as images do."""
+    found = set()
+    for _, batch in records.batches(candidates, SNIFFED_LOADS) if candidates else ():
+        for name, column in zip(candidates, batch.columns, strict=True):
+            present = column.drop_null()
+            if len(present) and looks_like_image(present[0].as_py()):
+                found.add(name)
+    return [name for name in candidates if name in found]
+
+
+def _images(step: AnyImages, name: str, records: Records) -> DecodeImages:
+    """All images are looked at for their size, until two of them differ."""
+    if step.size is not None:
+        return DecodeImages(name, *step.size, step.channels, resize=True)
+    full = DecodeImages(name, None, None, step.channels)
+    feature = records.schema[name]
+    full.output(feature)
+    sizes: set[tuple[int, int]] = set()
+    for _, batch in records.batches((name,)):
+        sizes |= sizes_of(batch.column(0), feature)
+        if len(sizes) > 1:
+            break
+    if len(sizes) == 1:
+        return DecodeImages(name, *sizes.pop(), step.channels)
+    if sizes and not step.ragged:
+        shown = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
+        raise UsageError(
+            f"--decode-images {name}: the images differ in size ({shown}), so no one array holds them; "
+            "--resize HxW makes them equal, or use --to parquet"
+        )
+    return full
+
+
+def _check_name(name: str, option: str, schema: Schema) -> None:
+    if name not in schema:
+        raise UsageError(f"{option} {name}: no such feature; there are {', '.join(schema.names)}")

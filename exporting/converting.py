@@ -1,0 +1,154 @@
+"""The frames of one load to converted records in two steps: `keep` decodes those of the sample for which the predicate
+holds, `finish` converts them.
+
+Between the two a `Kept` can be cut, so that what is converted at once stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, Reject
+from recordmill.base.siphash import derive_key, hash_positions
+from recordmill.exporting.plan import ReadPlan
+from recordmill.records.columns.convert import convert
+from recordmill.records.example.decode import decode_lenient
+from recordmill.records.example.faults import BadRecord
+from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s
+from recordmill.schemas.arrow import to_arrow
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.loads.batches import Load
+from recordmill.shards.loads.salvage import PARSE, Recovered, Salvaged, frames_of
+from recordmill.shards.pieces import read_piece
+
+CONVERT = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
+_SAMPLE = b"recordmill-sampl"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Frames of one file, whose offsets in it are found.starts + first_offset."""
+
+    found: Recovered
+    first_offset: int
+    file: ShardFile
+
+    def place(self, row: int) -> str:
+        """Where one of the frames stands."""
+        return f"record {self.found.numbers[row]}, byte {int(self.found.starts[row]) + self.first_offset}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Records of a slice, decoded. batch: of the selected features; rows: [rows of the batch] the frame that each was;
+    bad: those that could not be decoded, by frame. rejects, filtered: what the slice held besides.
+    """
+
+    part: Slice
+    batch: pa.RecordBatch
+    rows: Int64s
+    bad: tuple[tuple[int, BadRecord], ...]
+    rejects: tuple[Reject, ...]
+    filtered: int
+
+    def cut(self, stops: Int64s) -> Iterator[Kept]:
+        """The same in parts, each up to a row of the batch, the last of which is its end; what stands before the first
+        record goes with it.
+        """
+        start = low = 0
+        rejects, filtered = self.rejects, self.filtered
+        for stop in stops.tolist():
+            high = int(self.rows[stop]) if stop < len(self.rows) else len(self.part.found.starts)
+            bad = tuple(one for one in self.bad if low <= one[0] < high)
+            yield Kept(self.part, self.batch.slice(start, stop - start), self.rows[start:stop], bad, rejects, filtered)
+            start, low, rejects, filtered = stop, high, (), 0
+
+
+def frames_in(load: Load, lenient: bool) -> Slice:
+    """The frames of a load, checked."""
+    if lenient:
+        return Slice(frames_of(load), load.piece.start if load.block is None else load.block.first_offset, load.file)
+    # a piece with an end is one block
+    block = next(read_piece(load.file, load.piece)) if load.block is None else load.block
+    frames = block.frames
+    return Slice(
+        Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record),
+        block.first_offset,
+        load.file,
+    )
+
+
+def cut_rows(whole: Slice, rows: int) -> Iterator[Slice]:
+    """Slices of at most so many records; the rejects go with the first one."""
+    found, rejects = whole.found, whole.found.rejects
+    for start in range(0, max(len(found.starts), 1), rows):
+        part = slice(start, start + rows)
+        yield replace(
+            whole, found=Recovered(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects)
+        )
+        rejects = ()
+
+
+def keep_matching(plan: ReadPlan, part: Slice) -> Kept:
+    """The records of a slice that belong to the sample and for which the predicate holds, decoded.
+
+    Raises:
+        DataError: the predicate can't be evaluated.
+    """
+    found, options = part.found, plan.options
+    at = (
+        np.arange(len(found.starts))
+        if options.sample is None
+        else np.flatnonzero(sampled(part.file.identity, found.numbers, options.sample, options.seed))
+    )
+    batch, good, undecoded = decode_lenient(
+        found.data, found.starts[at] + HEADER_BYTES, found.lengths[at], plan.decoded
+    )
+    good = at[good]
+    filtered = len(found.starts) - len(at)
+    if options.where is not None:
+        try:
+            mask = options.where.keep(batch)
+        except DataError as error:
+            raise DataError(error.reason, source=part.file.path) from None
+        filtered += int(len(mask) - mask.sum())
+        batch, good = batch.filter(pa.array(mask)), good[mask]
+    if plan.selected is not plan.decoded:
+        batch = pa.RecordBatch.from_arrays(batch.columns[: len(plan.selected)], schema=to_arrow(plan.selected))
+    return Kept(
+        part, batch, good, tuple((int(at[record.row]), record) for record in undecoded), found.rejects, filtered
+    )
+
+
+def convert_kept(plan: ReadPlan, kept: Kept) -> Salvaged:
+    """The records converted.
+
+    Raises:
+        DataError: a record could not be decoded or converted, and the plan is not lenient.
+    """
+    converted = convert(plan.steps, kept.batch, plan.selected)
+    bad = [(row, PARSE, record) for row, record in kept.bad] + [
+        (int(kept.rows[record.row]), CONVERT, record) for record in converted.bad
+    ]
+    rejects = list(kept.rejects)
+    for row, reason, record in sorted(bad, key=lambda item: item[0]):
+        message = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
+        if not plan.options.lenient:
+            raise DataError(message[:290], source=kept.part.file.path, place=kept.part.place(row))
+        rejects.append(Reject(kept.part.file.name, kept.part.place(row), reason, message[:290]))
+    return Salvaged((converted.batch,) if converted.batch.num_rows else (), tuple(rejects), kept.filtered)
+
+
+def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """[records] which of these records of the file belong to a random share: decided by seed, the file's identity and
+    the record's number alone.
+    """
+    key0, key1 = (np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE, file))
+    keys = np.empty(len(numbers), np.uint64)
+    hash_positions(key0, key1, np.zeros(len(numbers), np.uint32), 0, np.ascontiguousarray(numbers, np.int64), keys)
+    return (keys >> np.uint64(11)) < np.uint64(round(share * 2**53))

@@ -1,0 +1,196 @@
+"""What a read would write, from its plan and a few pieces of the inputs:
+rows, columns, and how much disk and memory they take.
+
+Nothing is written. Rows are counted by frame headers (streams are read through); the bytes of columns of fixed size are
+exact for NumPy, all others follow from the pieces that were looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from recordmill.exporting.parts import parts_of
+from recordmill.exporting.plan import NPY, NPZ, PARQUET, Job, ReadPlan
+from recordmill.records.columns.parts import is_bytes, numpy_dtype, take_apart
+from recordmill.records.writers.parquet import ParquetWriter
+from recordmill.schemas.feature import Feature
+from recordmill.shards.access import FileAccess
+from recordmill.shards.loads.batches import loads
+from recordmill.shards.loads.salvage import Salvaged
+from recordmill.shards.pieces import Piece
+
+# pieces that are decoded, spread over all of them:
+# 32 MiB of shards say within a few per cent how long texts and lists are
+_PIECES = 4
+_BLOCK_BYTES = 4096  # of ext4, XFS and APFS as they are made by default
+_PARTS = 4  # of each piece, where conversions cut it: 64 MiB converted
+
+
+@dataclass(frozen=True)
+class ColumnEstimate:
+    """One column: what it is, its NumPy dtype, its shape ([rows, ...], None where rows differ),
+    and the bytes that it takes on disk.
+
+    exact: the bytes are no estimate.
+    """
+
+    feature: Feature
+    dtype: str
+    shape: tuple[int | None, ...]
+    bytes: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class ReadEstimate:
+    """A read before it is done.
+
+    records: split to rows; without rejects, which only reading finds. outputs: how many files (folders for npy).
+    sampled: the rows that estimates rest on. memory_bytes: the most that the read holds beside the interpreter.
+    """
+
+    to: str
+    records: dict[str, int]
+    outputs: int
+    columns: tuple[ColumnEstimate, ...]
+    sampled: int
+    memory_bytes: int
+    notes: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.records.values())
+
+    @property
+    def disk_bytes(self) -> int:
+        return sum(column.bytes for column in self.columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """A machine-readable form (`--json`)."""
+        return {
+            "to": self.to,
+            "records": self.records,
+            "outputs": self.outputs,
+            "columns": {
+                column.feature.name: {
+                    "what": column.feature.describe(), "required": column.feature.required, "dtype": column.dtype,
+                    "shape": list(column.shape), "bytes": column.bytes, "exact": column.exact,
+                }
+                for column in self.columns
+            },
+            "disk_bytes": self.disk_bytes,
+            "memory_bytes": self.memory_bytes,
+            "sampled_rows": self.sampled,
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
+    """Count and sample; memory_bytes: what the read would hold.
+
+    Raises:
+        DataError: a record that was looked at is damaged and the plan is not lenient.
+    """
+    records = {
+        split: sum(_records(plan, job) for job in plan.jobs if job.split == split)
+        for split in dict.fromkeys(job.split for job in plan.jobs)
+    }
+    parts = [part for piece in _spread(plan) for part in _decoded(plan, piece)]
+    batches = [batch for part in parts for batch in part.batches]
+    sampled = sum(batch.num_rows for batch in batches)
+    notes = plan.notes
+    if plan.options.filters:
+        seen = sum(part.records for part in parts)
+        limit = plan.options.limit
+        records = {
+            split: min(round(count * sampled / max(seen, 1)), count if limit is None else limit)
+            for split, count in records.items()
+        }
+        notes += (f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",)
+    rows = sum(records.values())
+    found = (
+        _bytes_in_parquet(batches, plan)
+        if plan.options.to == PARQUET
+        else [_bytes_of(batches, plan, at) for at in range(len(plan.schema))]
+    )
+    columns = tuple(
+        _column(feature, size, sampled, rows, plan.options.to) for feature, size in zip(plan.schema, found, strict=True)
+    )
+    return ReadEstimate(plan.options.to, records, len(plan.jobs), columns, sampled, memory_bytes, notes)
+
+
+def _records(plan: ReadPlan, job: Job) -> int:
+    total = sum(_piece_records(plan, piece) for piece in job.pieces)
+    return total if job.limit is None or plan.options.filters else min(total, job.limit)
+
+
+def _piece_records(plan: ReadPlan, piece: Piece) -> int:
+    if piece.fault:
+        return 0
+    return FileAccess(plan.files[piece.file], piece.file).records if piece.records is None else piece.records
+
+
+def _spread(plan: ReadPlan) -> Sequence[Piece]:
+    """A few pieces, evenly over all; the first one and the last one are among them."""
+    pieces = [piece for job in plan.jobs for piece in job.pieces if not piece.fault]
+    if len(pieces) <= _PIECES:
+        return pieces
+    return [pieces[round(i * (len(pieces) - 1) / (_PIECES - 1))] for i in range(_PIECES)]
+
+
+def _decoded(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
+    """The records of the piece; of a stream those of its first block."""
+    first = itertools.islice(loads(plan.files, [piece], lenient=plan.options.lenient), 1)
+    return itertools.islice(parts_of(plan, first, 1), _PARTS)
+
+
+def _column(feature: Feature, sampled_bytes: int, sampled: int, rows: int, to: str) -> ColumnEstimate:
+    fixed = not feature.ragged_rank and not is_bytes(feature)
+    dtype = "bytes" if feature.dtype == "bytes" else "str" if feature.dtype == "string" else str(numpy_dtype(feature))
+    exact = fixed and to in (NPY, NPZ)
+    size = (
+        rows * (feature.inner_size * numpy_dtype(feature).itemsize + (not feature.required))
+        if exact
+        else round(sampled_bytes * rows / max(sampled, 1))
+    )
+    return ColumnEstimate(feature, dtype, (rows, *feature.shape), size, exact)
+
+
+def _bytes_of(batches: Sequence[pa.RecordBatch], plan: ReadPlan, at: int) -> int:
+    if plan.layout is not None and plan.schema.names[at] == plan.layout.file:
+        return sum(_in_blocks(batch.column(at)) for batch in batches)
+    if plan.options.to not in (NPY, NPZ):
+        return sum(int(batch.column(at).nbytes) for batch in batches)
+    parts = [take_apart(batch.column(at), plan.schema.features[at]) for batch in batches]
+    total: int = sum(
+        part.values.nbytes
+        + sum(split.nbytes for split in part.splits)
+        + (0 if part.valid is None else part.valid.nbytes)
+        for part in parts
+    )
+    return total
+
+
+def _in_blocks(column: pa.Array) -> int:
+    """What files of these values take on disk, which gives out whole blocks."""
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return int((-(-lengths // _BLOCK_BYTES) * _BLOCK_BYTES).sum())
+
+
+def _bytes_in_parquet(batches: Sequence[pa.RecordBatch], plan: ReadPlan) -> list[int]:
+    """What each column takes once it is encoded and compressed: the sample is written to memory for it."""
+    sink = pa.BufferOutputStream()
+    writer = ParquetWriter(sink, plan.schema, plan.options.parquet)
+    for batch in batches:
+        writer.write(batch)
+    writer.close()
+    about = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    return [sum(group.column(at).total_compressed_size for group in groups) for at in range(len(plan.schema))]

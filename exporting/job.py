@@ -1,0 +1,152 @@
+"""One `Job` of a read, from its pieces to its output: decode on threads, write in order, account for every record.
+
+The same function runs in this process and on a Beam worker. An output appears under its final name only when it is
+whole; a second attempt at the same job replaces it with the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from recordmill.base.errors import RecordmillError
+from recordmill.base.progress import Progress
+from recordmill.exporting.parts import read_parts
+from recordmill.exporting.plan import ARROW, CSV, FILES, FOLDERS, JSONL, PARQUET, Job, ReadPlan
+from recordmill.records.writers.arrow import ArrowWriter
+from recordmill.records.writers.files import FilesWriter
+from recordmill.records.writers.npy import NpyWriter
+from recordmill.records.writers.parquet import ParquetWriter
+from recordmill.records.writers.text import CsvWriter, JsonWriter
+from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.storage.files import sync_file
+
+
+class Writer(Protocol):
+    """What takes batches to one output."""
+
+    rows: int
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job made: output is a name in the data folder; read = written + rejected.total + filtered.
+    notes: for people.
+    """
+
+    split: str
+    index: int
+    output: str
+    read: int
+    written: int
+    rejected: Rejected
+    filtered: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def output_name(job: Job, to: str) -> str:
+    """The name of the job's output: a file, or the folder of a split."""
+    return job.split if to in FOLDERS else f"{job.name}.{to}"
+
+
+def open_writer(path: Path, to: str, plan: ReadPlan, split: str) -> Writer:
+    """A writer of that format to a path that is not there yet."""
+    schema = plan.schema
+    if to == PARQUET:
+        return ParquetWriter(path, schema, plan.options.parquet)
+    if to == ARROW:
+        return ArrowWriter(path, schema)
+    if to == JSONL:
+        return JsonWriter(path, schema)
+    if to == CSV:
+        return CsvWriter(path, schema)
+    if to == FILES:
+        assert plan.layout is not None
+        return FilesWriter(path, schema, plan.layout, split)
+    path.mkdir()
+    return NpyWriter(path, schema)
+
+
+def run_job(
+    plan: ReadPlan, job: Job, data: Path, rejects: Path, *, to: str, threads: int, progress: Progress
+) -> JobResult:
+    """Read the job's records and write its output of format `to` into data, its rejects into a file of their own.
+
+    Raises:
+        DataError: a record is damaged and the plan is not lenient.
+        RecordmillError: the account does not add up.
+    """
+    attempt = uuid.uuid4().hex
+    reject_file = rejects / f"{job.name}.jsonl"
+    reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp")
+    read = filtered = 0
+
+    def good() -> Iterator[pa.RecordBatch]:
+        nonlocal read, filtered
+        for part in read_parts(plan, job, threads):
+            read += part.records
+            filtered += part.filtered
+            reject_writer.write(part.rejects)
+            progress.advance(records=part.records, rejects=len(part.rejects))
+            yield from part.batches
+
+    name = output_name(job, to)
+    try:
+        writer = write_output(data / name, good(), to, plan, job.split, attempt)
+    finally:
+        rejected = reject_writer.close()
+    if rejected.files:
+        os.replace(rejected.files[0], reject_file)
+        rejected = Rejected(rejected.counts, rejected.first, (str(reject_file),))
+    if read != writer.rows + rejected.total + filtered:
+        written = writer.rows
+        raise RecordmillError(
+            f"{name}: {read} records were read, but {written} written, {rejected.total} rejected and "
+            f"{filtered} filtered; nothing was kept"
+        )
+    return JobResult(job.split, job.index, name, read, writer.rows, rejected, filtered, notes_of(writer))
+
+
+def write_output(
+    path: Path, batches: Iterable[pa.RecordBatch], to: str, plan: ReadPlan, split: str, attempt: str
+) -> Writer:
+    """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
+    temporary = path.with_name(f".{path.name}.{attempt}.tmp")
+    writer = open_writer(temporary, to, plan, split)
+    try:
+        for batch in batches:
+            writer.write(batch)
+        writer.close()
+        for written in [] if to == FILES else sorted(temporary.iterdir()) if temporary.is_dir() else [temporary]:
+            sync_file(written)  # a writer of many files has done it for all of them
+    except BaseException:
+        writer.abort()
+        _remove(temporary)
+        raise
+    if path.is_dir():
+        shutil.rmtree(path)
+    os.replace(temporary, path)
+    return writer
+
+
+def notes_of(writer: Writer) -> tuple[str, ...]:
+    """What it has to say of the records that it wrote."""
+    return writer.notes if isinstance(writer, FilesWriter) else ()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,265 @@
+"""The plan of a `read`: INPUTs to the features that are wanted and to `Job`s,
+each of which makes one output file (or folder).
+
+A job is a run of consecutive pieces of one split. Jobs, and so the files, depend on the inputs and options alone, never
+on threads, memory or runner. The plan can be pickled: a Beam worker runs a job by its number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from recordmill.base.errors import UsageError
+from recordmill.exporting.choices.file_layout import FileRequest, check_layout, choose_layout
+from recordmill.exporting.choices.resolve import Records, Unresolved, resolve
+from recordmill.exporting.choices.suggest import suggestions
+from recordmill.records.columns.convert import Step, output_schema
+from recordmill.records.columns.decode_images import DecodeImages
+from recordmill.records.columns.where import Where, kept_names
+from recordmill.records.writers.files import FileLayout
+from recordmill.records.writers.parquet import ParquetWriteOptions
+from recordmill.records.writers.text import check_csv
+from recordmill.schemas.feature import Schema
+from recordmill.shards.access import FileAccess
+from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
+from recordmill.shards.loads.schema_of import infer_schema
+from recordmill.shards.pieces import PIECE_BYTES, Piece, cut
+
+PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES = "parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"
+FORMATS = (PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES)
+FOLDERS = (NPY, NPZ, FILES)  # a folder per split, written in one go
+# 512 MiB of uncompressed shards per Parquet or Arrow file: few files, and enough of them for many cores
+FILE_BYTES = 512 << 20
+_BASE_BYTES = 128 << 20  # the row group that is held and the one being written
+# a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
+_THREAD_BYTES = 12 * PIECE_BYTES
+_STREAM_BYTES = 32 << 20  # what the other writers hold: nothing but the batch they write
+_STREAM_RATIO = (
+    4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
+)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What decides the output.
+
+    to: one of FORMATS. features: only these, in this order; None: all. split: only this one. limit: the first so many
+    records of each split. file_bytes: uncompressed bytes of shards per Parquet or Arrow file. lenient: damaged records
+    are rejects, not errors. where, sample, seed: only the records for which where holds, of a random share `sample` (0
+    to 1); limit then counts what is left. parquet: row groups and compression of Parquet files.
+    steps: conversions of features, in this order; one that depends on the records stands as an `Unresolved`.
+    files: which feature becomes the files of FILES, and which one names them.
+    """
+
+    to: str = PARQUET
+    features: tuple[str, ...] | None = None
+    split: str | None = None
+    limit: int | None = None
+    file_bytes: int = FILE_BYTES
+    lenient: bool = False
+    steps: tuple[Step | Unresolved, ...] = ()
+    where: Where | None = None
+    sample: float | None = None
+    seed: int = 0
+    parquet: ParquetWriteOptions = field(default_factory=ParquetWriteOptions)
+    files: FileRequest = field(default_factory=FileRequest)
+
+    @property
+    def filters(self) -> bool:
+        """Whether good records may be left out."""
+        return self.where is not None or self.sample is not None
+
+    def __post_init__(self) -> None:
+        if self.to not in FORMATS:
+            raise UsageError(f"--to {self.to}: one of {', '.join(FORMATS)}")
+        if self.limit is not None and self.limit < 0:
+            raise UsageError(f"--limit {self.limit}: 0 or more")
+        if self.file_bytes < 1:
+            raise UsageError(f"--file-size {self.file_bytes}: at least 1 byte")
+        if self.sample is not None and not 0 <= self.sample <= 1:
+            raise UsageError(f"--sample {self.sample}: a share of the records, from 0 to 1")
+        if not -(2**63) <= self.seed < 2**63:
+            raise UsageError(f"--seed {self.seed} does not fit 64 bits")
+        if self.to != FILES and self.files != FileRequest():
+            raise UsageError(f"--file-feature and --name-feature say what --to files writes, not --to {self.to}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One output: the index-th (from 0) of `of` of its split, from these pieces, at most limit records of them."""
+
+    split: str
+    index: int
+    of: int
+    pieces: tuple[Piece, ...]
+    limit: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`train-00003-of-00016`."""
+        return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """schema: of the output. records: how many the jobs hold together, None where a stream does not tell before it is
+    read. notes: for people.
+
+    decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes
+    `schema` of that. layout: of FILES, else None. memory_bytes, image_bytes: --memory, and what a job may take of it
+    for images; 0: any. Neither decides a byte.
+    """
+
+    files: tuple[ShardFile, ...]
+    schema: Schema
+    jobs: tuple[Job, ...]
+    options: ReadOptions
+    records: int | None
+    decoded: Schema
+    selected: Schema
+    steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = ()
+    layout: FileLayout | None = None
+    memory_bytes: int = 0
+    image_bytes: int = 0
+
+
+def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = None, threads: int = 1) -> ReadPlan:
+    """List, infer and cut.
+
+    Raises:
+        UsageError: nothing there; no such split or feature.
+        DataError: a shard is damaged (only its size and headers are looked at here, and, where a schema must be
+            inferred, its records).
+    """
+    catalog = find(inputs, options.split, lenient=options.lenient)
+    known, said = _known(catalog, schema, threads, options)
+    selected = known
+    if options.features is not None:
+        if unknown := [name for name in options.features if name not in known]:
+            raise UsageError(f"--features: no feature {unknown[0]!r}; there are {', '.join(known.names)}")
+        selected = known.select(options.features)
+    by_split = {split: list(_pieces(catalog, split, options)) for split in catalog.splits}
+    records = Records(
+        catalog.files, [piece for pieces in by_split.values() for piece in pieces], known, options.lenient, threads
+    )
+    layout, notes = choose_layout(options.files, known, selected, records) if options.to == FILES else (None, ())
+    if layout is not None:
+        selected = known.select(dict.fromkeys([*selected.names, *layout.needed]))
+    decoded = (
+        selected if options.where is None else known.select(kept_names(selected.names, options.where.columns(known)))
+    )
+    jobs = tuple(job for split, pieces in by_split.items() for job in _jobs(split, pieces, catalog.files, options))
+    steps = resolve(options.steps, replace(records, schema=selected))
+    schema = output_schema(steps, selected)
+    if options.to == CSV:
+        check_csv(schema)
+    if layout is not None:
+        check_layout(layout, schema)
+    if layout is None and said is not None:
+        notes = tuple(suggestions(records, schema))
+    return ReadPlan(
+        catalog.files, schema, jobs, options, _records(by_split, options), decoded, selected, steps,
+        (*catalog.notes, *(said or ()), *notes), layout
+    )  # fmt: skip
+
+
+def _known(
+    catalog: Catalog, schema: Schema | None, threads: int, options: ReadOptions
+) -> tuple[Schema, list[str] | None]:
+    """(what the records hold, notes on the hints beside the files, or None where it need not be inferred)."""
+    known = schema or catalog.schema
+    return (
+        (known, None)
+        if known is not None
+        else infer_schema(catalog.files, threads=threads, lenient=options.lenient, wanted=options.features)
+    )
+
+
+def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:
+    """The pieces of a split, as far as the limit needs them; all of them where records are filtered."""
+    left = None if options.filters else options.limit
+    for ordinal, file in enumerate(catalog.files):
+        if file.split != split:
+            continue
+        for piece in cut(file, ordinal, lenient=options.lenient):
+            if left is not None:
+                if left == 0:
+                    return
+                if piece.records is not None and piece.records > left:
+                    piece = _shortened(file, piece, left)
+                left -= min(left, 1 if piece.fault else piece.records or 0)
+            yield piece
+
+
+def _shortened(file: ShardFile, piece: Piece, records: int) -> Piece:
+    """The first records of a piece."""
+    return next(
+        FileAccess(file, piece.file).pieces(piece.first_record, piece.first_record + records, PIECE_BYTES * 2**40)
+    )
+
+
+def _jobs(split: str, pieces: Sequence[Piece], files: Sequence[ShardFile], options: ReadOptions) -> Sequence[Job]:
+    """The outputs of a split; one without records has one output, which says what its columns would be."""
+    whole = Job(split, 0, 1, tuple(pieces), options.limit)
+    return split_job(whole, files, options.file_bytes) if options.to not in FOLDERS else [whole]
+
+
+def split_job(job: Job, files: Sequence[ShardFile], file_bytes: int) -> Sequence[Job]:
+    """The job as several, each with about file_bytes of shards; one with a limit stays whole."""
+    groups: list[list[Piece]] = [[]]
+    held = 0
+    for piece in job.pieces:
+        size = files[piece.file].stat.size_bytes * _STREAM_RATIO if piece.stop is None else piece.stop - piece.start
+        if groups[-1] and held + size > file_bytes and job.limit is None:
+            groups.append([])
+            held = 0
+        groups[-1].append(piece)
+        held += size
+    return [Job(job.split, index, len(groups), tuple(group), job.limit) for index, group in enumerate(groups)]
+
+
+def _records(by_split: dict[str, list[Piece]], options: ReadOptions) -> int | None:
+    if options.filters and options.limit is not None:
+        return None
+    total = 0
+    for pieces in by_split.values():
+        if any(piece.stop is None for piece in pieces):
+            return None
+        total += sum(1 if piece.fault else piece.records or 0 for piece in pieces)
+    return total
+
+
+def default_threads(threads: int, memory_bytes: int) -> int:
+    """How many threads may decode at once: the number asked for (0: the cores),
+    less where memory would not hold their pieces.
+    """
+    asked = threads or os.cpu_count() or 1
+    fit = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
+    if fit < 1:
+        raise UsageError(
+            f"--memory {memory_bytes >> 20} MiB is too little: a read needs "
+            f"{(_BASE_BYTES + _THREAD_BYTES) >> 20} MiB beside the interpreter"
+        )
+    return int(min(asked, fit))
+
+
+def held_bytes(threads: int) -> int:
+    """What a read with so many threads holds at most, beside the interpreter."""
+    return _BASE_BYTES + threads * _THREAD_BYTES
+
+
+def shared_out(plan: ReadPlan, jobs: int, threads: int, memory_bytes: int) -> tuple[ReadPlan, int]:
+    """(the plan with a job's share of the memory, how many jobs run at once).
+
+    Decoding spreads over threads within a job, writing does not: two threads a job, so long as there are jobs enough;
+    and a job of images has a GiB at least where there is so much, since one may take that.
+    """
+    at_once = max(1, min(jobs, threads // 2))
+    if not any(isinstance(step, DecodeImages) for step in plan.steps):
+        return plan, at_once
+    at_once = max(1, min(at_once, memory_bytes >> 30))
+    base = (_BASE_BYTES if plan.options.to == PARQUET else _STREAM_BYTES) + 4 * PIECE_BYTES
+    return replace(plan, memory_bytes=memory_bytes, image_bytes=max(memory_bytes // at_once - base, 1)), at_once

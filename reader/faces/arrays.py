@@ -1,0 +1,40 @@
+"""A whole `Dataset` as NumPy columns: in memory, or as `.npy` files that are memory-mapped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.faces.readable import Readable
+from recordmill.records.columns.gather import gather_columns
+from recordmill.records.columns.ragged import Array, Ragged, Strings
+from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
+
+
+def in_memory(dataset: Readable) -> dict[str, Array | Ragged | Strings]:
+    """The columns as arrays; the peak is the result and a few pieces."""
+    return gather_columns(dataset.record_batches(), dataset.schema, len(dataset))
+
+
+def memory_mapped(dataset: Readable, folder: str | os.PathLike[str]) -> dict[str, Array | Ragged | Strings]:
+    """The columns written to the folder and memory-mapped from it.
+
+    Raises:
+        UsageError: the folder holds columns already.
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    if (path / COLUMNS_NAME).exists():
+        raise UsageError(
+            f"{path} holds columns already; open them with recordmill.reader.open_columns, or name another folder"
+        )
+    writer = NpyWriter(path, dataset.schema)
+    try:
+        for batch in dataset.record_batches():
+            writer.write(batch)
+    except BaseException:
+        writer.abort()
+        raise
+    writer.close()
+    return open_columns(path)

@@ -1,0 +1,63 @@
+"""`Readable`: what the faces of the reader (arrays, NumPy batches, tf.data) ask of a data set.
+`reader.dataset.Dataset` is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import pyarrow as pa
+
+from recordmill.records.tfrecord.frames import Int64s
+from recordmill.schemas.feature import Schema
+from recordmill.shards.catalog import Catalog
+from recordmill.shards.loads.batches import Load
+from recordmill.shards.pieces import PIECE_BYTES
+
+
+class Readable(Protocol):
+    """Records in a fixed order, read by pieces on threads.
+
+    catalog: the files. threads: how many read and decode. schema: the features that are read. file_records: the records
+    of each file, with those that a predicate leaves out. matching: [records] the numbers of those that a predicate
+    keeps, ascending; None without one.
+    """
+
+    catalog: Catalog
+    threads: int
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def file_records(self) -> list[int]: ...
+
+    @property
+    def matching(self) -> Int64s | None: ...
+
+    def __len__(self) -> int: ...
+
+    def head(self, records: int = 5) -> pa.Table:
+        """The first records."""
+
+    def spans(self) -> Iterator[tuple[int, int, bool]]:
+        """(first of all records, the one behind the last, whether it can be read from anywhere) of each file
+        that has records.
+        """
+
+    def loads(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        piece_records: int | None = None,
+    ) -> Iterator[Load]:
+        """The pieces of work that give records [start, stop) of all, in order."""
+
+    def decode(self, load: Load) -> list[pa.RecordBatch]:
+        """The records of a load, or those of them that a predicate keeps."""
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Records [start, stop) in order as they come."""

@@ -1,0 +1,86 @@
+"""Encoded images of a batch to one uint8 tensor, in the graph:
+decoded, resized with antialiasing, of the channels asked for.
+
+JPEG, PNG and GIF (its first frame) are decoded by TensorFlow; what it does not know (WebP, TIFF, BMP with a palette,
+channels that its decoder lacks) goes through Pillow. EXIF orientation is not applied, as in tf.io. A missing image is
+black.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.faces.readable import Readable
+
+_MAGIC = (b"\xff\xd8", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
+# what tf.io decodes to so many channels
+_NATIVE = {1: (b"\xff\xd8", b"\x89PNG"), 3: (b"\xff\xd8", b"\x89PNG", b"GIF8"), 4: (b"\x89PNG",)}
+_PARALLEL = 16  # images of a batch that may be decoded at once; batches run in parallel too
+_PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_SNIFFED = 16  # records looked at to tell which features are images
+
+
+def image_features(dataset: Readable) -> tuple[str, ...]:
+    """The bytes features that are encoded images, by the first records.
+
+    Raises:
+        UsageError: there is none.
+    """
+    candidates = [feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape]
+    head = dataset.head(_SNIFFED)
+    names = tuple(
+        name
+        for name in candidates
+        if any(value is not None and value.startswith(_MAGIC) for value in head[name].to_pylist())
+    )
+    if not names and len(head):
+        raise UsageError(
+            f"decode_images: no feature holds encoded images; the bytes features are {', '.join(candidates) or 'none'}"
+        )
+    return names
+
+
+def batch_decoder(size: tuple[int, int], channels: int) -> Callable[[Any, Any], Any]:
+    """A function of ([batch] encoded images, [batch] bool or None: which are there)
+    to uint8 [batch, height, width, channels].
+    """
+    import tensorflow as tf
+
+    height, width = size
+    shape = tf.TensorSpec([height, width, channels], tf.uint8)
+
+    def decode(data: Any) -> Any:
+        head = tf.strings.substr(data, 0, 4)
+        native = tf.reduce_any([tf.strings.substr(head, 0, len(magic)) == magic for magic in _NATIVE[channels]])
+        image = tf.cond(
+            native,
+            lambda: tf.io.decode_image(data, channels, expand_animations=False),
+            lambda: tf.numpy_function(lambda encoded: _pillow(encoded, channels), [data], tf.uint8),
+        )
+        image.set_shape([None, None, channels])
+        resized = tf.image.resize(image, [height, width], antialias=True)
+        return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
+
+    def one(pair: tuple[Any, Any]) -> Any:
+        data, valid = pair
+        return tf.cond(valid, lambda: decode(data), lambda: tf.zeros([height, width, channels], tf.uint8))
+
+    def batch(data: Any, valid: Any) -> Any:
+        if valid is None:
+            return tf.map_fn(decode, data, fn_output_signature=shape, parallel_iterations=_PARALLEL)
+        return tf.map_fn(one, (data, valid), fn_output_signature=shape, parallel_iterations=_PARALLEL)
+
+    return batch
+
+
+def _pillow(encoded: bytes, channels: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(encoded)) as image:
+        pixels = np.asarray(image.convert(_PILLOW_MODES[channels]), np.uint8)
+    return pixels.reshape(*pixels.shape[:2], channels)

@@ -1,0 +1,204 @@
+"""A `Dataset` as text to go on with: `schema.pbtxt`, a `tf.io` feature specification,
+or a whole tf.data reader as Python source.
+
+The source needs TensorFlow and nothing of recordmill's. It gives the tensors that `Dataset.to_tf(shuffle=False,
+label=False)` gives, and asserts each file's number of records, since TensorFlow takes a file that is cut off inside a
+record's header for one that ends there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.dataset import Dataset
+from recordmill.reader.inspect.emit_parse import helpers, quoted, steps
+from recordmill.schemas import tfio, tfmd
+from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.storage.walk import has_magic
+
+SCHEMA, PARSE_SPEC, READER = "schema", "parse-spec", "reader"
+WHAT = (SCHEMA, PARSE_SPEC, READER)
+
+_COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}  # as tf.data names them
+
+_RECORDS = '''
+def records(split=None):
+    """Serialized records of one split, or of all, in order; a file with another number of records than it had is an
+    error.
+    """
+    files = [file for name, files in FILES.items() for file in files if split in (None, name)]
+    paths, compressions, counts = ([file[part] for file in files] for part in range(3))
+    shards = tf.data.Dataset.from_tensor_slices(
+        (tf.constant(paths, tf.string), tf.constant(compressions, tf.string), tf.constant(counts, tf.int64))
+    )
+
+    def read(path, compression, count):
+        return tf.data.TFRecordDataset(path, compression, 1 << 20).apply(tf.data.experimental.assert_cardinality(count))
+
+    return shards.flat_map(read).apply(tf.data.experimental.assert_cardinality(sum(counts)))
+'''
+
+_DATASET = '''
+def dataset(split=None, batch_size=256, shuffle_records=0, seed=7):
+    """Batches of tensors by feature name; shuffle_records: how many records are held to draw the next one from, 0 for
+    the files' order.
+    """
+    found = records(split)
+    if shuffle_records:
+        found = found.shuffle(shuffle_records, seed)
+    parsed = found.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return parsed.prefetch(tf.data.AUTOTUNE)
+
+
+if __name__ == "__main__":
+    for batch in dataset().take(1):
+        for name, tensor in batch.items():
+            print(name, tensor.dtype.name, tensor.shape)
+'''
+
+
+def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
+    """The text of one of WHAT, with a line feed at its end.
+
+    inputs: the INPUTs as they were typed; paths in the reader begin as these do, so relative ones stay relative.
+
+    Raises:
+        UsageError: a specification of records that are no Examples, or a reader of files that TensorFlow can't read.
+        DataError: a record is damaged, or no schema fits all records.
+    """
+    if what not in WHAT:
+        raise UsageError(f"--emit {what}: one of {', '.join(WHAT)}")
+    if what == SCHEMA:
+        return tfmd.to_pbtxt(dataset.schema)
+    if what == PARSE_SPEC:
+        if dataset.schema.message == PAYLOAD:
+            raise UsageError(
+                "--emit parse-spec: the records are no Examples, so there is nothing to parse in them; "
+                "--emit reader gives them as bytes"
+            )
+        return "import tensorflow as tf\n\n" + "\n".join(_spec(dataset.schema)) + "\n"
+    return "\n".join(_reader(dataset, [os.fspath(name) for name in inputs])) + "\n"
+
+
+def _reader(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
+    schema = dataset.schema
+    count = len(dataset.catalog.files)
+    of = f"{len(dataset):,} records of {count:,} TFRecord file{'' if count == 1 else 's'}"
+    yield f'"""Reads {of} with tf.data; made by `recordmill inspect --emit reader`."""'
+    yield from ("", "import tensorflow as tf", "")
+    yield from _files(dataset, inputs)
+    if schema.message != PAYLOAD:
+        yield ""
+        yield from _spec(schema)
+    yield _RECORDS
+    yield from helpers(schema)
+    yield from _parse(schema)
+    yield _DATASET.rstrip()
+
+
+def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
+    yield "FILES = {  # split: [(path, compression, records), ...]"
+    counted = list(zip(dataset.catalog.files, dataset.file_records, strict=True))
+    for split in dataset.splits:
+        yield f"    {quoted(split)}: ["
+        for file, records in counted:
+            if file.split != split:
+                continue
+            if file.compression not in _COMPRESSIONS:
+                raise UsageError(
+                    f"--emit reader: {file.name} is compressed with {file.compression}, which TensorFlow can't read"
+                )
+            yield (
+                f"        ({quoted(as_typed(file.path, inputs))}, {quoted(_COMPRESSIONS[file.compression])}, "
+                f"{records}),"
+            )
+        yield "    ],"
+    yield "}"
+
+
+def as_typed(path: str, inputs: Sequence[str]) -> str:
+    """A file's path, beginning as the INPUT does that named it: `../x/*.tfrecord` gives `../x/a.tfrecord`."""
+    for given in inputs:
+        if not os.path.lexists(given):  # a glob: what is in front of its first wildcard
+            parts = given.split("/")
+            given = "/".join(parts[: next((at for at, part in enumerate(parts) if has_magic(part)), len(parts))])
+        for real in dict.fromkeys((given, os.path.realpath(given or "."))):
+            if path == real:
+                return given
+            if real and path.startswith(real.rstrip("/") + "/"):
+                return os.path.join(given, path[len(real.rstrip("/")) + 1 :])
+    return path
+
+
+def _spec(schema: Schema) -> Iterator[str]:
+    """The specification, in two parts where the records are SequenceExamples."""
+    spec = tfio.parse_spec(schema)
+    if schema.message != SEQUENCE_EXAMPLE:
+        yield from _dict("FEATURES", list(schema), spec)
+        return
+    yield from _dict("CONTEXT", [feature for feature in schema if not feature.per_step], spec)
+    yield from _dict("FEATURE_LISTS", [feature for feature in schema if feature.per_step], spec)
+
+
+def _dict(name: str, features: Sequence[Feature], spec: Mapping[str, tfio.Parse]) -> Iterator[str]:
+    if not features:
+        yield f"{name} = {{}}"
+        return
+    yield f"{name} = {{"
+    for feature in features:
+        parse = spec[feature.name]
+        yield f"    {quoted(feature.name)}: {_tf_feature(parse)},  # {_about(feature)}"
+        for entry in parse.finish.row_lengths:
+            yield f"    {quoted(entry)}: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),"
+    yield "}"
+
+
+def _about(feature: Feature) -> str:
+    """What it is, where tf.io's own terms don't say it."""
+    raw = ", as bytes in a string" if feature.raw else ""
+    classes = f", classes {json.dumps(feature.classes[:10], ensure_ascii=False)}" if feature.classes else ""
+    more = ", ..." if feature.classes is not None and len(feature.classes) > 10 else ""
+    return f"{feature.describe()}{raw}{'' if feature.required else ', or missing'}{classes}{more}"
+
+
+def _tf_feature(parse: tfio.Parse) -> str:
+    dtype = f"tf.{parse.dtype}"
+    if isinstance(parse, tfio.FixedLen):
+        return f"tf.io.FixedLenFeature({list(parse.shape)}, {dtype})"
+    kinds = "tf.io.RaggedFeature"
+    parts = ", ".join(
+        f"{kinds}.UniformRowLength({part})" if isinstance(part, int) else f"{kinds}.RowLengths({quoted(part)})"
+        for part in parse.partitions
+    )
+    return (
+        f"{kinds}({dtype}, value_key={quoted(parse.value_key)}, "
+        f"{f'partitions=[{parts}], ' if parts else ''}row_splits_dtype=tf.int64)"
+    )
+
+
+def _parse(schema: Schema) -> Iterator[str]:
+    yield "def parse(serialized):"
+    yield (
+        f'    """[batch] serialized {"records" if schema.message == PAYLOAD else schema.message + "s"} to '
+        'tensors by feature name."""'
+    )
+    if schema.message == PAYLOAD:
+        (name,) = schema.names
+        yield f"    return {{{quoted(name)}: serialized}}"
+    else:
+        if schema.message == SEQUENCE_EXAMPLE:
+            yield (
+                "    context, lists, _ = tf.io.parse_sequence_example(serialized, CONTEXT or None, FEATURE_LISTS "
+                "or None)"
+            )
+            yield "    found = {**context, **lists}"
+        else:
+            yield "    found = tf.io.parse_example(serialized, FEATURES)"
+        yield "    result = {}"
+        for feature, parse in zip(schema, tfio.parse_spec(schema).values(), strict=True):
+            yield from (f"    {line}" for line in steps(feature, parse))
+        yield "    return result"
+    yield ""

@@ -1,0 +1,134 @@
+"""A predicate on columns: which rows of a batch are kept. It is a library's language: a `pyarrow.compute` expression,
+or the text of an SQL WHERE clause, which DuckDB evaluates (`pip install duckdb`) without access to files or network.
+
+Columns are named as the features are; a name that is no identifier stands in double quotes, as in `"image/height" >=
+224`. A row for which the predicate is NULL is not kept, as in SQL.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import DataError, MissingExtraError, UsageError
+from recordmill.records.columns.sql_condition import named_columns
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+
+_ROW = "recordmill row"  # the column of row numbers that comes back
+_local = threading.local()
+
+
+@dataclass(frozen=True, eq=False)
+class Where:
+    """predicate: SQL text or a pyarrow.compute.Expression."""
+
+    predicate: str | pc.Expression
+
+    def columns(self, schema: Schema) -> tuple[str, ...]:
+        """The features that the predicate looks at.
+
+        Raises:
+            UsageError: it has none with all of them, or is not decided by them alone, as random() is not.
+            MissingExtraError: it is SQL, and DuckDB is not installed.
+        """
+        arrow = to_arrow(schema)
+        if isinstance(self.predicate, str):
+            lower = [name.lower() for name in schema.names]
+            if twice := [name for name in schema.names if lower.count(name.lower()) > 1]:
+                raise UsageError(
+                    f"--where: SQL does not tell {' from '.join(map(repr, twice[:2]))}; give a pyarrow "
+                    "expression from Python"
+                )
+        try:
+            self._rows(arrow.empty_table())
+        except _errors() as error:
+            raise UsageError(f"--where {self.predicate}: {_short(error)}") from None
+        if isinstance(self.predicate, str):
+            return named_columns(_connection(), self.predicate, schema.names)
+        return tuple(name for at, name in enumerate(schema.names) if not self._has_meaning(arrow.remove(at)))
+
+    def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """[rows] which ones are kept.
+
+        Raises:
+            DataError: it can't be evaluated for these values, such as a division or a cast that overflows.
+        """
+        kept = np.zeros(batch.num_rows, np.bool_)
+        try:
+            kept[self._rows(pa.Table.from_batches([batch]))] = True
+        except _errors() as error:
+            raise DataError(f"--where {self.predicate}: {_short(error)}") from None
+        return kept
+
+    def _has_meaning(self, arrow: pa.Schema) -> bool:
+        try:
+            self._rows(arrow.empty_table())
+        except _errors():
+            return False
+        return True
+
+    def _rows(self, table: pa.Table) -> npt.NDArray[np.int64]:
+        numbered = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
+        if not isinstance(self.predicate, str):
+            found: npt.NDArray[np.int64] = numbered.filter(self.predicate)[_ROW].to_numpy()
+            return found
+        connection = _connection()
+        connection.register("records", _without_half_floats(numbered))
+        try:
+            # The line break ends a comment; the parentheses keep OR inside.
+            rows = connection.execute(
+                f'SELECT "{_ROW}" FROM records WHERE (({self.predicate}\n)::BOOLEAN)'
+            ).fetchnumpy()[_ROW]
+        finally:
+            connection.unregister("records")
+        return np.asarray(rows, np.int64)
+
+
+def _connection() -> Any:
+    """This thread's DuckDB in memory, which can neither read nor write anything."""
+    if not hasattr(_local, "connection"):
+        try:
+            import duckdb
+        except ImportError:
+            raise MissingExtraError("--where with SQL", "sql", "duckdb") from None
+        _local.connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "1"})
+        _local.connection.execute("SET lock_configuration=true")
+    return _local.connection
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    try:
+        import duckdb
+    except ImportError:
+        return (pa.ArrowException,)
+    return (pa.ArrowException, duckdb.Error)
+
+
+def _without_half_floats(table: pa.Table) -> pa.Table:
+    """DuckDB has no float16, so it sees float32."""
+    return table.cast(pa.schema([field.with_type(_wide(field.type)) for field in table.schema]))
+
+
+def _wide(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_float16(arrow):
+        return pa.float32()
+    if pa.types.is_fixed_size_list(arrow):
+        return pa.list_(_wide(arrow.value_type), arrow.list_size)
+    return pa.large_list(_wide(arrow.value_type)) if pa.types.is_large_list(arrow) else arrow
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:250]
+
+
+def kept_names(selected: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+    """The selected names, and behind them what else is needed."""
+    return (*selected, *(name for name in needed if name not in selected))

@@ -1,0 +1,191 @@
+"""Four varints at once in the lanes of a vector register: the tables and vector operations that reading and writing
+lists of whole numbers are made of.
+
+The method of Plaisance, Kurz and Lemire, "Vectorized VByte Decoding" (2015): the continuation bits of the next twelve
+bytes are the number of a row of a table, which says how many varints of up to four bytes end in them, and a byte
+shuffle brings each of these to a lane of its own. Writing is the same backwards: which values are longer than one, two
+and three bytes is the number of a row, and a shuffle brings their bytes together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+WINDOW_BYTES = 64  # of which the continuation bits are taken at once
+LANES, LANE_BYTES = 4, 4
+LOOKED_AT = 12  # bytes that a row of the table is about
+ROW_BITS = (1 << LOOKED_AT) - 1
+LOAD_BYTES = 16  # what put_lanes reads
+
+_I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))
+_BYTES, _WORDS, _LONGS = ir.VectorType(_I8, 16), ir.VectorType(_I32, 4), ir.VectorType(_I64, 4)
+_NOTHING = 0x80  # a byte of the shuffle that becomes zero
+
+
+def _lengths(row: int) -> list[int]:
+    """The lengths of the varints, LANES at most, that end in the bytes with these continuation bits, up to the first
+    that is too long for a lane.
+    """
+    found: list[int] = []
+    begin = 0
+    for at in range(LOOKED_AT):
+        if row >> at & 1:
+            continue
+        if at + 1 - begin > LANE_BYTES or len(found) == LANES:
+            break
+        found.append(at + 1 - begin)
+        begin = at + 1
+    return found
+
+
+def _tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    shuffles: dict[tuple[int, ...], int] = {}
+    rows = np.zeros(1 << LOOKED_AT, np.int64)
+    for row in range(len(rows)):
+        lengths = _lengths(row)
+        number = shuffles.setdefault(tuple(lengths), len(shuffles))
+        rows[row] = len(lengths) | sum(lengths) << 8 | number * LOAD_BYTES << 16
+    table = np.full((len(shuffles), LANES, LANE_BYTES), _NOTHING, np.uint8)
+    for pattern, number in shuffles.items():
+        begin = 0
+        for lane, length in enumerate(pattern):
+            table[number, lane, :length] = range(begin, begin + length)
+            begin += length
+    return rows, table.reshape(-1)
+
+
+# ROWS: int64 [4096], by continuation bits: how many varints (bits 0 to 7), their bytes (8 to 15), and where in SHUFFLES
+# the shuffle begins (16 and up). SHUFFLES: uint8, 16 bytes for each.
+ROWS, SHUFFLES = _tables()
+
+
+def _joining_tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    rows = np.zeros(1 << 3 * LANES, np.int64)
+    table = np.full((1 << 2 * LANES, LOAD_BYTES), _NOTHING, np.uint8)
+    for number in range(len(table)):
+        longer = [number >> 2 * lane & 3 for lane in range(LANES)]
+        row = sum(1 << LANES * step + lane for lane, more in enumerate(longer) for step in range(more))
+        taken = [LANE_BYTES * lane + byte for lane, more in enumerate(longer) for byte in range(more + 1)]
+        table[number, : len(taken)] = taken
+        rows[row] = len(taken) | number * LOAD_BYTES << 16
+    return rows, table.reshape(-1)
+
+
+# JOINED_ROWS: int64 [4096], by which of LANES values are longer than one byte (bits 0 to 3), two (4 to 7) and three (8
+# to 11): their bytes (bits 0 to 7), and where in JOINING_SHUFFLES the shuffle begins (16 and up).
+JOINED_ROWS, JOINING_SHUFFLES = _joining_tables()
+MOST_BITS = 7 * LANE_BYTES  # of a value that fits a lane as a varint
+
+
+def _splat(kind: ir.VectorType, value: int) -> ir.Constant:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+@intrinsic
+def continuation_bits(typing, at):  # type: ignore[no-untyped-def]
+    """(address) -> int64: bit i is the highest bit of byte i of the WINDOW_BYTES bytes there."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.VectorType(_I8, WINDOW_BYTES)
+        window = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+        return builder.bitcast(builder.icmp_signed("<", window, _splat(kind, 0)), _I64)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def count_ones(typing, word):  # type: ignore[no-untyped-def]
+    """(int64) -> how many of its bits are 1."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def put_single_bytes(typing, to, at):  # type: ignore[no-untyped-def]
+    """(target, source): LOAD_BYTES bytes as so many int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source = arguments
+        word = builder.load(builder.inttoptr(source, _BYTES.as_pointer()), align=1)
+        wide = ir.VectorType(_I64, LOAD_BYTES)
+        builder.store(builder.zext(word, wide), builder.inttoptr(target, wide.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def put_lanes(typing, to, at, shuffle):  # type: ignore[no-untyped-def]
+    """(target, source, address of a shuffle): the varints that the shuffle brings to the lanes,
+    as LANES int64; needs SSSE3.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source, shuffle = arguments
+        word, control = (builder.load(builder.inttoptr(a, _BYTES.as_pointer()), align=1) for a in (source, shuffle))
+        shuffler = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_BYTES, [_BYTES, _BYTES]), "llvm.x86.ssse3.pshuf.b.128"
+        )
+        lanes = builder.bitcast(builder.call(shuffler, [word, control]), _WORDS)
+
+        def joined(lanes: Any, low: int, high: int, by: int) -> Any:
+            moved = builder.lshr(builder.and_(lanes, _splat(_WORDS, high)), _splat(_WORDS, by))
+            return builder.or_(builder.and_(lanes, _splat(_WORDS, low)), moved)
+
+        lanes = joined(lanes, 0x007F007F, 0x7F007F00, 1)  # groups of 7 bits to pairs of 14
+        lanes = joined(lanes, 0x00003FFF, 0x3FFF0000, 2)  # and these to 28
+        builder.store(builder.zext(lanes, _LONGS), builder.inttoptr(target, _LONGS.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def put_joined(typing, to, at, rows, shuffles):  # type: ignore[no-untyped-def]
+    """(target, source, addresses of JOINED_ROWS and JOINING_SHUFFLES) -> bytes:
+    LANES int64 below 2^MOST_BITS as varints.
+
+    Writes LOAD_BYTES bytes, of which the first are theirs; needs SSSE3.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source, rows, shuffles = arguments
+        lanes = builder.trunc(builder.load(builder.inttoptr(source, _LONGS.as_pointer()), align=1), _WORDS)
+        longer = [builder.icmp_unsigned(">", lanes, _splat(_WORDS, (1 << 7 * size) - 1)) for size in (1, 2, 3)]
+
+        def parted(lanes: Any, low: int, high: int, by: int) -> Any:
+            moved = builder.shl(builder.and_(lanes, _splat(_WORDS, high)), _splat(_WORDS, by))
+            return builder.or_(builder.and_(lanes, _splat(_WORDS, low)), moved)
+
+        lanes = parted(lanes, 0x00003FFF, 0x0FFFC000, 2)  # 28 bits to pairs of 14
+        lanes = parted(lanes, 0x007F007F, 0x3F803F80, 1)  # and these to groups of 7
+        row = ir.Constant(_I64, 0)
+        for step, more in enumerate(longer):  # each byte but a value's last one says that another follows
+            lanes = builder.or_(lanes, builder.and_(builder.sext(more, _WORDS), _splat(_WORDS, 0x80 << 8 * step)))
+            bits = builder.zext(builder.bitcast(more, ir.IntType(LANES)), _I64)
+            row = builder.or_(row, builder.shl(bits, ir.Constant(_I64, LANES * step)))
+        about = builder.load(
+            builder.inttoptr(builder.add(rows, builder.shl(row, ir.Constant(_I64, 3))), _I64.as_pointer())
+        )
+        control = builder.load(
+            builder.inttoptr(builder.add(shuffles, builder.lshr(about, ir.Constant(_I64, 16))), _BYTES.as_pointer()),
+            align=1,
+        )
+        shuffler = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_BYTES, [_BYTES, _BYTES]), "llvm.x86.ssse3.pshuf.b.128"
+        )
+        joined = builder.call(shuffler, [builder.bitcast(lanes, _BYTES), control])
+        builder.store(joined, builder.inttoptr(target, _BYTES.as_pointer()), align=1)
+        return builder.and_(about, ir.Constant(_I64, 0xFF))
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), generate

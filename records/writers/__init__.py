@@ -1,0 +1,1 @@
+"""RecordBatches in, files of Parquet, NumPy, Arrow, JSON lines, CSV or single records out."""

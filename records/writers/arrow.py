@@ -1,0 +1,34 @@
+"""A stream of RecordBatches to one Arrow IPC file (Feather version 2) that `pa.ipc.open_file` memory-maps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.storage.files import create_file
+
+
+class ArrowWriter:
+    """Append batches of the schema's Arrow types to a new file, uncompressed so that it maps;
+    `close` makes it valid.
+    """
+
+    def __init__(self, path: str | Path, schema: Schema) -> None:
+        self.schema, self.rows = schema, 0
+        self._file = create_file(path)
+        self._writer = pa.ipc.new_file(self._file, to_arrow(schema))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        self._writer.close()
+        self._file.close()
+
+    def abort(self) -> None:
+        """Let go of the file as it is: it has no footer, so nothing reads it."""
+        self._file.close()

@@ -1,0 +1,66 @@
+"""One `.npy` file written as a stream: rows in, a file that `np.load(path, mmap_mode="r")` opens out, however large.
+
+Room for a header of any row count is left in front and filled on close. Format: numpy.lib.format, version 1.0.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recordmill.records.columns.ragged import Array
+from recordmill.storage.files import create_file, reopen_file, write_all
+
+_MAGIC = b"\x93NUMPY\x01\x00"
+_ALIGN = 64  # bytes; NumPy aligns the data so that a memory map is usable by SIMD code
+_MOST_ROWS = 10**18  # fits every count that a file can hold
+
+
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], length: int = 0) -> bytes:
+    """The header of an array in C order, padded to `length` bytes if that is given, else to the next multiple of 64."""
+    text = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode(
+        "latin-1"
+    )
+    size = length or -(-(len(_MAGIC) + 2 + len(text) + 1) // _ALIGN) * _ALIGN
+    room = size - len(_MAGIC) - 2
+    return _MAGIC + room.to_bytes(2, "little") + text.ljust(room - 1) + b"\n"
+
+
+class NpyFile:
+    """Append rows of one dtype and shape; `rows` counts them.
+    A file that was not closed has zeros for a header, which nothing opens.
+
+    rows: go on behind the first so many rows of a file that is there, which are kept; None: a new file.
+    """
+
+    def __init__(
+        self, path: str | Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = (), rows: int | None = None
+    ) -> None:
+        self.dtype, self.row_shape, self.rows = dtype, row_shape, rows or 0
+        self._header_bytes = len(npy_header(dtype, (_MOST_ROWS, *row_shape)))
+        if rows is None:
+            self._file = create_file(path)
+            write_all(self._file, bytes(self._header_bytes))
+        else:
+            self._file = reopen_file(path, self._header_bytes + rows * dtype.itemsize * math.prod(row_shape))
+
+    def append(self, rows: Array) -> None:
+        """Add [rows, *row_shape] values."""
+        if rows.shape[1:] != self.row_shape:
+            raise ValueError(f"rows of shape {rows.shape[1:]} do not fit a file of {self.row_shape}")
+        contiguous = np.ascontiguousarray(rows, self.dtype)
+        if contiguous.size:
+            write_all(self._file, contiguous.reshape(-1).view(np.uint8))
+        self.rows += len(rows)
+
+    def close(self) -> None:
+        """Write the true row count."""
+        self._file.seek(0)
+        write_all(self._file, npy_header(self.dtype, (self.rows, *self.row_shape), self._header_bytes))
+        self._file.close()
+
+    def abort(self) -> None:
+        self._file.close()

@@ -1,0 +1,177 @@
+"""A stream of RecordBatches to one file of text for people and small tools: JSON lines, or CSV.
+Bulk belongs into Parquet.
+
+JSON: an object per record; tensors are nested lists, what is missing null, times ISO 8601, bytes base64, and NaN and
+Infinity stand as Python's json writes and reads them. CSV: a header and single values only, every text in quotes, so
+that empty text and a missing value differ.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from recordmill.base.errors import UsageError
+from recordmill.schemas.arrow import value_type
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.storage.files import create_file, write_all
+
+ROWS = 1024  # rows that are Python objects at once
+
+
+class JsonLines:
+    """Batches to the text of JSON lines. names: only these features, under the names that they map to;
+    None: all, under their own.
+    """
+
+    def __init__(self, schema: Schema, names: Mapping[str, str] | None = None) -> None:
+        self._shown = [
+            (at, feature.name if names is None else names[feature.name], _shower(feature))
+            for at, feature in enumerate(schema)
+            if names is None or feature.name in names
+        ]
+
+    def encode(self, part: pa.RecordBatch, **first: Sequence[Any]) -> bytes:
+        """A line per row of the part, whose values become Python objects all at once; first: columns of JSON's own
+        values to stand in front.
+        """
+        columns = [
+            *first.values(),
+            *([show(value) for value in _values(part.column(at))] for at, _, show in self._shown),
+        ]
+        names = [*first, *(name for _, name, _ in self._shown)]
+        lines = (
+            json.dumps({name: column[row] for name, column in zip(names, columns, strict=True)}, ensure_ascii=False)
+            for row in range(part.num_rows)
+        )
+        return "".join(f"{line}\n" for line in lines).encode()
+
+
+class JsonWriter:
+    """Append batches of the schema's Arrow types to a new file of JSON lines."""
+
+    def __init__(self, path: str | Path, schema: Schema) -> None:
+        self.rows = 0
+        self._lines = JsonLines(schema)
+        self._file = create_file(path)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for start in range(0, batch.num_rows, ROWS):
+            write_all(self._file, self._lines.encode(batch.slice(start, ROWS)))
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abort(self) -> None:
+        """Let go of the file as it is."""
+        self._file.close()
+
+
+class CsvWriter:
+    """Append batches of the schema's Arrow types to a new CSV file; see `check_csv` for what it can hold."""
+
+    def __init__(self, path: str | Path, schema: Schema) -> None:
+        check_csv(schema)
+        self.schema, self.rows = schema, 0
+        self._file = create_file(path)
+        arrow = pa.schema([(feature.name, _csv_type(feature)) for feature in schema])
+        self._arrow = arrow
+        self._writer = pyarrow.csv.CSVWriter(self._file, arrow)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [column.cast(field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._arrow))
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        self._writer.close()
+        self._file.close()
+
+    def abort(self) -> None:
+        """Let go of the file as it is."""
+        self._file.close()
+
+
+def check_csv(schema: Schema) -> None:
+    """Raises UsageError for a feature that CSV can't hold: a list, a tensor, bytes."""
+    unfit = [
+        f"{feature.name} ({feature.describe()})" for feature in schema if feature.shape or feature.dtype == "bytes"
+    ]
+    if unfit:
+        more = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
+        raise UsageError(
+            f"--to csv: a field holds one number or text, not {', '.join(unfit[:5])}{more}; leave them out "
+            "with --features, or use --to jsonl or parquet"
+        )
+    if not schema.features:
+        raise UsageError("--to csv: there is no feature to write")
+
+
+def _csv_type(feature: Feature) -> pa.DataType:
+    return pa.float32() if feature.dtype == "float16" else value_type(feature)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Python values; times as ISO text, to the unit's last digit."""
+    inner = column.type
+    depth = 0
+    while pa.types.is_nested(inner):
+        inner, depth = inner.value_type, depth + 1
+    if pa.types.is_timestamp(inner) and not depth:
+        suffix = "Z" if inner.tz else ""
+        text = np.datetime_as_string(
+            column.cast(pa.int64()).fill_null(0).to_numpy().astype(f"datetime64[{inner.unit}]")
+        )
+        return [
+            f"{value}{suffix}" if there else None
+            for value, there in zip(text.tolist(), column.is_valid().to_pylist(), strict=True)
+        ]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _shower(feature: Feature) -> Callable[[Any], Any]:
+    """What makes a Python value of the column one that JSON can hold."""
+    inner = feature.inner_shape
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode()
+        return (
+            float(value)
+            if isinstance(value, np.floating)
+            else value.isoformat()
+            if hasattr(value, "isoformat")
+            else value
+        )
+
+    def show(value: Any) -> Any:
+        if value is None:
+            return None
+        return [show(item) for item in value] if isinstance(value, list) else leaf(value)
+
+    def tensor(value: Any, depth: int) -> Any:
+        if value is None:
+            return None
+        return [tensor(item, depth - 1) for item in value] if depth else _nested(show(value), inner)
+
+    return (lambda value: tensor(value, feature.ragged_rank)) if len(inner) > 1 else show
+
+
+def _nested(flat: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """The values in row-major order as lists of lists of this shape."""
+    for size in reversed(shape[1:]):
+        flat = (
+            [flat[start : start + size] for start in range(0, len(flat), size)]
+            if size
+            else [[] for _ in range(shape[0])]
+        )
+    return flat

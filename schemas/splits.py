@@ -1,0 +1,40 @@
+"""The names of splits: which ones a data set can have, and which split the name of a folder or a file says.
+
+Names are read as Hugging Face `datasets` reads them (data_files.py: SPLIT_KEYWORDS): a name says a split that holds one
+of the words below, set off by the name's ends, `-`, `.`, `_`, a blank or a digit (`val2017`, `my-train_set`). A whole
+name that is such a word counts in any case (`Train`). Where a name holds words of two splits it says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from recordmill.base.errors import UsageError
+
+SPLIT_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+_WORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True))})(?=$|[-._ 0-9])")
+_SPLIT = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
+
+
+def split_of(name: str) -> str | None:
+    """The split that the name of a folder, or of a file without its extension, says.
+
+    >>> [split_of(name) for name in ("val2017", "Train", "my-test.set", "latest", "train_val")]
+    ['validation', 'train', 'test', None, None]
+    """
+    if (whole := SPLIT_WORDS.get(name.lower())) is not None:
+        return whole
+    found = {SPLIT_WORDS[word] for word in _WORD.findall(name)}
+    return found.pop() if len(found) == 1 else None
+
+
+def check_split_name(name: str) -> str:
+    """The name, if shards and TensorFlow Datasets can carry it; UsageError if not."""
+    if not _SPLIT.fullmatch(name):
+        raise UsageError(f"split name {name!r}: letters, digits and _ only, with single . or - between them")
+    return name

@@ -1,0 +1,98 @@
+"""Pieces of shards to RecordBatches: read, check and decode, on threads, in order, in bounded memory.
+
+A piece is read and decoded by one thread; a stream is read by the consumer's thread and its blocks decoded by the
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from recordmill.base.threads import thread_map
+from recordmill.records.example.decode import decode
+from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES
+from recordmill.records.tfrecord.lenient import Gap, read_frames_around
+from recordmill.schemas.feature import Schema
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, read_piece, stream
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one thread does: a piece to read, or a block that was read already."""
+
+    file: ShardFile
+    piece: Piece
+    block: FrameBlock | None = None
+
+    @property
+    def framed_bytes(self) -> int:
+        """How many bytes of shards it is."""
+        if self.block is not None:
+            return int(self.block.frames.lengths.sum()) + FRAME_BYTES * len(self.block.frames)
+        return (self.piece.stop or self.piece.start) - self.piece.start
+
+
+def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False) -> Iterator[Load]:
+    """The work of these pieces in order; streams are read here, block by block.
+
+    lenient: where a stream holds no good frame, a load of no bytes, whose piece says the fault, instead of an error.
+    """
+    for piece in pieces:
+        file = files[piece.file]
+        if piece.stop is not None:
+            yield Load(file, piece)
+        elif lenient:
+            yield from _lenient(file, piece)
+        else:
+            for block in stream(file):
+                yield Load(file, piece, block)
+
+
+def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
+    for part in read_frames_around(file.path, compression=file.compression, batch_bytes=PIECE_BYTES):
+        if isinstance(part, Gap):
+            end = part.first_offset + part.size_bytes
+            yield Load(file, Piece(piece.file, part.first_record, None, part.first_offset, end, part.reason, part.kind))
+        else:
+            yield Load(file, piece, FrameBlock(part, part.first_record, part.first_offset))
+
+
+def decode_block(block: FrameBlock, schema: Schema, source: str) -> pa.RecordBatch:
+    """The block's records as columns of the schema's Arrow types."""
+    frames = block.frames
+    return decode(
+        frames.data,
+        frames.starts + HEADER_BYTES,
+        frames.lengths,
+        schema,
+        source=source,
+        first_record=block.first_record,
+        offsets=frames.starts + block.first_offset,
+    )
+
+
+def decode_load(load: Load, schema: Schema, check: bool = True) -> list[pa.RecordBatch]:
+    """Read if need be, and decode."""
+    blocks = [load.block] if load.block is not None else read_piece(load.file, load.piece, check=check)
+    return [decode_block(block, schema, load.file.path) for block in blocks]
+
+
+def record_batches(
+    work: Iterable[Load], schema: Schema, *, threads: int = 1, progress: Callable[[int], None] | None = None
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """All records of these loads, in order, one batch per piece or block.
+
+    progress: called with the number of records of each batch.
+
+    Raises:
+        DataError: a record is damaged or does not fit the schema; it names file, record and offset.
+    """
+    for batches in thread_map(lambda load: decode_load(load, schema), work, threads):
+        for batch in batches:
+            if progress is not None:
+                progress(batch.num_rows)
+            yield batch

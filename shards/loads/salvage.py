@@ -1,0 +1,147 @@
+"""What can be read of damaged shards: the good records of a piece, and a `Reject` for each one that is lost,
+with its place.
+
+Every record of the piece is accounted for: it is in the batch or among the rejects. In our own shards the index says
+where each record begins, so a damaged length costs that record only; elsewhere the next valid header is searched, and
+what was skipped is one reject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import Reject
+from recordmill.records.example.decode import decode_lenient
+from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Int64s, try_scan
+from recordmill.records.tfrecord.lenient import DATA as CRC
+from recordmill.records.tfrecord.lenient import FRAME, STREAM, next_frame
+from recordmill.schemas.feature import Schema
+from recordmill.shards.loads.batches import Load
+from recordmill.shards.pieces import load_index, read_piece_bytes
+from recordmill.storage.files import Bytes
+
+PARSE, MISSING = "record", "truncated"
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """Of consecutive records: the good ones as batches, the bad ones as rejects, and how many were filtered out, though
+    nothing was wrong with them.
+    """
+
+    batches: tuple[pa.RecordBatch, ...]
+    rejects: tuple[Reject, ...]
+    filtered: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(int(batch.num_rows) for batch in self.batches)
+
+    @property
+    def records(self) -> int:
+        """How many these were together."""
+        return self.rows + len(self.rejects) + self.filtered
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The whole frames of a piece: data[starts[i] : starts[i] + lengths[i] + 16] is record numbers[i]
+    of the file; rejects: the others.
+    """
+
+    data: Bytes
+    starts: Int64s
+    lengths: Int64s
+    numbers: Int64s
+    rejects: tuple[Reject, ...] = ()
+
+
+def salvage(load: Load, schema: Schema) -> Salvaged:
+    """The records of one load, good or bad."""
+    found = frames_of(load)
+    first_offset = load.piece.start if load.block is None else load.block.first_offset
+    batch, _, bad = decode_lenient(found.data, found.starts + HEADER_BYTES, found.lengths, schema)
+    rejects = tuple(
+        Reject(
+            load.file.name,
+            _place(int(found.numbers[record.row]), int(found.starts[record.row]) + first_offset),
+            PARSE,
+            f"feature {record.feature!r}: {record.reason}"[:290] if record.feature else record.reason,
+        )
+        for record in bad
+    )
+    return Salvaged((batch,) if batch.num_rows else (), (*found.rejects, *rejects))
+
+
+def frames_of(load: Load) -> Recovered:
+    """The frames of one load whose CRCs are right."""
+    if load.block is not None:
+        frames = load.block.frames
+        return Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + load.block.first_record)
+    piece = load.piece
+    assert piece.stop is not None
+    if piece.fault:
+        skipped = piece.fault_kind != CRC and piece.stop > piece.start
+        reason = f"{piece.fault}; skipped {piece.stop - piece.start} bytes" if skipped else piece.fault
+        return _nothing([Reject(load.file.name, _place(piece.first_record, piece.start), piece.fault_kind, reason)])
+    damaged: list[tuple[int, int]] = []
+    return _scanned(read_piece_bytes(load.file, piece, damaged), load, damaged)
+
+
+def _nothing(rejects: list[Reject]) -> Recovered:
+    none = np.empty(0, np.int64)
+    return Recovered(np.empty(0, np.uint8), none, none, none, tuple(rejects))
+
+
+def _known(load: Load) -> Int64s | None:
+    """Where the index says that the piece's records begin, relative to the piece."""
+    index = load_index(load.file, lenient=True)
+    if index is None:
+        return None
+    first = load.piece.first_record
+    return np.ascontiguousarray(index["offset"][first : first + (load.piece.records or 0)]) - load.piece.start
+
+
+def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Recovered:
+    """Scan, and after each fault go on behind it; damaged: ranges of data that a gzip member should have filled."""
+    piece, file, known = load.piece, load.file, _known(load)
+    parts: list[tuple[Int64s, Int64s, Int64s]] = [(np.empty(0, np.int64),) * 3]
+    rejects: list[Reject] = []
+    at, record = 0, 0  # both relative to the piece
+    while at < len(data):
+        frames, consumed, error = try_scan(data[at:], source=file.path, final=True)
+        parts.append((frames.starts + at, frames.lengths, np.arange(record, record + len(frames)) + piece.first_record))
+        at, record = at + consumed, record + len(frames)
+        if error is None:
+            break
+        reason = CRC if "CRC of the data" in error.reason else FRAME
+        behind = _behind(data, at, record, known, reason)
+        message = error.reason if known is not None or reason == CRC else f"{error.reason}; skipped {behind - at} bytes"
+        if any(low <= at < high for low, high in damaged):
+            reason, message = STREAM, "the gzip member that holds it is damaged"
+        rejects.append(Reject(file.name, _place(piece.first_record + record, piece.start + at), reason, message))
+        at, record = behind, record + 1
+    missing = range(record, piece.records or record)
+    rejects += [
+        Reject(file.name, f"record {piece.first_record + i}", MISSING, "the file ends before this record")
+        for i in missing
+    ]
+    starts, lengths, numbers = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Recovered(data, starts, lengths, numbers, tuple(rejects))
+
+
+def _behind(data: Bytes, at: int, record: int, known: Int64s | None, reason: str) -> int:
+    """Where to go on after a fault in the record at `at`."""
+    if known is not None:
+        return int(known[record + 1]) if record + 1 < len(known) else len(data)
+    if reason == CRC:  # the header is right, so its length says where the frame ends
+        return at + int.from_bytes(data[at : at + 8].tobytes(), "little") + FRAME_BYTES
+    return next_frame(data, at + 1, MAX_RECORD_BYTES, True)
+
+
+def _place(record: int, offset: int) -> str:
+    return f"record {record}, byte {offset}"

@@ -1,0 +1,92 @@
+"""What any TFRecord files hold: `Inference` over all their records, on threads, in bounded memory,
+and the schema it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial, reduce
+
+from recordmill.base.threads import thread_map
+from recordmill.records.inference.infer import Inference, infer
+from recordmill.records.tfrecord.frames import HEADER_BYTES
+from recordmill.schemas.feature import Schema
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.loads.batches import Load, loads
+from recordmill.shards.loads.hints import find_hint, refine
+from recordmill.shards.loads.salvage import frames_of
+from recordmill.shards.loads.sample import Sample, sample_loads
+from recordmill.shards.pieces import cut, read_piece
+
+
+def infer_files(
+    files: Sequence[ShardFile],
+    *,
+    threads: int = 1,
+    lenient: bool = False,
+    sample: Sample | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Inference:
+    """What all records of the files are, or those of a sample, as a monoid's sum; CRCs are checked on the way.
+
+    lenient: leave out what is damaged. progress: called with the number of records of each piece.
+
+    Raises:
+        DataError: a file is damaged, unless lenient.
+    """
+    pieces = (piece for ordinal, file in enumerate(files) for piece in cut(file, ordinal, lenient=lenient))
+    work = loads(files, pieces, lenient=lenient) if sample is None else sample_loads(files, sample, lenient=lenient)
+    total = Inference()
+    for part, records in thread_map(partial(_infer_load, lenient=lenient), work, threads):
+        total = total + part
+        if progress is not None:
+            progress(records)
+    return total
+
+
+def infer_schema(
+    files: Sequence[ShardFile],
+    *,
+    threads: int = 1,
+    lenient: bool = False,
+    sample: Sample | None = None,
+    wanted: Collection[str] | None = None,
+) -> tuple[Schema, list[str]]:
+    """(the features of the files' records, or of a sample's, by what came along with them and fits; notes on that).
+
+    lenient: of records that can be read. wanted: names of features; others may be of several kinds, and are left out
+    then.
+    """
+    inference = infer_files(files, threads=threads, lenient=lenient, sample=sample)
+    return schema_of(files, inference if wanted is None else inference.without_conflicts(wanted))
+
+
+def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:
+    """(the schema of what was counted, made better by a hint beside the files; notes on that hint)."""
+    schema = inference.schema()
+    hint, notes = find_hint(files)
+    if hint is None:
+        return schema, notes
+    refined, used = refine(schema, inference, hint)
+    return refined, notes + used
+
+
+def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:
+    if lenient:
+        found = frames_of(load)
+        first = load.piece.first_record if load.block is None else load.block.first_record
+        return infer(
+            found.data, found.starts + HEADER_BYTES, found.lengths, source=load.file.name, first_record=first
+        ), len(found.starts)
+    blocks = [load.block] if load.block is not None else list(read_piece(load.file, load.piece))
+    parts = (
+        infer(
+            block.frames.data,
+            block.frames.starts + HEADER_BYTES,
+            block.frames.lengths,
+            source=load.file.name,
+            first_record=block.first_record,
+        )
+        for block in blocks
+    )
+    return reduce(lambda one, other: one + other, parts, Inference()), sum(len(block.frames) for block in blocks)

@@ -1,0 +1,156 @@
+"""Rows that live in this process in, a `MemorySource` out:
+`spool` writes them once to local Arrow files, workers map those.
+
+So memory stays flat for an iterator of any length, the source can be pickled, and its units can be read again and in
+any order. The position of a record is its row number in the order given.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, Reject
+from recordmill.schemas.feature import Schema
+from recordmill.sources.arrow.objects import batches_of
+from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.values.casting import is_text_type, plain
+from recordmill.sources.values.conform import conform
+from recordmill.sources.values.flatten import flatten, nest_tensors
+from recordmill.sources.values.labels import ClassNames
+from recordmill.sources.values.overrides import finish_schema
+from recordmill.sources.values.unify import Unifier
+from recordmill.storage.arrow_ipc import BatchWriter, open_batches
+from recordmill.storage.digest import combine, digest_file
+from recordmill.storage.files import Stat
+from recordmill.storage.listing import InputFile
+
+NAME = "memory"  # what stands for a file's name in keys, rejects and the manifest
+
+
+@dataclass(frozen=True)
+class MemorySource:
+    """Batches in IPC files: first_batches[i] is the ordinal of the first batch of segments[i],
+    each with a schema of its own.
+    """
+
+    schema: Schema
+    files: tuple[InputFile, ...]
+    units: tuple[Unit, ...]
+    segments: tuple[str, ...]
+    first_batches: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    digests: Mapping[int, str] = field(default_factory=dict)
+    plan_rejects: tuple[Reject, ...] = ()
+    kind: str = NAME
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's batches, each as one chunk."""
+        row = unit.first_row
+        for batch in self._batches(unit.start, unit.stop):
+            fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema)
+            rejects = tuple(Reject(NAME, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
+            yield Chunk(fitted.batch, np.zeros(len(fitted.good), np.uint32), fitted.good + row, rejects)
+            row += batch.num_rows
+
+    def _batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        at = start
+        while at < stop:
+            segment = bisect_right(self.first_batches, at) - 1
+            reader = open_batches(self.segments[segment])
+            for local in range(
+                at - self.first_batches[segment], min(stop - self.first_batches[segment], reader.num_record_batches)
+            ):
+                yield reader.get_batch(local)
+                at += 1
+
+
+class _Spool:
+    """Writes batches to numbered files, a new one whenever the schema changes, and notes what each batch weighs."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.segments: list[str] = []
+        self.first_batches: list[int] = []
+        self.rows: list[int] = []
+        self.sizes: list[int] = []
+        self._writer: BatchWriter | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None or not self._writer.schema.equals(batch.schema, check_metadata=True):
+            self.close()
+            self.segments.append(os.path.join(self.folder, f"memory-{len(self.segments):05d}.arrow"))
+            self.first_batches.append(len(self.rows))
+            self._writer = BatchWriter(self.segments[-1], batch.schema)
+        self._writer.write(batch)
+        self.rows.append(batch.num_rows)
+        self.sizes.append(batch.nbytes)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def units(self) -> tuple[Unit, ...]:
+        units: list[Unit] = []
+        start = first_row = rows = size = 0
+        for at, (batch_rows, batch_size) in enumerate(zip(self.rows, self.sizes, strict=True)):
+            rows, size = rows + batch_rows, size + batch_size
+            if size >= UNIT_BYTES or at == len(self.rows) - 1:
+                units.append(Unit(0, 1, start, at + 1, first_row, rows, size))
+                start, first_row, rows, size = at + 1, first_row + rows, 0, 0
+        return tuple(units)
+
+
+def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:
+    """Write the rows of a Python object to files in the folder, which must exist, and plan them.
+
+    source: what in_memory.batches_of takes. The files stay; who made the folder removes it after the build.
+
+    Raises:
+        UsageError: no such kind of object, or an option names a column that is not there.
+        DataError: columns that can't be features; no rows at all. Errors of the source's own iterator pass through.
+    """
+    files = _Spool(os.fspath(folder))
+    unifier = Unifier(_declared(common))
+    classes: ClassNames | None = None
+    try:
+        for batch in batches_of(source):
+            flat = flatten(batch)
+            nulls = {name: column.null_count for name, column in zip(flat.schema.names, flat.columns, strict=True)}
+            unifier.add(flat.schema, f"rows {sum(files.rows)} to {sum(files.rows) + batch.num_rows - 1}", nulls)
+            classes = _collect(classes, flat, common)
+            files.write(flat)
+    finally:
+        files.close()
+    if not files.rows:
+        raise DataError("there are no rows", source=NAME)
+    schema, notes = finish_schema(unifier.schema(), unifier.untold(), classes, common, "the data")
+    about = Stat(sum(os.path.getsize(path) for path in files.segments), 0)
+    digests = {0: combine(bytes.fromhex(digest_file(path)) for path in files.segments)}
+    inputs = (InputFile(0, NAME, files.segments[0], about),)
+    return MemorySource(
+        schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes, digests
+    )
+
+
+def _declared(common: PlanOptions) -> dict[str, str]:
+    given = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
+    return {**given, **common.dtypes}
+
+
+def _collect(classes: ClassNames | None, batch: pa.RecordBatch, common: PlanOptions) -> ClassNames | None:
+    if common.label is None or common.schema is not None or common.label not in batch.schema.names:
+        return classes
+    values = plain(batch.column(common.label))
+    if not is_text_type(values.type):
+        return classes
+    classes = classes or ClassNames(common.label)
+    classes.add(values)
+    return classes

@@ -1,0 +1,231 @@
+"""Parquet files in, a `ParquetSource` out: columns and lists to features, row groups to units, structs by dotted path.
+
+The footers tell types, rows and nulls, so the plan reads no data but the label's column, and the files' bytes for their
+digests. A record's position is its row number in the file. Files of one input may lack columns (null there) or, with
+`strict`, must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.threads import thread_map
+from recordmill.schemas.feature import Schema
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.values.casting import is_text_type, plain
+from recordmill.sources.values.conform import conform
+from recordmill.sources.values.flatten import flatten, flatten_schema, nest_tensors
+from recordmill.sources.values.labels import ClassNames
+from recordmill.sources.values.overrides import finish_schema
+from recordmill.sources.values.unify import Unifier
+from recordmill.storage.digest import digest_file
+from recordmill.storage.files import check_unchanged, map_file
+from recordmill.storage.listing import InputFile
+
+UNION, STRICT = "union", "strict"
+
+
+@dataclass(frozen=True)
+class ParquetOptions:
+    """How the files are read.
+
+    columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the same ones
+    in the same order. select: only these, by the files' own top-level names; None is all.
+    """
+
+    columns: str = UNION
+    select: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns not in (UNION, STRICT):
+            raise UsageError(
+                f"columns is {self.columns!r}; it is 'union' or 'strict' (select names the columns to take)"
+            )
+        if self.select is not None:
+            object.__setattr__(self, "select", tuple(self.select))
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """columns: by file, the top-level columns to read."""
+
+    schema: Schema
+    files: tuple[InputFile, ...]
+    units: tuple[Unit, ...]
+    columns: tuple[tuple[str, ...], ...]
+    digests: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    plan_rejects: tuple[Reject, ...] = ()
+    kind: str = "parquet"
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The rows of the unit's row groups, in batches of bounded size however large a row group is."""
+        ordinal, row = unit.first_file, unit.first_row
+        file = self.files[ordinal]
+        check_unchanged(file.path, file.stat, file.name)
+        for batch in _batches(
+            file, range(unit.start, unit.stop), self.columns[ordinal], max(1, unit.size_bytes // max(unit.rows or 1, 1))
+        ):
+            fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema)
+            rejects = tuple(Reject(file.name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
+            yield Chunk(fitted.batch, np.full(len(fitted.good), ordinal, np.uint32), fitted.good + row, rejects)
+            row += batch.num_rows
+        check_unchanged(file.path, file.stat, file.name)
+
+
+def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: PlanOptions) -> ParquetSource:
+    """Read the footers.
+
+    Raises:
+        DataError: no Parquet file, a column that can't be a feature, files that don't go together, no rows.
+        UsageError: an option names a column that is not there.
+    """
+    opened = [_open(file) for file in files]
+    columns = tuple(
+        _chosen(file, parquet.schema_arrow.names, options) for file, parquet in zip(files, opened, strict=True)
+    )
+    _check_select(options, [parquet.schema_arrow.names for parquet in opened])
+    unifier = Unifier(_declared(common))
+    for file, parquet, names in zip(files, opened, columns, strict=True):
+        whole = parquet.schema_arrow
+        chosen = pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
+        flat = flatten_schema(chosen)
+        if options.columns == STRICT:
+            _check_same(
+                file,
+                flat,
+                files[0],
+                flatten_schema(pa.schema([opened[0].schema_arrow.field(name) for name in columns[0]])),
+            )
+        if parquet.metadata.num_rows:
+            unifier.add(flat, file.name, _nulls(parquet.metadata, flat))
+    units = _units(opened)
+    if not units:
+        raise DataError("there are no rows", source=files[0].name if files else "")
+    inferred = unifier.schema()
+    classes = _classes(files, opened, columns, common, inferred)
+    schema, notes = finish_schema(inferred, unifier.untold(), classes, common, "the files")
+    digests = dict(enumerate(thread_map(lambda file: digest_file(file.path), files, common.threads)))
+    for file in files:
+        check_unchanged(file.path, file.stat, file.name)
+    return ParquetSource(schema, tuple(files), units, columns, digests, notes)
+
+
+def _open(file: InputFile) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(pa.BufferReader(pa.py_buffer(map_file(file.path))), pre_buffer=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
+
+
+def _batches(file: InputFile, groups: range, columns: Sequence[str], row_bytes: int) -> Iterator[pa.RecordBatch]:
+    rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
+    try:
+        for batch in _open(file).iter_batches(
+            batch_size=rows, row_groups=list(groups), columns=list(columns), use_threads=False
+        ):
+            yield from _bounded(batch)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"damaged: {str(error).splitlines()[0]}",
+            source=file.name,
+            place=f"row groups {groups.start} to {groups.stop - 1}",
+        ) from None
+
+
+def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Rows may weigh more than the file's mean: slices of about BATCH_BYTES."""
+    rows = max(1, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _chosen(file: InputFile, names: Sequence[str], options: ParquetOptions) -> tuple[str, ...]:
+    if options.select is None:
+        return tuple(names)
+    absent = [name for name in options.select if name not in names]
+    if absent and options.columns == STRICT:
+        raise UsageError(f"{file.name} has no column {absent[0]!r}; its columns are {', '.join(names)}")
+    return tuple(name for name in options.select if name in names)
+
+
+def _check_select(options: ParquetOptions, names: Sequence[Sequence[str]]) -> None:
+    known = list(dict.fromkeys(name for some in names for name in some))
+    for name in options.select or ():
+        if name not in known:
+            raise UsageError(f"no file has a column {name!r}; their columns are {', '.join(known)}")
+
+
+def _declared(common: PlanOptions) -> dict[str, str]:
+    given = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
+    return {**given, **common.dtypes}
+
+
+def _check_same(file: InputFile, schema: pa.Schema, first: InputFile, wanted: pa.Schema) -> None:
+    if [(f.name, f.type) for f in schema] != [(f.name, f.type) for f in wanted]:
+        differ = next(
+            (name for name in (*wanted.names, *schema.names) if name not in schema.names or name not in wanted.names),
+            None,
+        )
+        what = f"column {differ!r} is only in one of them" if differ else "columns differ in type or order"
+        raise DataError(
+            f"has not the columns of {first.name}: {what} (union takes files that differ)", source=file.name
+        )
+
+
+def _nulls(about: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
+    """How many nulls each top-level scalar column has, by the footer's statistics; -1 where they don't say."""
+    found = dict.fromkeys(flat.names, -1)
+    leaves = {about.schema.column(at).path: at for at in range(about.num_columns)}
+    for name in flat.names:
+        at = leaves.get(name)
+        if at is None:
+            continue
+        statistics = [about.row_group(group).column(at).statistics for group in range(about.num_row_groups)]
+        if all(s is not None and s.has_null_count for s in statistics):
+            found[name] = sum(s.null_count for s in statistics)
+    return {name: 0 if not flat.field(name).nullable else count for name, count in found.items()}
+
+
+def _units(opened: Sequence[pq.ParquetFile]) -> tuple[Unit, ...]:
+    """Consecutive row groups of about UNIT_BYTES, uncompressed."""
+    units: list[Unit] = []
+    for ordinal, parquet in enumerate(opened):
+        about = parquet.metadata
+        start = first_row = rows = size = 0
+        for group in range(about.num_row_groups):
+            rows += about.row_group(group).num_rows
+            size += about.row_group(group).total_byte_size
+            if size >= UNIT_BYTES or group + 1 == about.num_row_groups:
+                if rows:
+                    units.append(Unit(ordinal, ordinal + 1, start, group + 1, first_row, rows, size))
+                start, first_row, rows, size = group + 1, first_row + rows, 0, 0
+    return tuple(units)
+
+
+def _classes(
+    files: Sequence[InputFile],
+    opened: Sequence[pq.ParquetFile],
+    columns: Sequence[Sequence[str]],
+    common: PlanOptions,
+    inferred: Schema,
+) -> ClassNames | None:
+    """The label's texts, by reading that one column."""
+    label = common.label
+    if label is None or common.schema is not None or label not in inferred or inferred[label].dtype != "string":
+        return None
+    classes = ClassNames(label)
+    for file, parquet, names in zip(files, opened, columns, strict=True):
+        top = label if label in names else label.split(".")[0]
+        if top in names:
+            for batch in _batches(file, range(parquet.metadata.num_row_groups), [top], 64):
+                flat = flatten(batch)
+                if label in flat.schema.names and is_text_type(plain(flat.column(label)).type):
+                    classes.add(plain(flat.column(label)))
+    return classes

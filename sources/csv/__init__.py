@@ -1,0 +1,1 @@
+"""CSV files in, typed batches out: dialect, ranges, tokens, columns."""

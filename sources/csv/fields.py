@@ -1,0 +1,104 @@
+"""Bytes of a CSV file in; where each field of each row lies out:
+start and length per column, in one pass (the work is done by csv_tokenize).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recordmill.base.byte_masks import Bytes
+from recordmill.base.room import room
+from recordmill.sources.csv.dialect import Dialect
+from recordmill.sources.csv.tokenize import (
+    BAD,
+    FIELD_START,
+    FINAL,
+    LIMIT,
+    LINE,
+    LITERAL,
+    MODE,
+    ORDINAL,
+    PLAIN,
+    ROW_LINE,
+    ROW_START,
+    ROWS,
+    SCAN_SIZE,
+    SKIP,
+    STOP,
+    Ints,
+    Spans,
+    tokenize,
+)
+
+BAD_ROWS = 4096  # bad rows per call, so that their places need no memory that grows with the input
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive rows of a buffer; the arrays are views that the next call overwrites.
+
+    starts, infos: [columns, rows]: where a field starts in the buffer; its length with QUOTED. widths: [rows], the
+    number of fields (which is columns, unless ragged). ordinals: [rows], the row's number counted from the first row of
+    the call, bad ones included. lines: [rows], the physical line where it starts. bad: [bad rows, 4]: ordinal, line,
+    start, width or TOO_LONG. stop: where the next row starts or the data ends. line: its line. count: how many rows
+    there were, bad ones included. skipping: the buffer ended inside a line to skip.
+    """
+
+    starts: Spans
+    infos: Spans
+    widths: Ints
+    ordinals: Ints
+    lines: Ints
+    bad: Ints
+    stop: int
+    line: int
+    count: int
+    skipping: bool
+
+
+class Tokenizer:
+    """Reads rows of a dialect with so many columns; holds the arrays, so one thread uses it at a time.
+
+    ragged: rows with fewer fields are given too (their missing fields undefined), instead of listed as bad.
+    """
+
+    def __init__(self, dialect: Dialect, columns: int, most_rows: int, *, ragged: bool = False) -> None:
+        self._dialect = np.array(
+            [
+                dialect.delimiter,
+                dialect.quote,
+                dialect.doubled_quote,
+                dialect.escape,
+                dialect.comment,
+                dialect.trim,
+                dialect.max_row_bytes,
+                columns,
+                ragged,
+            ],
+            np.int64,
+        )
+        self._starts, self._infos = room((columns, most_rows), np.int32), room((columns, most_rows), np.int32)
+        self._rows = np.empty((3, most_rows), np.int64)
+        self._bad = np.empty((BAD_ROWS, 4), np.int64)
+
+    def read(self, data: Bytes, at: int, limit: int, *, final: bool, line: int = 1, skipping: bool = False) -> Rows:
+        """The rows that start in data[at:limit), as many as the arrays hold; data is changed by unescaping.
+
+        at: where a row starts (or skipping: in a line to skip). final: the data ends with a row or with the file, so an
+        open row is complete, and an open quote is one that is never closed; else an incomplete row is left for the next
+        call, from `stop` on.
+        """
+        scan = np.zeros(SCAN_SIZE, np.int64)
+        scan[MODE] = SKIP if skipping else PLAIN
+        scan[ROW_START] = scan[FIELD_START] = scan[STOP] = at
+        scan[LINE] = scan[ROW_LINE] = line
+        scan[LITERAL], scan[FINAL], scan[LIMIT] = -1, final, limit
+        tokenize(data, self._dialect, scan, self._starts, self._infos, self._rows, self._bad)
+        rows, bad = int(scan[ROWS]), int(scan[BAD])
+        widths, ordinals, lines = self._rows[:, :rows]
+        return Rows(
+            *(self._starts[:, :rows], self._infos[:, :rows], widths, ordinals, lines, self._bad[:bad]),
+            *(int(scan[STOP]), int(scan[ROW_LINE]), int(scan[ORDINAL]), bool(scan[MODE] == SKIP)),
+        )

@@ -1,0 +1,269 @@
+"""CSV files in, a `CsvSource` out: schema, exact row counts and units by a scan of all rows,
+and typed batches when a unit is read.
+
+Large plain files are cut into units where rows start; compressed files and those in other encodings are one unit each;
+small files are read several to a unit. A row's position is its number in its file, from 0, rejected rows counted, blank
+lines and comments not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.byte_masks import Bytes
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.threads import thread_map
+from recordmill.schemas.feature import Schema
+from recordmill.sources.csv.dialect import CsvOptions, Dialect
+from recordmill.sources.csv.fields import Rows, Tokenizer
+from recordmill.sources.csv.head import Head, read_head
+from recordmill.sources.csv.messages import explain_row
+from recordmill.sources.csv.parse import MISSING, Parser
+from recordmill.sources.csv.ranges import (
+    RANGE_BYTES,
+    STREAM_BLOCK_BYTES,
+    Scan,
+    ScannedRange,
+    file_digests,
+    most_rows,
+    scan_files,
+)
+from recordmill.sources.csv.schema import (
+    Totals,
+    column_names,
+    describe_column,
+    make_schema,
+    same_delimiter,
+    untyped_names,
+)
+from recordmill.sources.csv.stream import read_rows, utf8_blocks
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.values.null_tokens import NullTokens
+from recordmill.storage.digest import DIGESTED_BYTES
+from recordmill.storage.files import check_unchanged, read_range
+from recordmill.storage.listing import InputFile
+
+
+@dataclass(frozen=True)
+class CsvSource:
+    """A planned CSV input; implements sources.contract.Source.
+
+    heads: for each file where its rows start and what its columns are. lines: (file, start) of a unit to the physical
+    line there.
+    """
+
+    schema: Schema
+    files: tuple[InputFile, ...]
+    units: tuple[Unit, ...]
+    digests: Mapping[int, str]
+    notes: tuple[str, ...]
+    dialect: Dialect
+    null_tokens: tuple[str, ...]
+    heads: tuple[Head, ...]
+    lines: Mapping[tuple[int, int], int]
+    plan_rejects: tuple[Reject, ...] = ()
+    kind: str = field(default="csv", init=False)
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's rows; see sources.contract.Source.
+
+        Raises:
+            DataError: a file changed since it was planned, or its compressed data is damaged.
+        """
+        pieces = (chunk for ordinal in range(unit.first_file, unit.last_file) for chunk in self._file(ordinal, unit))
+        return _joined(pieces) if unit.last_file - unit.first_file > 1 else pieces
+
+    def _file(self, ordinal: int, unit: Unit) -> Iterator[Chunk]:
+        file, head = self.files[ordinal], self.heads[ordinal]
+        check_unchanged(file.path, file.stat, file.name)
+        tokenizer = Tokenizer(self.dialect, len(head.names), most_rows(len(head.names)))
+        places = {name: place for place, name in enumerate(head.names)}
+        parser = Parser(
+            self.schema, [places.get(feature.name, MISSING) for feature in self.schema], NullTokens.of(self.null_tokens)
+        )
+        position = unit.first_row
+        for data, rows in self._rows(ordinal, unit, tokenizer):
+            yield _chunk(ordinal, file.name, position, data, rows, parser, self.dialect.max_row_bytes, len(head.names))
+            position += rows.count
+        check_unchanged(file.path, file.stat, file.name)
+
+    def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, Rows]]:
+        file, head = self.files[ordinal], self.heads[ordinal]
+        if head.streamed:
+            blocks = utf8_blocks(file, head.compression, head.encoding, STREAM_BLOCK_BYTES)
+            yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
+            return
+        start, stop, line = (
+            (unit.start, unit.stop, self.lines[ordinal, unit.start])
+            if unit.stop
+            else (head.start, file.stat.size_bytes, head.line)
+        )
+        data, at = read_range(file.path, start, stop), 0
+        while at < len(data):
+            rows = tokenizer.read(data, at, at + BATCH_BYTES, final=True, line=line)
+            if rows.count:
+                yield data, rows
+            at, line = rows.stop, rows.line
+
+
+def _chunk(
+    ordinal: int, source: str, first: int, data: Bytes, rows: Rows, parser: Parser, max_row_bytes: int, columns: int
+) -> Chunk:
+    """The chunk of some rows of one file, whose first has that position."""
+    parsed = parser.parse(data, rows)
+    found = [
+        (int(rows.ordinals[row]), int(rows.lines[row]), reason, message) for row, reason, message in parsed.rejects
+    ]
+    for row, line, start, width in rows.bad.tolist():
+        found.append((row, line, *explain_row(width, columns, data[start : start + 256].tobytes(), max_row_bytes)))
+    rejects = tuple(
+        Reject(source, f"line {line}, row {first + row}", reason, message)
+        for row, line, reason, message in sorted(found)
+    )
+    position = first + (rows.ordinals if parsed.kept is None else rows.ordinals[parsed.kept])
+    return Chunk(parsed.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
+
+
+def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The same records in fewer chunks: many small files make one."""
+    held: list[Chunk] = []
+    rows = size = 0
+    for chunk in chunks:
+        assert isinstance(chunk.records, pa.RecordBatch)
+        if held and (rows + chunk.rows > BATCH_ROWS or size + chunk.records.nbytes > BATCH_BYTES):
+            yield _join(held)
+            held, rows, size = [], 0, 0
+        held.append(chunk)
+        rows, size = rows + chunk.rows, size + chunk.records.nbytes
+    if held:
+        yield _join(held)
+
+
+def _join(chunks: list[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
+    batch = table.to_batches()[0] if table.num_rows else chunks[0].records
+    file, position = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("file", "position"))
+    return Chunk(batch, file, position, tuple(reject for chunk in chunks for reject in chunk.rejects))
+
+
+def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions) -> CsvSource:
+    """Scan the files and say what they hold.
+
+    Raises:
+        UsageError: there are no files; a dtype or the label names no column; an option doesn't fit.
+        DataError: a file is empty, is no text, has no usable header, is damaged or changed meanwhile; files don't
+            agree; there are no rows at all.
+    """
+    # of memory, for the bytes of one range: what becomes of them takes the rest
+    share = common.memory_bytes // (16 * max(common.threads, 1))
+    return _plan(tuple(files), options, common, min(max(share // DIGESTED_BYTES, 1) * DIGESTED_BYTES, RANGE_BYTES))
+
+
+def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions, range_bytes: int) -> CsvSource:
+    if not files:
+        raise UsageError("no CSV files among the inputs")
+    threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
+    heads = tuple(thread_map(lambda file: read_head(file, options), files, threads))
+    names = column_names(files, heads, options.columns)
+    dialect = Dialect.of(options, options.delimiter or same_delimiter(files, heads))
+    label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
+    scan = Scan(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes)
+    totals = Totals(names, heads)
+    parts = [totals.add(part) for part in scan_files(files, heads, scan, threads)]
+    if not any(part.rows for part in parts):
+        what = "a header and no rows" if options.header else "no rows"
+        raise DataError(
+            f"holds {what}" + (f", as do the other {len(files) - 1} files" if len(files) > 1 else ""),
+            source=files[0].name,
+        )
+    columns = totals.columns()
+    schema, notes = make_schema(columns, totals.labels, common)
+    notes = (
+        *describe_column(columns, schema, heads, options.delimiter is None and len(names) > 1),
+        *_empty_files(files, parts),
+        *notes,
+    )
+    units, lines = _units(files, heads, parts)
+    return CsvSource(
+        schema, files, units, file_digests(parts, heads), notes, dialect, options.null_tokens, _shared(heads), lines
+    )
+
+
+def _empty_files(files: tuple[InputFile, ...], parts: Sequence[ScannedRange]) -> tuple[str, ...]:
+    filled = {part.file for part in parts if part.rows}
+    empty = [file.name for ordinal, file in enumerate(files) if ordinal not in filled]
+    return (
+        (f"{len(empty)} files hold a header and no rows: {', '.join(empty[:3])}{', ...' if len(empty) > 3 else ''}",)
+        if empty
+        else ()
+    )
+
+
+def _shared(heads: tuple[Head, ...]) -> tuple[Head, ...]:
+    """The same heads, with one tuple of names for all files that have the same, so that thousands of files stay small
+    in memory and pickled.
+    """
+    names: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for head in heads:
+        object.__setattr__(head, "names", names.setdefault(head.names, head.names))
+    return heads
+
+
+def _units(
+    files: tuple[InputFile, ...], heads: Sequence[Head], parts: Sequence[ScannedRange]
+) -> tuple[tuple[Unit, ...], dict[tuple[int, int], int]]:
+    """(units in order, the physical line where each part of a file starts)."""
+    by_file: dict[int, list[ScannedRange]] = {}
+    for part in parts:
+        by_file.setdefault(part.file, []).append(part)
+    units: list[Unit] = []
+    lines: dict[tuple[int, int], int] = {}
+    for ordinal in range(len(files)):
+        mine = by_file[ordinal]
+        filled = [part for part in mine if part.rows]
+        if not filled:
+            continue
+        if len(mine) == 1:
+            units.append(Unit(ordinal, ordinal + 1, rows=mine[0].rows, size_bytes=mine[0].size_bytes))
+            continue
+        row, line = 0, heads[ordinal].line
+        for part in mine:
+            if part.rows:
+                units.append(Unit(ordinal, ordinal + 1, part.start, part.stop, row, part.rows, part.size_bytes))
+                lines[ordinal, part.start] = line
+            row, line = row + part.rows, line + part.lines
+    return tuple(_packed(units)), lines
+
+
+def _packed(units: Sequence[Unit]) -> Iterator[Unit]:
+    """The same, with neighbouring whole files of less than UNIT_BYTES together as one unit."""
+    held: Unit | None = None
+    for unit in units:
+        assert unit.rows is not None
+        if (
+            held is not None
+            and not unit.stop
+            and held.last_file == unit.first_file
+            and held.size_bytes + unit.size_bytes <= UNIT_BYTES
+        ):
+            assert held.rows is not None
+            held = Unit(
+                held.first_file,
+                unit.last_file,
+                rows=held.rows + unit.rows,
+                size_bytes=held.size_bytes + unit.size_bytes,
+            )
+            continue
+        if held is not None:
+            yield held
+        held = None if unit.stop else unit
+        if unit.stop:
+            yield unit
+    if held is not None:
+        yield held

@@ -1,0 +1,465 @@
+"""The tokenizer of CSV as Numba kernels: `tokenize` notes where each field of each row lies. `csv_fields.Tokenizer` is
+how it is called.
+
+Masks of 64 bytes find the delimiters, line ends, quotes and escapes; only those are looked at. A row that ends inside
+the buffer is committed: its fields are unescaped *in place* (the text never grows), so that what comes after sees plain
+text. The states and their names are those of Python's `_csv.c`; `csv_scan` holds the same automaton as a table.
+"""
+
+# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
+# In compiled code NumPy's scalars and Python's are the same.
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.byte_masks import LANES, Bytes, byte_mask, first_bit
+from recordmill.base.kernels import kernel
+
+Ints = npt.NDArray[np.int64]
+Spans = npt.NDArray[np.int32]  # [columns, rows]
+
+QUOTED = 1 << 29  # bit in a field's info: it was quoted
+LENGTH = (1 << 28) - 1  # the other bits: its length in bytes
+TOO_LONG = -1  # the width of a bad row that exceeds max_row_bytes or whose quote is never closed
+
+_DIRTY = 1 << 30  # bit in an info before the row is committed: it has to be unescaped
+_CR, _LF = 13, 10
+
+# What `dialect` holds.
+_DELIMITER, _QUOTE, _DOUBLED, _ESCAPE, _COMMENT, _TRIM, _MAX_ROW, _COLUMNS, _RAGGED = range(9)
+# What `scan` holds: where the tokenizer stands.
+(
+    MODE,
+    ROW_START,
+    FIELD_START,
+    COLUMN,
+    ROWS,
+    BAD,
+    ORDINAL,
+    LINE,
+    ROW_LINE,
+    LITERAL,
+    CLOSED_AT,
+    DIRTY_ROW,
+    DIRTY_FIELD,
+    STOP,
+    FINAL,
+    LIMIT,
+    NEXT,
+) = range(17)
+SCAN_SIZE = 17
+# Values of MODE. PLAIN: an unquoted field. INSIDE: quotes are open. CLOSED: behind what may be the closing quote. REST:
+# unquoted text behind it. SKIP: a comment, or what remains of the line of a row that was too long.
+PLAIN, INSIDE, CLOSED, REST, SKIP = range(5)
+_GO_ON, _RESCAN, _FULL = range(3)
+
+
+@kernel
+def tokenize(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> None:
+    """Go on from where `scan` stands until the arrays are full, a row starts at LIMIT or later, or the data ends."""
+    size = len(data)
+    scan[NEXT] = scan[STOP]
+    if scan[NEXT] >= scan[LIMIT]:
+        return
+    while True:
+        while scan[NEXT] < size:
+            if _usual(scan, dialect) and _usual_blocks(data, dialect, scan, starts, infos, rows, bad) == _FULL:
+                return
+            if scan[NEXT] < size and _any_blocks(data, dialect, scan, starts, infos, rows, bad) == _FULL:
+                return
+        if _at_end(data, dialect, scan, starts, infos, rows, bad) != _RESCAN:
+            return
+
+
+@kernel
+def _usual(scan: Ints, dialect: Ints) -> bool:
+    """Whether the next block, if no escape and no comment sign stands in it, can go the usual way."""
+    return scan[MODE] != SKIP and scan[LITERAL] < scan[NEXT] and dialect[_TRIM] == 0
+
+
+@kernel
+def _special(data: Bytes, base: int, size: int, dialect: Ints) -> np.uint64:
+    """Where in 64 bytes an escape or the sign of a comment stands."""
+    return byte_mask(data, base, size, dialect[_ESCAPE]) | byte_mask(data, base, size, dialect[_COMMENT])
+
+
+@kernel
+def _marks(data: Bytes, base: int, size: int, dialect: Ints) -> np.uint64:
+    """Where in 64 bytes a delimiter, a quote or a line end stands."""
+    ends = byte_mask(data, base, size, _LF) | byte_mask(data, base, size, _CR)
+    return byte_mask(data, base, size, dialect[_DELIMITER]) | byte_mask(data, base, size, dialect[_QUOTE]) | ends
+
+
+@kernel
+def _usual_blocks(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """Blocks without escape and comment sign, up to one that has any: where nearly all time is spent, so the state is
+    local and rows end inline.
+    """
+    size, base, delimiter, quote, columns = (
+        len(data),
+        scan[NEXT],
+        dialect[_DELIMITER],
+        dialect[_QUOTE],
+        dialect[_COLUMNS],
+    )
+    longest, last_row, last_start = dialect[_MAX_ROW], starts.shape[1] - 1, min(scan[LIMIT], size) - 2
+    start, column, row, row_start, line, row_line = (
+        scan[FIELD_START],
+        scan[COLUMN],
+        scan[ROWS],
+        scan[ROW_START],
+        scan[LINE],
+        scan[ROW_LINE],
+    )
+    mode, closed_at, dirty, dirty_row = scan[MODE], scan[CLOSED_AT], scan[DIRTY_FIELD], scan[DIRTY_ROW]
+    while base < size and _special(data, base, size, dialect) == np.uint64(0):
+        events = _marks(data, base, size, dialect)
+        while events != np.uint64(0):
+            at = base + first_bit(events)
+            events &= events - np.uint64(1)
+            byte = data[at]
+            if byte == quote:
+                mode, dirty, closed_at = _at_quote(at, start, mode, dirty, closed_at, dialect[_DOUBLED])
+            elif mode == INSIDE:
+                if byte != delimiter:
+                    line += _lines(data, at)
+            elif byte == delimiter:
+                if column < columns:
+                    starts[column, row], infos[column, row] = _span(start, at, mode, dirty, closed_at)
+                    dirty_row |= infos[column, row] & _DIRTY
+                start, column, mode, dirty = at + 1, column + 1, PLAIN, 0
+            elif at < row_start:
+                continue  # the LF of a CRLF
+            elif (
+                dirty_row | dirty == 0
+                and column + 1 == columns
+                and row_start < at <= row_start + longest
+                and row < last_row
+                and at < last_start
+            ):
+                starts[column, row], info = _span(start, at, mode, dirty, closed_at)
+                infos[column, row] = info
+                if info & _DIRTY:
+                    infos[column, row] = _clean(data, starts[column, row], info, dialect)
+                rows[0, row], rows[1, row], rows[2, row] = columns, scan[ORDINAL], row_line
+                scan[ORDINAL] += 1
+                row, column, mode, line = row + 1, 0, PLAIN, line + 1
+                row_line, row_start = line, _after_line(data, at)
+                start = row_start
+            else:
+                scan[FIELD_START], scan[COLUMN], scan[ROWS], scan[LINE], scan[ROW_LINE], scan[NEXT] = (
+                    start,
+                    column,
+                    row,
+                    line,
+                    row_line,
+                    base,
+                )
+                scan[ROW_START], scan[STOP], scan[MODE], scan[CLOSED_AT], scan[DIRTY_FIELD], scan[DIRTY_ROW] = (
+                    row_start,
+                    row_start,
+                    mode,
+                    closed_at,
+                    dirty,
+                    dirty_row,
+                )
+                then = _line_end(data, at, dialect, scan, starts, infos, rows, bad)
+                if then != _GO_ON:
+                    return then
+                start, row_start, row, line, row_line = (
+                    scan[FIELD_START],
+                    scan[ROW_START],
+                    scan[ROWS],
+                    scan[LINE],
+                    scan[ROW_LINE],
+                )
+                column, mode, dirty, dirty_row = 0, PLAIN, 0, 0
+        base += LANES
+    scan[FIELD_START], scan[COLUMN], scan[ROWS], scan[LINE], scan[ROW_LINE], scan[NEXT] = (
+        start,
+        column,
+        row,
+        line,
+        row_line,
+        base,
+    )
+    scan[ROW_START], scan[STOP], scan[MODE], scan[CLOSED_AT], scan[DIRTY_FIELD], scan[DIRTY_ROW] = (
+        row_start,
+        row_start,
+        mode,
+        closed_at,
+        dirty,
+        dirty_row,
+    )
+    return _GO_ON
+
+
+@kernel
+def _at_quote(at: int, start: int, mode: int, dirty: int, closed_at: int, doubled: int) -> tuple[int, int, int]:
+    """(mode, dirty, closed_at) behind a quote, in a field that began at `start`."""
+    if mode == INSIDE:
+        return (CLOSED if doubled else REST), dirty, at
+    if mode == CLOSED:
+        return (INSIDE if at == closed_at + 1 else REST), _DIRTY, closed_at
+    return (INSIDE if mode == PLAIN and at == start else mode), dirty, closed_at
+
+
+@kernel
+def _span(start: int, stop: int, mode: int, dirty: int, closed_at: int) -> tuple[int, int]:
+    """(start, info) of the field that ends before `stop`: without its quotes, unless it has to be unescaped."""
+    if mode == PLAIN:
+        return start, (stop - start) | dirty
+    if dirty or stop != closed_at + 1:
+        return start, (stop - start) | QUOTED | _DIRTY
+    return start + 1, (stop - start - 2) | QUOTED
+
+
+@kernel
+def _any_blocks(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """Blocks in any state, up to one that can go the usual way."""
+    size = len(data)
+    while True:
+        base = scan[NEXT]
+        events = _marks(data, base, size, dialect) | _special(data, base, size, dialect)
+        while events != np.uint64(0):
+            at = base + first_bit(events)
+            events &= events - np.uint64(1)
+            then = _event(data, at, dialect, scan, starts, infos, rows, bad)
+            if then != _GO_ON:
+                return then
+        base += LANES
+        scan[NEXT] = base
+        if base >= size or (_usual(scan, dialect) and _special(data, base, size, dialect) == np.uint64(0)):
+            return _GO_ON
+
+
+@kernel
+def _event(data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """One delimiter, line end, quote, escape or comment sign."""
+    byte, mode = data[at], scan[MODE]
+    newline = byte in (_LF, _CR)
+    if at == scan[LITERAL] or (mode == INSIDE and newline):
+        if newline:
+            scan[LINE] += _lines(data, at)
+    elif mode == SKIP:
+        if newline:
+            if _half_crlf(data, at, scan):
+                scan[STOP] = at
+                return _FULL
+            scan[LINE] += _lines(data, at)
+            scan[MODE] = PLAIN
+            if _new_row(_after_line(data, at), scan, starts, bad):
+                return _FULL
+    elif mode == INSIDE:
+        _inside(byte, at, dialect, scan)
+    elif byte == dialect[_DELIMITER]:
+        _end_field(data, at, dialect, scan, starts, infos)
+    elif newline:
+        return _line_end(data, at, dialect, scan, starts, infos, rows, bad)
+    else:
+        _outside(data, byte, at, dialect, scan)
+    return _GO_ON
+
+
+@kernel
+def _inside(byte: int, at: int, dialect: Ints, scan: Ints) -> None:
+    """A quote, an escape or anything else inside quotes."""
+    if byte == dialect[_QUOTE]:
+        scan[MODE], scan[DIRTY_FIELD], scan[CLOSED_AT] = _at_quote(
+            at, scan[FIELD_START], INSIDE, scan[DIRTY_FIELD], scan[CLOSED_AT], dialect[_DOUBLED]
+        )
+    elif byte == dialect[_ESCAPE]:
+        scan[LITERAL] = at + 1
+        scan[DIRTY_FIELD] = _DIRTY
+
+
+@kernel
+def _outside(data: Bytes, byte: int, at: int, dialect: Ints, scan: Ints) -> None:
+    """A quote, an escape or a comment outside quotes or behind them."""
+    if scan[MODE] == CLOSED:
+        if at == scan[CLOSED_AT] + 1:  # _csv.c looks for a quote here, not for an escape
+            scan[MODE] = INSIDE if byte == dialect[_QUOTE] else REST
+            scan[DIRTY_FIELD] = _DIRTY
+            return
+        scan[MODE] = REST
+    if byte == dialect[_ESCAPE]:
+        scan[LITERAL] = at + 1
+        scan[DIRTY_FIELD] = _DIRTY
+    elif byte == dialect[_QUOTE]:
+        if scan[MODE] == PLAIN and _only_blanks(data, scan[FIELD_START], at, dialect):
+            scan[FIELD_START] = at
+            scan[MODE] = INSIDE
+    elif at == scan[ROW_START]:
+        scan[MODE] = SKIP
+
+
+@kernel
+def _blank(byte: int, dialect: Ints) -> bool:
+    return byte == 32 or (byte == 9 and dialect[_DELIMITER] != 9)
+
+
+@kernel
+def _only_blanks(data: Bytes, start: int, stop: int, dialect: Ints) -> bool:
+    """Whether nothing, or with trim nothing but blanks, stands in [start, stop)."""
+    if start == stop:
+        return True
+    if not dialect[_TRIM]:
+        return False
+    while start < stop and _blank(data[start], dialect):
+        start += 1
+    return start == stop
+
+
+@kernel
+def _end_field(data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans) -> None:
+    """The field ends before `at`: note where it lies."""
+    start, stop, mode = scan[FIELD_START], at, scan[MODE]
+    if dialect[_TRIM]:
+        while stop > start and stop - 1 != scan[LITERAL] and _blank(data[stop - 1], dialect):
+            stop -= 1
+        while mode == PLAIN and start < stop and _blank(data[start], dialect):
+            start += 1
+    start, info = _span(start, stop, mode, scan[DIRTY_FIELD], scan[CLOSED_AT])
+    if scan[COLUMN] < dialect[_COLUMNS]:
+        starts[scan[COLUMN], scan[ROWS]], infos[scan[COLUMN], scan[ROWS]] = start, info
+    scan[DIRTY_ROW] |= info & _DIRTY
+    scan[DIRTY_FIELD] = 0
+    scan[COLUMN] += 1
+    scan[FIELD_START] = at + 1
+    scan[MODE] = PLAIN
+
+
+@kernel
+def _lines(data: Bytes, at: int) -> int:
+    """1 if the CR or LF at `at` ends a physical line that was not counted yet: not the LF of a CRLF."""
+    return 0 if data[at] == _LF and at > 0 and data[at - 1] == _CR else 1
+
+
+@kernel
+def _half_crlf(data: Bytes, at: int, scan: Ints) -> bool:
+    """Whether a CR ends the buffer, so that only the bytes that follow tell whether an LF belongs to it."""
+    return data[at] == _CR and at + 1 == len(data) and not scan[FINAL]
+
+
+@kernel
+def _after_line(data: Bytes, at: int) -> int:
+    """Where the line behind the CR, LF or CRLF at `at` starts."""
+    return at + 2 if data[at] == _CR and at + 1 < len(data) and data[at + 1] == _LF else at + 1
+
+
+@kernel
+def _line_end(
+    data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints
+) -> int:
+    """A CR or LF at `at` outside quotes: the row ends, unless the line is blank."""
+    if _half_crlf(data, at, scan):
+        return _FULL
+    if at > scan[ROW_START] and _end_row(data, at, dialect, scan, starts, infos, rows, bad):
+        return _RESCAN
+    scan[LINE] += _lines(data, at)
+    return _FULL if _new_row(_after_line(data, at), scan, starts, bad) else _GO_ON
+
+
+@kernel
+def _new_row(start: int, scan: Ints, starts: Spans, bad: Ints) -> bool:
+    """A row may start here; says whether it has to wait for the next call."""
+    scan[ROW_START] = scan[FIELD_START] = scan[STOP] = start
+    scan[ROW_LINE] = scan[LINE]
+    return start >= scan[LIMIT] or scan[ROWS] == starts.shape[1] or scan[BAD] == len(bad)
+
+
+@kernel
+def _end_row(
+    data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints
+) -> bool:
+    """The row ends before `at`: commit it, or list it as bad;
+    says whether it was too long, so that its lines are to be read anew.
+    """
+    if at - scan[ROW_START] > dialect[_MAX_ROW]:
+        _read_anew(scan, bad)
+        return True
+    _end_field(data, at, dialect, scan, starts, infos)
+    row, width = scan[ROWS], scan[COLUMN]
+    if width == dialect[_COLUMNS] or (dialect[_RAGGED] and width < dialect[_COLUMNS]):
+        if scan[DIRTY_ROW]:
+            for column in range(width):
+                if infos[column, row] & _DIRTY:
+                    infos[column, row] = _clean(data, starts[column, row], infos[column, row], dialect)
+        rows[0, row], rows[1, row], rows[2, row] = width, scan[ORDINAL], scan[ROW_LINE]
+        scan[ROWS] += 1
+        scan[ORDINAL] += 1
+    else:
+        _refuse(width, scan, bad)
+    scan[COLUMN] = scan[DIRTY_ROW] = 0
+    return False
+
+
+@kernel
+def _refuse(width: int, scan: Ints, bad: Ints) -> None:
+    index = scan[BAD]
+    bad[index, 0], bad[index, 1], bad[index, 2], bad[index, 3] = scan[ORDINAL], scan[ROW_LINE], scan[ROW_START], width
+    scan[BAD] += 1
+    scan[ORDINAL] += 1
+    scan[COLUMN] = scan[DIRTY_ROW] = scan[DIRTY_FIELD] = 0
+
+
+@kernel
+def _read_anew(scan: Ints, bad: Ints) -> None:
+    """The row is too long: list it as bad, and go on at its second physical line."""
+    _refuse(TOO_LONG, scan, bad)
+    scan[MODE], scan[LITERAL], scan[LINE], scan[NEXT] = SKIP, -1, scan[ROW_LINE], scan[ROW_START]
+
+
+@kernel
+def _at_end(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints) -> int:
+    """The data ends: take the last row if it is complete or can't be completed."""
+    size, start, mode = len(data), scan[ROW_START], scan[MODE]
+    if mode == SKIP:
+        scan[STOP] = size
+        return _FULL
+    if start >= size:
+        return _FULL
+    never_closed = scan[FINAL] and (mode == INSIDE or scan[LITERAL] == size)
+    if never_closed or (not scan[FINAL] and size - start > dialect[_MAX_ROW]):
+        _read_anew(scan, bad)
+        return _RESCAN
+    if scan[FINAL]:
+        if _end_row(data, size, dialect, scan, starts, infos, rows, bad):
+            return _RESCAN
+        scan[ROW_START] = scan[STOP] = size
+    return _FULL
+
+
+@kernel
+def _clean(data: Bytes, start: int, info: int, dialect: Ints) -> int:
+    """Unescape a field in place; gives its new info."""
+    return _unescape(data, start, info & LENGTH, dialect) | (info & QUOTED)
+
+
+@kernel
+def _unescape(data: Bytes, start: int, size: int, dialect: Ints) -> int:
+    """Write the text that the raw field data[start:start + size] stands for over it; gives its length."""
+    quote, escape = dialect[_QUOTE], dialect[_ESCAPE]
+    into, at, stop = start, start, start + size
+    mode = PLAIN
+    if at < stop and data[at] == quote:
+        mode = INSIDE
+        at += 1
+    while at < stop:
+        byte = data[at]
+        at += 1
+        if mode == CLOSED:
+            mode = INSIDE if byte == quote else REST
+        elif byte == escape:
+            if at == stop:
+                break
+            byte = data[at]
+            at += 1
+        elif mode == INSIDE and byte == quote:
+            mode = CLOSED if dialect[_DOUBLED] else REST
+            continue
+        data[into] = byte
+        into += 1
+    return into - start

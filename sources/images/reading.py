@@ -1,0 +1,115 @@
+"""Image files to chunks: bytes straight into one Arrow buffer, checked where they lie, with the digest of each file.
+
+A file that fails its check is a reject, and the next one is read over it, so that the buffer has no gaps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import Reject
+from recordmill.images.check import EXTENSIONS, check_decode, check_structure
+from recordmill.images.header import BadImage, ImageHeader
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Unit
+from recordmill.storage.digest import chunk_digests, combine
+from recordmill.storage.files import Bytes, read_into
+from recordmill.storage.listing import InputFile
+
+
+def read_images(
+    files: Sequence[InputFile], unit: Unit, schema: Schema, side: pa.RecordBatch, *, decode: bool, max_pixels: int
+) -> Iterator[Chunk]:
+    """The unit's files in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
+
+    Raises:
+        DataError: a file changed since it was listed, or can't be read.
+    """
+    first = unit.first_file
+    while first < unit.last_file:
+        last, size = first + 1, files[first].stat.size_bytes
+        while last < unit.last_file and last - first < BATCH_ROWS and size + files[last].stat.size_bytes <= BATCH_BYTES:
+            size += files[last].stat.size_bytes
+            last += 1
+        batch = _Batch(size, decode, max_pixels)
+        for ordinal in range(first, last):
+            batch.add(ordinal, files[ordinal])
+        yield batch.finish(files, schema, side)
+        first = last
+
+
+class _Batch:
+    """One chunk in the making."""
+
+    def __init__(self, size_bytes: int, decode: bool, max_pixels: int) -> None:
+        # Arrow's pool hands out memory that was used before, so that no page faults:
+        # that is a third of the time of reading.
+        self._buffer = pa.allocate_buffer(size_bytes)
+        self._bytes = np.frombuffer(self._buffer, np.uint8) if size_bytes else np.empty(0, np.uint8)
+        self._decode, self._max_pixels = decode, max_pixels
+        self._headers: list[ImageHeader] = []
+        self._ordinals: list[int] = []
+        self._offsets = [0]
+        self._rejects: list[Reject] = []
+        self._digests: dict[int, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def add(self, ordinal: int, file: InputFile) -> None:
+        start = self._offsets[-1]
+        data = self._bytes[start : start + file.stat.size_bytes]
+        read_into(file.path, data, file.stat, file.name)
+        self._digests[ordinal] = combine(chunk_digests(data))
+        try:
+            header = self._check(data)
+        except BadImage as error:
+            self._rejects.append(Reject(file.name, "", error.reason, error.message))
+            return
+        self._headers.append(header)
+        self._ordinals.append(ordinal)
+        self._offsets.append(start + len(data))
+        for trait in header.traits():
+            self._counts[f"{header.format} with {trait}"] += 1
+        extension = file.name.rpartition(".")[2].lower()
+        if EXTENSIONS.get(extension, header.format) != header.format:
+            self._counts[f"{header.format} named .{extension}"] += 1
+
+    def _check(self, data: Bytes) -> ImageHeader:
+        header = check_structure(data, self._max_pixels)
+        if self._decode:
+            check_decode(data, header)
+        return header
+
+    def finish(self, files: Sequence[InputFile], schema: Schema, side: pa.RecordBatch) -> Chunk:
+        rows = len(self._ordinals)
+        target = to_arrow(schema)
+        taken = side.take(pa.array(self._ordinals, pa.int64()))
+        columns = [
+            self._own(name, files) if name not in side.schema.names else taken.column(name) for name in schema.names
+        ]
+        records = pa.RecordBatch.from_arrays(columns, schema=target)
+        return Chunk(
+            records,
+            np.array(self._ordinals, np.uint32),
+            np.zeros(rows, np.int64),
+            tuple(self._rejects),
+            self._digests,
+            dict(sorted(self._counts.items())),
+        )
+
+    def _own(self, name: str, files: Sequence[InputFile]) -> pa.Array:
+        """A column that comes from the file itself; null for a feature that nothing gives (a schema may name one)."""
+        if name == "image":
+            offsets = np.array(self._offsets, np.int64)
+            return pa.LargeBinaryArray.from_buffers(
+                pa.large_binary(), len(self._ordinals), [None, pa.py_buffer(offsets), self._buffer]
+            )
+        if name == "source":
+            return pa.array([files[ordinal].name for ordinal in self._ordinals], pa.large_string())
+        if name == "format":
+            return pa.array([header.format for header in self._headers], pa.large_string())
+        return pa.array([getattr(header, name) for header in self._headers], pa.int64())

@@ -1,0 +1,351 @@
+"""A listing of image files to an `ImageSource`: which files are images, what their folders and a labels file say, and
+the units to read.
+
+The plan looks at names, and at the first bytes of files whose extension tells nothing. Every image is read once, by
+`image_reading`.
+
+Features: `image` (the original bytes), `format`, `height`, `width`, `channels`, `source` (the file's name below its
+INPUT) of every record; `label` with `class_name` where folders or a labels file give one; every further column of the
+labels file.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import Reject, UsageError
+from recordmill.images.check import EXTENSIONS, IMAGE_HEAD_BYTES, MAX_PIXELS, sniff_foreign, sniff_image
+from recordmill.images.header import SIZE
+from recordmill.schemas.arrow import from_arrow_field
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.images.label_columns import LabelRequest, label_columns
+from recordmill.sources.images.reading import read_images
+from recordmill.sources.inputs import layout
+from recordmill.sources.inputs.content import extension
+from recordmill.sources.inputs.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.inputs.layout import Layout, read_layout, with_splits
+from recordmill.sources.values.conform import conform
+from recordmill.sources.values.labels import ClassNames
+from recordmill.sources.values.overrides import apply_dtypes, select_given
+from recordmill.storage.files import local_path, read_range
+from recordmill.storage.listing import InputFile, Listing
+
+STRUCTURE, DECODE = "structure", "decode"
+REJECT, IGNORE = "reject", "ignore"
+# one chunk a unit: there is nothing to set up for a file, and the finer the units, the better all threads share them
+IMAGE_UNIT_BYTES = BATCH_BYTES
+UNIT_FILES = 8192  # files: bounds the Python objects that a unit of tiny images makes
+MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)  # 2 GiB less 1 MiB: a serialized Example must stay below 2 GiB
+
+OWN_FEATURES = (
+    Feature("image", "bytes", required=True),
+    Feature("format", "string", required=True),
+    Feature("height", "int64", required=True),
+    Feature("width", "int64", required=True),
+    Feature("channels", "int64", required=True),
+    Feature("source", "string", required=True),
+)
+OWN_NAMES = frozenset(feature.name for feature in OWN_FEATURES)
+_FOREIGN_EXTENSIONS = frozenset(
+    (
+        "jp2",
+        "j2k",
+        "jpf",
+        "jpx",
+        "jxl",
+        "avif",
+        "heic",
+        "heif",
+        "ico",
+        "cur",
+        "psd",
+        "ppm",
+        "pgm",
+        "pbm",
+        "pnm",
+        "pfm",
+        "tga",
+        "dds",
+        "qoi",
+        "exr",
+    )
+)
+_OTHER_EXTENSIONS = frozenset(  # beside images these are annotations and papers; they are not opened
+    (
+        *(
+            "txt",
+            "csv",
+            "tsv",
+            "json",
+            "jsonl",
+            "xml",
+            "html",
+            "htm",
+            "md",
+            "rst",
+            "yaml",
+            "yml",
+            "toml",
+            "ini",
+            "cfg",
+            "log",
+            "pdf",
+            "svg",
+        ),
+        *(
+            "py",
+            "sh",
+            "ipynb",
+            "js",
+            "css",
+            "c",
+            "h",
+            "mat",
+            "npy",
+            "npz",
+            "pkl",
+            "h5",
+            "hdf5",
+            "zip",
+            "gz",
+            "tar",
+            "tgz",
+            "zst",
+            "parquet",
+            "tfrecord",
+        ),
+    )
+)
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How image files are taken.
+
+    labels: a .csv, .tsv or .jsonl file with a row per image (or several). labels_path_column: its column of paths;
+    None: found by name. missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows
+    are dropped, such files have no labels. check: `structure` (whole container, nothing decoded) or `decode` (every
+    frame, with Pillow; needs 4 bytes of memory per pixel and thread). max_pixels: width x height above which an image
+    is a reject, known from its header before anything is decoded. class_from: `auto`, `folders`, `none`; split_from:
+    `auto`, `folders`, `names`, `none`: see sources.layout.
+    """
+
+    labels: str | None = None
+    labels_path_column: str | None = None
+    missing: str = REJECT
+    check: str = STRUCTURE
+    max_pixels: int = MAX_PIXELS
+    class_from: str = layout.AUTO
+    split_from: str = layout.AUTO
+
+    def __post_init__(self) -> None:
+        allowed = {
+            "missing": (REJECT, IGNORE),
+            "check": (STRUCTURE, DECODE),
+            "class_from": (layout.AUTO, layout.FOLDERS, layout.NONE),
+            "split_from": (layout.AUTO, layout.FOLDERS, layout.NAMES, layout.NONE),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise UsageError(f"{name}={getattr(self, name)!r}: one of {', '.join(values)}")
+        if self.max_pixels < 1:
+            raise UsageError(f"max_pixels={self.max_pixels}: at least 1")
+        if self.labels_path_column is not None and self.labels is None:
+            raise UsageError(f"labels_path_column={self.labels_path_column!r} without labels: name the labels file too")
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """The `Source` of image files; side holds the columns that don't come from the image itself, a row per file."""
+
+    schema: Schema
+    files: tuple[InputFile, ...]
+    units: tuple[Unit, ...]
+    side: pa.RecordBatch
+    options: ImageOptions
+    notes: tuple[str, ...] = ()
+    plan_rejects: tuple[Reject, ...] = ()
+    digests: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return "images"
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's images, checked, with their bytes as they are.
+
+        Raises:
+            DataError: a file changed since it was listed, or can't be read.
+        """
+        options = self.options
+        yield from read_images(
+            self.files, unit, self.schema, self.side, decode=options.check == DECODE, max_pixels=options.max_pixels
+        )
+
+
+def plan_images(
+    listing: Listing, options: ImageOptions | None = None, common: PlanOptions | None = None
+) -> ImageSource:
+    """What the listing's images are and how to read them.
+
+    Raises:
+        UsageError: there is no image, an option doesn't fit, or folders name splits for a part of the files only.
+        DataError: the labels file can't be read or doesn't fit the schema.
+    """
+    options, common = options or ImageOptions(), common or PlanOptions()
+    files, notes = _choose(listing, None if options.labels is None else os.path.realpath(local_path(options.labels)))
+    files, rejects = _bounded(files, common.memory_bytes)
+    said = read_layout(files, listing.roots, split_from=options.split_from, class_from=options.class_from)
+    files = with_splits(files, said.splits)
+    columns, keep = _folder_columns(said), np.ones(len(files), np.bool_)
+    if options.labels is not None:
+        request = LabelRequest(
+            options.labels,
+            options.labels_path_column,
+            common.label,
+            options.missing == REJECT,
+            OWN_NAMES | columns.keys(),
+        )
+        given = label_columns(request, files, listing.roots)
+        if "label" in given.columns:
+            said, columns = said.without_classes(), {}
+        columns = {**columns, **given.columns}
+        rejects, notes, keep = [*rejects, *given.rejects], [*notes, *given.notes], given.keep
+    elif common.label is not None and common.label not in columns:
+        raise UsageError(
+            f"--label {common.label}: images have a label by their folders, or by a column of --labels FILE"
+        )
+    files = [file for file, kept in zip(files, keep.tolist(), strict=True) if kept]
+    side = pa.RecordBatch.from_pydict(columns).filter(pa.array(keep)) if columns else _no_columns(len(files))
+    schema, more = _schema(side, common)
+    side, files, bad, lost = _conform_side(side, schema, files)
+    notes += [*said.notes, *more, *lost]
+    return ImageSource(schema, tuple(files), _units(files), side, options, (*listing.notes, *notes), (*rejects, *bad))
+
+
+def _choose(listing: Listing, labels: str | None) -> tuple[list[InputFile], list[str]]:
+    """The files that are images by extension or, where that tells nothing, by their first bytes;
+    the others counted by extension.
+    """
+    chosen: list[InputFile] = []
+    others: Counter[str] = Counter()
+    for file in listing.files:
+        ending = extension(file.name)
+        if ending in EXTENSIONS or ending in _FOREIGN_EXTENSIONS:
+            chosen.append(file)
+        elif (ending in _OTHER_EXTENSIONS and file.path not in listing.named) or not _looks_like_image(file):
+            others[ending] += file.path != labels
+        else:
+            chosen.append(file)
+    shown = ", ".join(
+        f"{count} {'.' + ending if ending else 'without extension'}"
+        for ending, count in sorted(others.items())
+        if count
+    )
+    if not chosen:
+        raise UsageError(f"no image among {len(listing.files)} file(s){f': {shown}' if shown else ''}")
+    return chosen, [f"ignored beside the images: {shown}"] if shown else []
+
+
+def _looks_like_image(file: InputFile) -> bool:
+    head = read_range(file.path, 0, IMAGE_HEAD_BYTES).tobytes()
+    return sniff_image(head) is not None or sniff_foreign(head) is not None
+
+
+def _bounded(files: Sequence[InputFile], memory_bytes: int) -> tuple[list[InputFile], list[Reject]]:
+    """Files that fit into one record and a quarter of memory; each is held whole."""
+    limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
+    message = f"bytes are more than one record may have ({limit}, a quarter of --memory and at most 2 GiB)"
+    rejects = [
+        Reject(file.name, "", SIZE, f"{file.stat.size_bytes} {message}")
+        for file in files
+        if file.stat.size_bytes > limit
+    ]
+    return [file for file in files if file.stat.size_bytes <= limit], rejects
+
+
+def _folder_columns(said: Layout) -> dict[str, pa.Array]:
+    if not said.class_names:
+        return {}
+    names = pa.array(said.classes, pa.large_string())
+    return {"label": names, "class_name": names}
+
+
+def _no_columns(rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def _schema(side: pa.RecordBatch, common: PlanOptions) -> tuple[Schema, list[str]]:
+    """The features of a record: the image's own, then label and class_name, then the labels file's columns."""
+    features = [
+        *OWN_FEATURES[:-1],
+        *(_side_feature(name, column) for name, column in zip(side.schema.names, side.columns, strict=True)),
+        OWN_FEATURES[-1],
+    ]
+    schema = Schema(tuple(features), "label" if "label" in side.schema.names else None)
+    if own := OWN_NAMES & set(common.dtypes):
+        raise UsageError(f"--dtype {min(own)}: this feature comes from the image itself and keeps its type")
+    schema = apply_dtypes(schema, common.dtypes)
+    if common.schema is None:
+        return schema, []
+    for feature in common.schema:
+        if feature.name in OWN_NAMES and (feature.dtype, feature.shape) != (schema[feature.name].dtype, ()):
+            raise UsageError(
+                f"the schema says that {feature.name!r} is {feature.describe()}; of images it is "
+                f"{schema[feature.name].describe()}"
+            )
+    given, notes = select_given(common.schema, schema, "the images")
+    if not len(given):
+        raise UsageError("the schema names no feature, so there is nothing to build")
+    return given, list(notes)
+
+
+def _side_feature(name: str, column: pa.Array) -> Feature:
+    """The feature of a column as it is; text labels become classes."""
+    feature = from_arrow_field(pa.field(name, column.type, nullable=column.null_count > 0))
+    if feature.dtype == "float64":
+        feature = replace(feature, dtype="float32")
+    if name == "label" and feature.dtype == "string":
+        values = column
+        while not pa.types.is_large_string(values.type):
+            values = pc.list_flatten(values)
+        names = ClassNames(name)
+        names.add(values)
+        return replace(feature, dtype="int64", classes=names.sorted())
+    return feature
+
+
+def _conform_side(
+    side: pa.RecordBatch, schema: Schema, files: list[InputFile]
+) -> tuple[pa.RecordBatch, list[InputFile], list[Reject], list[str]]:
+    """The side columns as the schema has them; a file whose columns don't fit is a reject;
+    and which floats lose digits.
+    """
+    names = [name for name in schema.names if name not in OWN_NAMES]
+    if not names or not files:
+        return _no_columns(len(files)), files, [], []
+    fitted = conform(side, schema.select(names))
+    bad = [Reject(files[row].name, "", reason, f"labels: {message}") for row, reason, message in fitted.bad]
+    lost = [f"{name}: {count} value(s) lose digits as {schema[name].dtype}" for name, count in fitted.lost.items()]
+    return fitted.batch, [files[row] for row in fitted.good.tolist()], bad, lost
+
+
+def _units(files: Sequence[InputFile]) -> tuple[Unit, ...]:
+    """Consecutive files of about UNIT_BYTES together."""
+    units: list[Unit] = []
+    first, size = 0, 0
+    for at, file in enumerate(files):
+        if at > first and (size + file.stat.size_bytes > IMAGE_UNIT_BYTES or at - first == UNIT_FILES):
+            units.append(Unit(first, at, rows=at - first, size_bytes=size))
+            first, size = at, 0
+        size += file.stat.size_bytes
+    if len(files) > first:
+        units.append(Unit(first, len(files), rows=len(files) - first, size_bytes=size))
+    return tuple(units)

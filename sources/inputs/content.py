@@ -1,0 +1,296 @@
+"""The first bytes of a file, and its extension as a hint, to the kind of data in it: `sniff_file` gives a `Content`.
+
+It reads at most HEAD_BYTES of a file, whatever its size, and inflates no more than that of a compressed one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import zlib
+from collections import Counter
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from recordmill.base.errors import UsageError
+from recordmill.images import check as image_check
+from recordmill.storage.files import read_range
+from recordmill.storage.listing import InputFile
+
+IMAGES, CSV, JSONL, TEXT, PARQUET, TFRECORD = "images", "csv", "jsonl", "text", "parquet", "tfrecord"
+KINDS = (IMAGES, CSV, JSONL, TEXT, PARQUET, TFRECORD)
+OTHER = "other"  # no data: papers, code, markup, archives; read as text only where a user says so
+BINARY = "binary"  # not even text
+JSON_DOCUMENT = "one JSON document, not an object a line"
+
+HEAD_BYTES = 64 << 10  # 64 KiB: some hundred rows of a table, one readahead of the disk
+
+_BY_EXTENSION = {
+    **dict.fromkeys(image_check.EXTENSIONS, IMAGES),
+    **dict.fromkeys(("csv", "tsv", "psv", "tab"), CSV),
+    **dict.fromkeys(("jsonl", "ndjson", "jsonlines"), JSONL),
+    **dict.fromkeys(("txt", "text"), TEXT),
+    **dict.fromkeys(("parquet", "pq"), PARQUET),
+    **dict.fromkeys(("tfrecord", "tfrecords", "tfr"), TFRECORD),
+}
+_NO_DATA = frozenset(
+    (
+        *(
+            "md",
+            "markdown",
+            "rst",
+            "html",
+            "htm",
+            "xml",
+            "xsd",
+            "yaml",
+            "yml",
+            "toml",
+            "ini",
+            "cfg",
+            "conf",
+            "tex",
+            "bib",
+            "svg",
+            "pbtxt",
+            "prototxt",
+        ),
+        *(
+            "py",
+            "ipynb",
+            "sh",
+            "js",
+            "ts",
+            "css",
+            "c",
+            "h",
+            "cc",
+            "cpp",
+            "java",
+            "go",
+            "rs",
+            "r",
+            "rb",
+            "sql",
+            "lock",
+            "sha256",
+            "sha1",
+            "md5",
+        ),
+    )
+)
+_PAPERS = frozenset(
+    (
+        "readme",
+        "license",
+        "licence",
+        "copying",
+        "notice",
+        "authors",
+        "changelog",
+        "citation",
+        "contributing",
+        "dockerfile",
+        "makefile",
+    )
+)
+_COMPRESSED = frozenset(("gz", "zst", "bz2", "xz", "zlib"))
+_DELIMITERS = ",\t;|"
+_MIN_ROWS = 3  # lines below which commas that happen to agree prove no table
+_CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
+
+
+class Content(NamedTuple):
+    """kind: one of KINDS, OTHER or BINARY. detail: what was recognised, for people."""
+
+    kind: str
+    detail: str
+
+
+def extension(name: str) -> str:
+    """The lower-case extension without its dot, two of them for a compressed file; empty if there is none.
+
+    >>> [extension(name) for name in ("a/b.JPG", "t.csv.gz", "README", ".hidden")]
+    ['jpg', 'csv.gz', '', '']
+    """
+    stem, dot, last = name.rpartition("/")[2].rpartition(".")
+    if not dot or not stem:
+        return ""
+    last = last.lower()
+    inner = extension(stem) if last in _COMPRESSED else ""
+    return f"{inner}.{last}" if inner else last
+
+
+def is_paper(name: str) -> bool:
+    """Whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
+    ending = extension(name).split(".")[0]
+    return ending in ("", "txt", "text", *_COMPRESSED) and name.rpartition("/")[2].partition(".")[0].lower() in _PAPERS
+
+
+def sniff_file(file: InputFile) -> Content:
+    """What the file holds.
+
+    Raises:
+        UsageError: it can't be read.
+    """
+    try:
+        head = read_range(file.path, 0, HEAD_BYTES).tobytes()
+    except OSError as error:
+        raise UsageError(f"{file.path}: can't be read: {error.strerror}") from error
+    return sniff_kind(head, file.name, file.stat.size_bytes)
+
+
+def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
+    """What a file of this name and size holds that begins with head (HEAD_BYTES of it, or all)."""
+    ending = extension(name)
+    hint = _BY_EXTENSION.get(ending.split(".")[0])
+    if not head:
+        return Content(hint or OTHER, "an empty file")
+    found = _sniff_binary(head, size_bytes)
+    if found is not None:
+        return found
+    how = _compression(head)
+    whole = size_bytes == len(head)
+    if how:
+        head, whole = _inflate(head, how)
+        found = _sniff_binary(head, len(head) if whole else 1 << 62)
+        if found is not None:
+            return Content(found.kind, f"{found.detail} in {how}")
+    text = _decode(head, whole=whole)
+    if text is None:
+        return Content(hint or BINARY, "no text and no format known here")
+    if is_paper(name) or ending.split(".")[0] in _NO_DATA:
+        return Content(OTHER, "a paper" if is_paper(name) else f"a .{ending} file")
+    found = _sniff_text(text, hint, whole=whole)
+    return Content(found.kind, f"{found.detail} in {how}") if how else found
+
+
+def _sniff_binary(head: bytes, size_bytes: int) -> Content | None:
+    known = image_check.sniff_image(head) or image_check.sniff_foreign(head)
+    if known is not None:
+        return Content(IMAGES, f"a {known} image")
+    if head[:4] == b"PAR1":
+        return Content(PARQUET, "a Parquet file")
+    if (
+        len(head) >= 12
+        and int.from_bytes(head[8:12], "little") == _masked_crc(head[:8])
+        and int.from_bytes(head[:8], "little") + 16 <= size_bytes
+    ):
+        return Content(TFRECORD, "a TFRecord file")
+    return None
+
+
+def _masked_crc(data: bytes) -> int:
+    """TFRecord's CRC-32C of the length field, bit by bit: eight bytes of one file in a sample need no table."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_CRC32C if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _compression(head: bytes) -> str:
+    starts = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+    known = next((name for start, name in starts.items() if head.startswith(start)), "")
+    # zlib's header of two bytes (RFC 1950) is a weak mark
+    if known or len(head) < 2 or head[0] != 0x78 or (head[0] << 8 | head[1]) % 31:
+        return known
+    return "zlib" if _inflate(head, "zlib")[0] else ""
+
+
+def _inflate(head: bytes, how: str) -> tuple[bytes, bool]:
+    """The first bytes inside, and whether they are all; nothing of a stream that is broken from its beginning."""
+    if how == "zstd":
+        return _inflate_zstd(head)
+    inflater = zlib.decompressobj(31 if how == "gzip" else 15)
+    try:
+        inner = inflater.decompress(head, HEAD_BYTES)
+    except zlib.error:
+        return b"", False
+    return inner, inflater.eof
+
+
+def _inflate_zstd(head: bytes) -> tuple[bytes, bool]:
+    stream = pa.CompressedInputStream(pa.BufferReader(head), "zstd")
+    parts: list[bytes] = []
+    try:
+        while sum(map(len, parts)) < HEAD_BYTES:
+            part = stream.read(4096)
+            if not part:
+                return b"".join(parts), True
+            parts.append(part)
+    except OSError:  # the sample ends inside a frame
+        pass
+    return b"".join(parts), False
+
+
+def _decode(head: bytes, *, whole: bool) -> str | None:
+    """The head as text, by its byte order mark, as UTF-8, or as some 8-bit encoding; None for what is no text."""
+    for mark, encoding in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        if head.startswith(mark):
+            return head.decode(encoding, errors="replace")
+    if b"\0" in head:
+        return None
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
+    except UnicodeDecodeError:
+        controls = sum(head.count(byte) for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
+        return None if controls * 100 > len(head) else head.decode("latin-1")
+
+
+def _sniff_text(text: str, hint: str | None, *, whole: bool) -> Content:
+    start = text.lstrip()[:1]
+    if start == "{":
+        objects = _json_objects(text, whole=whole)
+        if objects >= 2 or (hint == JSONL and objects != 0):
+            return Content(JSONL, "a JSON object a line")
+    if hint == JSONL:
+        return Content(JSONL, "named as JSON lines")
+    if start in ("{", "["):
+        return Content(OTHER, JSON_DOCUMENT)
+    if start == "<" and hint is None:
+        return Content(OTHER, "markup")
+    width, delimiter = _table(text, whole=whole, sure=hint == CSV)
+    if width:
+        return Content(CSV, f"{width} fields a row between {delimiter!r}")
+    return Content(CSV, "named as CSV") if hint == CSV else Content(TEXT, "text")
+
+
+def _json_objects(text: str, *, whole: bool) -> int:
+    """How many of the first lines are JSON objects; 0 if any isn't, -1 if not one line is complete in the sample."""
+    lines = text.split("\n")
+    complete = [line for line in (lines if whole else lines[:-1]) if line.strip()][:20]
+    for line in complete:
+        try:
+            if not isinstance(json.loads(line), dict):
+                return 0
+        except ValueError:
+            return 0
+    return len(complete) or -1
+
+
+def _table(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
+    """(fields a row, delimiter) if nine rows in ten have the same number of them, at least two; (0, "") otherwise."""
+    lines = text.splitlines(keepends=True)[:200]
+    if not whole and len(lines) > 1 and len(lines) < 200:
+        del lines[-1]
+    best = (0, "")
+    for delimiter in _DELIMITERS:
+        try:
+            widths = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+        except csv.Error:
+            continue
+        if not widths:
+            continue
+        width, rows = Counter(widths).most_common(1)[0]
+        if width > max(best[0], 1) and rows >= 0.9 * len(widths) and (sure or len(widths) >= _MIN_ROWS):
+            best = (width, delimiter)
+    return best

@@ -1,0 +1,127 @@
+"""What every kind of input offers to the build: a `Source` made by a plan, whose units give `Chunk`s of typed rows.
+
+A plan lists, scans and infers, in this process, once. The Source that it makes is immutable and can be pickled; its
+units can be read in any order, by any worker, and give the same records with the same positions each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.errors import Reject
+from recordmill.schemas.feature import Schema
+from recordmill.storage.listing import InputFile
+
+UNIT_BYTES = 32 << 20  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
+BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from parsing to encoding
+BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of tiny rows
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A piece of work: files [first_file, last_file) whole, or one file's part [start, stop) in the kind's own terms
+    (bytes, row groups, batches).
+
+    first_row: the position of the unit's first record in its file. rows: how many records, rejects included, if the
+    plan knows. size_bytes: roughly how many bytes of records it gives; runs are planned by it.
+    """
+
+    first_file: int
+    last_file: int
+    start: int = 0
+    stop: int = 0
+    first_row: int = 0
+    rows: int | None = None
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Payloads:
+    """Serialized records that are not to be parsed: record i is data[offsets[i]:offsets[i + 1]]."""
+
+    data: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]  # [rows + 1]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive records of a unit, and what could not be read between them.
+
+    records: a RecordBatch of the source's Arrow schema, or Payloads.
+    file: [rows] uint32, ordinals into Source.files. position: [rows] int64, row number in the decoded file, from 0;
+    rejected rows count. rejects: the records between them that can't be used. digests: file ordinal to digest
+    (storage.digest), for files read whole here whose digest the plan did not have. counts: what a user should know of
+    these records (`JPEG with CMYK`), to be added up over all chunks.
+    """
+
+    records: pa.RecordBatch | Payloads
+    file: npt.NDArray[np.uint32]
+    position: npt.NDArray[np.int64]
+    rejects: tuple[Reject, ...] = ()
+    digests: Mapping[int, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return len(self.position)
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Immutable and picklable: what a plan found out about the inputs, and how to read them."""
+
+    @property
+    def kind(self) -> str:
+        """images, csv, jsonl, text, parquet, tfrecord or memory."""
+
+    @property
+    def schema(self) -> Schema:
+        """The features of every record; all chunks have the Arrow schema schemas.arrow.to_arrow(schema)."""
+
+    @property
+    def files(self) -> tuple[InputFile, ...]: ...
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """In order of file and position; together they cover every record once."""
+
+    @property
+    def digests(self) -> Mapping[int, str]:
+        """File ordinal to digest, of the files that the plan has read whole."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know: ignored files by extension, nulls per column,
+        values that lose digits, renamed extensions.
+        """
+
+    @property
+    def plan_rejects(self) -> tuple[Reject, ...]:
+        """What the plan already had to leave out (a label row without a file, a file without a label row)."""
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's records in chunks of about BATCH_BYTES and at most BATCH_ROWS;
+        a chunk without rows may carry rejects.
+        """
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What all kinds share.
+
+    schema: given by the user, else inferred. dtypes: feature name to dtype, over the inference. label: the label
+    column. threads: how many the plan may use. memory_bytes: what plan and build may hold at once, beside the
+    interpreter.
+    """
+
+    schema: Schema | None = None
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    label: str | None = None
+    threads: int = 1
+    memory_bytes: int = 2 << 30

@@ -1,0 +1,144 @@
+"""A listing to the kind of data in it (`detect_kind`),
+and to the files of one kind without what lies beside them (`keep_kind`).
+
+The content of a sample of files decides, a few per extension; an extension is a hint only. Papers, code, markup and
+annotations beside the data are no candidates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from recordmill.base.errors import UsageError
+from recordmill.sources.inputs.content import (
+    BINARY,
+    CSV,
+    JSON_DOCUMENT,
+    JSONL,
+    KINDS,
+    OTHER,
+    TEXT,
+    Content,
+    extension,
+    is_paper,
+    sniff_file,
+)
+from recordmill.storage.listing import InputFile, Listing
+
+SAMPLE_FILES = 8  # per extension: enough to see that an extension is used for two things
+_TEXTUAL = (CSV, JSONL, TEXT, OTHER)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The files of one extension, papers apart. kinds: of those sampled."""
+
+    ending: str
+    files: Sequence[InputFile]
+    kinds: Counter[str]
+    example: Content  # of the most common kind
+    example_name: str
+
+    @property
+    def kind(self) -> str:
+        return self.kinds.most_common(1)[0][0]
+
+
+def detect_kind(listing: Listing) -> tuple[str, str]:
+    """(kind, why it is that) of the data: the kind of more than half of all files that hold data.
+
+    Raises:
+        UsageError: there is no such kind; it names the candidates and what to type.
+    """
+    groups = _groups(listing.files)
+    counts: defaultdict[str, float] = defaultdict(float)
+    for group in groups:
+        for kind, sampled in group.kinds.items():
+            counts[kind] += len(group.files) * sampled / group.kinds.total()
+    data = {kind: counts[kind] for kind in KINDS if counts[kind] > 0}
+    if not data and counts[OTHER] > 0 and not any(group.example.detail == JSON_DOCUMENT for group in groups):
+        return TEXT, f"text: nothing but {_endings(groups, (OTHER,))}"
+    if not data:
+        raise UsageError(
+            f"no data that is known here among {len(listing.files)} file(s): "
+            f"{_endings(groups, (OTHER, BINARY))}; kinds are {', '.join(KINDS)}"
+        )
+    kind = max(data, key=lambda candidate: data[candidate])
+    if 2 * data[kind] <= sum(data.values()):
+        shown = "; ".join(
+            f"{name} ({count:.0f} file(s), such as {_example(groups, name).example_name})"
+            for name, count in data.items()
+        )
+        options = " or ".join(f"`recordmill build {name} ...`" for name in data)
+        raise UsageError(f"which data is meant? There are {shown}. Say {options}, or name the files")
+    example = _example(groups, kind)
+    why = f"{kind}: {example.example_name} is {example.example.detail}"
+    beside = _endings(groups, [name for name in (*KINDS, OTHER, BINARY) if name != kind])
+    return kind, f"{why}; beside it: {beside}" if beside else why
+
+
+def keep_kind(listing: Listing, kind: str) -> Listing:
+    """The listing without files that hold no data of this kind, counted by extension in its notes;
+    files given by their own name stay.
+
+    For csv, jsonl and text, which are all text, the extensions that look like the kind stay; if none does, all that are
+    text.
+
+    Raises:
+        UsageError: nothing is left.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"no kind {kind!r}: one of {', '.join(KINDS)}")
+    groups = _groups(listing.files)
+    wanted = [group for group in groups if group.kind == kind]
+    if not wanted and kind in (CSV, JSONL, TEXT):
+        wanted = [group for group in groups if group.kind in _TEXTUAL]
+    kept = {file.path for group in wanted for file in group.files} | listing.named
+    files = tuple(file for file in listing.files if file.path in kept)
+    if not files:
+        raise UsageError(f"no {kind} among {len(listing.files)} file(s): {_endings(groups, (*KINDS, OTHER, BINARY))}")
+    left = Counter(extension(file.name) for file in listing.files if file.path not in kept)
+    if not left:
+        return listing
+    ignored = {**listing.ignored, **{f"of another kind: {_dotted(ending)}": count for ending, count in left.items()}}
+    return replace(
+        listing, files=files, ignored=ignored, notes=(*listing.notes, f"ignored beside the {kind}: {_tally(left)}")
+    )
+
+
+def _groups(files: Sequence[InputFile]) -> list[_Group]:
+    by_ending: defaultdict[tuple[str, bool], list[InputFile]] = defaultdict(list)
+    for file in files:
+        by_ending[extension(file.name), is_paper(file.name)].append(file)
+    groups = []
+    for (ending, _), members in sorted(by_ending.items()):
+        step = max(len(members) / SAMPLE_FILES, 1.0)
+        sample = [members[int(at * step)] for at in range(min(SAMPLE_FILES, len(members)))]
+        seen = [(sniff_file(file), file.name) for file in sample]
+        kinds = Counter(content.kind for content, _ in seen)
+        example, name = next(item for item in seen if item[0].kind == kinds.most_common(1)[0][0])
+        groups.append(_Group(ending, members, kinds, example, name))
+    return groups
+
+
+def _example(groups: Sequence[_Group], kind: str) -> _Group:
+    """The largest group of that kind, or with any file of it."""
+    return max(groups, key=lambda group: (group.kind == kind, group.kinds[kind], len(group.files)))
+
+
+def _endings(groups: Sequence[_Group], kinds: Sequence[str]) -> str:
+    counts: Counter[str] = Counter()
+    for group in groups:
+        if group.kind in kinds:
+            counts[group.ending] += len(group.files)
+    return _tally(counts)
+
+
+def _tally(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {_dotted(ending)}" for ending, count in sorted(counts.items()))
+
+
+def _dotted(ending: str) -> str:
+    return f".{ending}" if ending else "without extension"

@@ -1,0 +1,219 @@
+"""Text files in, blocks of whole lines out: from byte ranges of plain files,
+or as a stream from compressed or re-encoded ones.
+
+A line ends with a line feed and nothing else: U+2028, NEL, a vertical tab or a lone carriage return are part of it.
+Ranges are cut at line feeds, so that they give exactly the lines of a sequential read; the line's number is its
+position. Memory is bounded by the block and the longest line allowed: a longer one is passed over and reported.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.kernels import kernel
+from recordmill.sources.inputs.contract import BATCH_BYTES, UNIT_BYTES
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, detect, open_blocks
+from recordmill.storage.files import Bytes, read_blocks, read_range
+from recordmill.storage.listing import InputFile
+
+MAX_LINE_BYTES = 16 << 20  # 16 MiB: longer than any line meant as one record, short enough to hold several
+_PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
+# longest first: UTF-32's begins as UTF-16's
+_BOMS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+class LineBlock(NamedTuple):
+    """data: whole lines, each with its line feed but perhaps the file's last;
+    or none, and the length of one line too long to hold.
+    """
+
+    data: Bytes
+    too_long_bytes: int = 0
+
+
+def check_encoding(encoding: str) -> str:
+    """Python's name for it.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        return codecs.lookup(encoding).name
+    except LookupError:
+        raise UsageError(
+            f"encoding {encoding!r} is unknown; for example utf-8, latin-1, cp1252, utf-16, shift_jis"
+        ) from None
+
+
+def is_plain(file: InputFile, encoding: str) -> bool:
+    """Whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
+
+    Raises:
+        DataError: it starts with the mark of another encoding than the declared one.
+    """
+    head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+    if encoding != "utf-8":
+        return False
+    if head.startswith(_BOMS):
+        name = "utf-32" if head[:4] in _BOMS[:2] else "utf-16"
+        raise DataError(
+            f"starts with the byte order mark of {name}: declare it with --encoding {name}", source=file.name
+        )
+    return detect(head) == NONE
+
+
+def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[int, int]]:
+    """Byte ranges that cover the file; `line_start` moves both ends to where lines begin."""
+    return [(start, min(start + region_bytes, size_bytes)) for start in range(0, size_bytes, region_bytes)]
+
+
+def line_start(path: str, at: int, size_bytes: int) -> int:
+    """The first line start at or behind that byte."""
+    if at <= 0 or at >= size_bytes:
+        return min(max(at, 0), size_bytes)
+    place = at - 1
+    for block in read_blocks(path, _PEEK_BYTES, place):
+        found = np.flatnonzero(block == 10)
+        if len(found):
+            return min(place + int(found[0]) + 1, size_bytes)
+        place += len(block)
+    return size_bytes
+
+
+def file_lines(
+    file: InputFile, start: int, stop: int, max_line_bytes: int, block_bytes: int = BATCH_BYTES
+) -> Iterator[LineBlock]:
+    """The lines of a plain file's range, whose ends are line starts; without the byte order mark of UTF-8."""
+    blocks = (read_range(file.path, at, min(at + block_bytes, stop)) for at in range(start, stop, block_bytes))
+    return whole_lines(_without_bom(blocks) if start == 0 else blocks, max_line_bytes)
+
+
+def stream_lines(
+    file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES
+) -> Iterator[LineBlock]:
+    """The lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
+    return whole_lines(decoded_blocks(file, encoding, block_bytes), max_line_bytes)
+
+
+def decoded_blocks(file: InputFile, encoding: str, block_bytes: int = BATCH_BYTES) -> Iterator[Bytes]:
+    """The content of a whole file, uncompressed, from a declared encoding to UTF-8 (which itself is not checked),
+    without byte order mark.
+
+    Raises:
+        DataError: the compressed data is damaged, or the text is not of that encoding.
+    """
+    blocks = open_blocks(file.path, block_bytes=block_bytes, source=file.name)
+    return _without_bom(blocks if encoding == "utf-8" else _decoded(blocks, encoding, file.name))
+
+
+def _without_bom(blocks: Iterable[Bytes]) -> Iterator[Bytes]:
+    for number, block in enumerate(blocks):
+        yield block[3:] if number == 0 and block[:3].tobytes() == codecs.BOM_UTF8 else block
+
+
+def _decoded(blocks: Iterable[Bytes], encoding: str, source: str) -> Iterator[Bytes]:
+    """The text as UTF-8; characters that span blocks are kept whole."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    done = 0
+    for block in blocks:
+        yield _transcode(decoder, block.tobytes(), False, encoding, source, done)
+        done += len(block)
+    yield _transcode(decoder, b"", True, encoding, source, done)
+
+
+def _transcode(
+    decoder: codecs.IncrementalDecoder, data: bytes, final: bool, encoding: str, source: str, done: int
+) -> Bytes:
+    pending = len(decoder.getstate()[0])
+    try:
+        text = decoder.decode(data, final)
+        return np.frombuffer(text.encode(), np.uint8)
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"holds half a surrogate pair ({error.reason}), which no UTF-8 text can hold", source=source
+        ) from None
+    except UnicodeDecodeError as error:
+        at = done - pending + error.start
+        raise DataError(
+            f"is not {encoding} ({error.reason}); declare its encoding with --encoding",
+            source=source,
+            place=f"byte {at}",
+        ) from None
+
+
+def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:
+    """Blocks cut anywhere as blocks of whole lines."""
+    held: list[Bytes] = []  # the beginning of a line whose end is not there yet
+    size, skipping = 0, False
+    for block in blocks:
+        end = last_line_end(block)
+        if end == 0:
+            held, size = ([], size + len(block)) if skipping else ([*held, block], size + len(block))
+        else:
+            first = 0
+            if skipping:
+                first = _first_end(block)
+                yield LineBlock(block[:0], size + first - 1)
+                held, skipping = [], False
+            if end > first:
+                yield from _check_long(
+                    np.concatenate([*held, block[first:end]]) if held else block[first:end], max_line_bytes
+                )
+            held, size = [block[end:]] if end < len(block) else [], len(block) - end
+        if size > max_line_bytes and not skipping:
+            held, skipping = [], True
+    if skipping:
+        yield LineBlock(np.empty(0, np.uint8), size)
+    elif held:
+        yield from _check_long(np.concatenate(held), max_line_bytes)
+
+
+def _check_long(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
+    """The block with its too long lines set apart, so that the limit is the same wherever blocks begin."""
+    at = 0
+    while len(data) - at > max_line_bytes:
+        start, stop = _long_line(data, at, max_line_bytes)
+        if start > at:
+            yield LineBlock(data[at:start])
+        if stop > start:
+            yield LineBlock(data[:0], stop - start)
+        at = stop + 1
+    if at < len(data):
+        yield LineBlock(data[at:])
+
+
+@kernel
+def _long_line(data: npt.NDArray[np.uint8], at: int, most: int) -> tuple[int, int]:
+    """The first line from at on that is longer than that, without its line feed;
+    the end of the data twice if there is none.
+    """
+    start = at
+    for place in range(at, len(data)):
+        if data[place] == 10:
+            if place - start > most:
+                return start, place
+            start = place + 1
+    return (start, len(data)) if len(data) - start > most else (len(data), len(data))
+
+
+@kernel
+def last_line_end(block: npt.NDArray[np.uint8]) -> int:
+    """The place behind the last line feed; 0 if there is none."""
+    for at in range(len(block) - 1, -1, -1):
+        if block[at] == 10:
+            return at + 1
+    return 0
+
+
+@kernel
+def _first_end(block: npt.NDArray[np.uint8]) -> int:
+    for at in range(len(block)):
+        if block[at] == 10:
+            return at + 1
+    return 0

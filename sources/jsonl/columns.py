@@ -1,0 +1,269 @@
+"""A tape and the features wanted in, Arrow columns out: numbers parsed, strings unescaped, lists with their offsets.
+
+Each column has the JSON values' own type (bool, int64, float64, large_string); `conform` makes the features' types of
+them. Values of a form that the feature can't have (an object for a number, true for an int) come out as nulls and as
+misfits, with their record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.kernels import kernel
+from recordmill.schemas.feature import Feature
+from recordmill.sources.jsonl.grammar import ARRAY, ESCAPED, FLOAT, INT, NULL, OBJECT, TRUE, unescape
+from recordmill.sources.jsonl.tape import Path, Tape
+from recordmill.sources.values.text_values import magnitude, scan_number, word_number
+
+_INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
+_GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)
+_FLOAT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+
+Entries = npt.NDArray[np.int32]
+
+
+class Misfit(NamedTuple):
+    """entries: places on the tape of values that are no such feature."""
+
+    feature: Feature
+    entries: Entries
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A feature and the nodes of the trie on the way to its values;
+    a list level is an array's node followed by its elements'.
+    """
+
+    feature: Feature
+    nodes: tuple[int, ...]
+    path: Path
+
+
+def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[Misfit]]:
+    """(the tape's records as columns named by the features, the values that don't fit)."""
+    columns: list[pa.Array] = []
+    misfits: list[Misfit] = []
+    for leaf in leaves:
+        column, wrong = _column(tape, leaf)
+        columns.append(column)
+        if len(wrong):
+            misfits.append(Misfit(leaf.feature, wrong))
+    if not columns:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * tape.rows, pa.struct([]))), misfits
+    return pa.RecordBatch.from_arrays(columns, names=[leaf.feature.name for leaf in leaves]), misfits
+
+
+def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, Entries]:
+    """Walk from the record to the leaf: slots say where
+    in the column (or in the innermost list's values) each entry stands.
+    """
+    wraps: list[Callable[[pa.Array], pa.Array]] = []
+    wrong: list[Entries] = []
+    size = tape.rows
+    slots: npt.NDArray[np.int64] | None = None  # of the entries of the node above; None: the record itself
+    for depth, (node, name) in enumerate(zip(leaf.nodes, leaf.path, strict=True)):
+        entries = tape.of(node)
+        parents = tape.entries[entries, 1]
+        last = depth == len(leaf.nodes) - 1
+        wanted = -1 if last else ARRAY if leaf.path[depth + 1] is None else OBJECT
+        if name is None:
+            slots, size = np.arange(len(entries)), len(entries)
+        else:
+            slots = parents.astype(np.int64) if slots is None else slots[parents]
+        if last:
+            values, bad = _values(tape, entries, leaf.feature)
+            wrong.append(entries[bad])
+            column = _spread(values, slots, size)
+            break
+        kinds = tape.entries[entries, 0] & 15
+        wrong.append(entries[(kinds != wanted) & (kinds != NULL)])
+        if wanted == ARRAY:
+            wraps.append(_list_wrap(tape, leaf.nodes[depth + 1], slots, kinds, size))
+    else:
+        raise AssertionError("a leaf has nodes")
+    for wrap in reversed(wraps):
+        column = wrap(column)
+    return column, np.concatenate(wrong)
+
+
+def _list_wrap(
+    tape: Tape, element: int, slots: npt.NDArray[np.int64], kinds: npt.NDArray[np.int32], size: int
+) -> Callable[[pa.Array], pa.Array]:
+    lengths = np.zeros(size, np.int64)
+    counts = (
+        np.bincount(tape.entries[tape.of(element), 1], minlength=len(slots)) if len(slots) else np.zeros(0, np.int64)
+    )
+    lengths[slots] = counts
+    offsets = np.zeros(size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    missing = np.ones(size, np.bool_)
+    missing[slots[kinds == ARRAY]] = False
+    return lambda values: pa.LargeListArray.from_arrays(
+        pa.array(offsets), values, mask=pa.array(missing) if missing.any() else None
+    )
+
+
+def _spread(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Array:
+    """The values at their slots, nulls elsewhere."""
+    if len(values) == size:
+        return values
+    index = np.zeros(size, np.int64)
+    index[slots] = np.arange(len(slots))
+    missing = np.ones(size, np.bool_)
+    missing[slots] = False
+    return values.take(pa.array(index, mask=missing))
+
+
+def _values(tape: Tape, entries: Entries, feature: Feature) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """(the entries' values in the type that their kinds have in common, which of them are no such feature)."""
+    kinds = tape.entries[entries, 0] & 15
+    groups = _GROUP[kinds]
+    have = int(np.bitwise_or.reduce(groups)) if len(groups) else 0
+    bad = groups == _OTHER
+    text_wanted = feature.dtype in ("string", "bytes") or feature.classes is not None
+    if have & _BOOL and have & (_INT | _FLOAT | _TEXT) and not text_wanted:
+        bad |= groups == _BOOL
+        have &= ~_BOOL
+    if have & _BOOL and not text_wanted and feature.dtype != "bool":
+        return pa.nulls(len(entries)), bad | (groups == _BOOL)
+    have &= ~_OTHER
+    if have == 0:
+        return pa.nulls(len(entries)), bad
+    if have == _BOOL and not text_wanted:
+        return pa.array(kinds == TRUE, mask=kinds == NULL if (kinds == NULL).any() else None), bad
+    if have & ~(_INT | _FLOAT) or text_wanted:
+        return _texts(tape, entries, bad | (kinds == NULL)), bad
+    return _numbers(tape, entries, kinds, feature, bad)
+
+
+def _texts(tape: Tape, entries: Entries, missing: npt.NDArray[np.bool_]) -> pa.Array:
+    """Strings as they are meant, other scalars as they are written."""
+    values, offsets = _gather(tape.data, tape.entries, entries, missing)
+    validity = pa.array(~missing).buffers()[1] if missing.any() else None
+    return pa.Array.from_buffers(
+        pa.large_string(), len(entries), [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
+    )
+
+
+def _numbers(
+    tape: Tape, entries: Entries, kinds: npt.NDArray[np.int32], feature: Feature, bad: npt.NDArray[np.bool_]
+) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    missing = (kinds == NULL) | bad
+    mask = missing if missing.any() else None
+    if feature.dtype in _FLOAT_BITS:
+        floats, doubt = _parse_floats(tape.data, tape.entries, entries, _FLOAT_BITS[feature.dtype])
+        for at in np.flatnonzero(doubt == 2).tolist():
+            floats[at] = float(_literal(tape, int(entries[at])))
+        return pa.array(floats, mask=mask), bad | (doubt == 1) | (np.isinf(floats) & (doubt == 2))
+    if feature.dtype == "uint64":
+        wholes, trouble = _parse_wholes(tape.data, tape.entries, entries, True)
+        return pa.array(wholes.view(np.uint64), mask=mask), bad | trouble
+    wholes, trouble = _parse_wholes(tape.data, tape.entries, entries, False)
+    return pa.array(wholes, mask=mask), bad | trouble
+
+
+def _literal(tape: Tape, entry: int) -> str:
+    start, stop = tape.entries[entry, 2:].tolist()
+    return tape.data[start:stop].tobytes().decode(errors="replace")
+
+
+@kernel
+def _gather(
+    data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, missing: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """(the texts one after the other, their offsets [entries + 1])."""
+    most = 0
+    for i in range(len(entries)):
+        if not missing[i]:
+            most += tape[entries[i], 3] - tape[entries[i], 2]
+    values, offsets, at = np.empty(most, np.uint8), np.zeros(len(entries) + 1, np.int64), 0
+    for i in range(len(entries)):
+        entry = entries[i]
+        if not missing[i]:
+            start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
+            if tape[entry, 0] & 15 == ESCAPED:
+                at = unescape(data, start, stop, values, at)
+            else:
+                for place in range(start, stop):
+                    values[at] = data[place]
+                    at += 1
+        offsets[i + 1] = at
+    return values[:at], offsets
+
+
+@kernel
+def _parse_floats(
+    data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, bits: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
+    """(values, trouble): 1: a whole number that so many bits can't hold, or a decimal beyond float64;
+    2: Python's float() must tell.
+    """
+    values, trouble = np.zeros(len(entries)), np.zeros(len(entries), np.uint8)
+    for i in range(len(entries)):
+        entry = entries[i]
+        kind = tape[entry, 0] & 15
+        if kind != INT and kind != FLOAT:
+            continue
+        start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
+        spelled, word = word_number(data, start, stop)
+        if spelled:
+            values[i] = word
+            continue
+        _, _, negative, digits, power, _, cut = scan_number(data, start, stop)
+        value, decided = magnitude(digits, power, cut)
+        values[i] = -value if negative else value
+        if not decided:
+            trouble[i] = 2
+        elif np.isinf(value) or (kind == INT and not _exact(digits, power, bits)):
+            trouble[i] = 1
+    return values, trouble
+
+
+@kernel
+def _exact(digits: np.uint64, power: int, bits: int) -> bool:
+    """Whether digits * 10^power is a whole number of at most that many bits between its first and last set one."""
+    if power != 0:
+        return False  # 20 digits or more: beyond every integer dtype
+    while digits > np.uint64(1) << np.uint64(bits) and digits & np.uint64(1) == np.uint64(0):
+        digits >>= np.uint64(1)
+    return bool(digits <= np.uint64(1) << np.uint64(bits))
+
+
+@kernel
+def _parse_wholes(
+    data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, unsigned: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """(values, of unsigned ones the bits; which are no whole numbers of 64 bits). 1.0 and 1e3 are whole numbers."""
+    values, trouble = np.zeros(len(entries), np.int64), np.zeros(len(entries), np.bool_)
+    for i in range(len(entries)):
+        entry = entries[i]
+        kind = tape[entry, 0] & 15
+        if kind != INT and kind != FLOAT:
+            continue
+        _, _, negative, digits, power, _, cut = scan_number(
+            data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
+        )
+        while power < 0 and digits % np.uint64(10) == np.uint64(0) and digits > np.uint64(0):
+            digits //= np.uint64(10)
+            power += 1
+        while power > 0 and digits < np.uint64(1) << np.uint64(58) and digits > np.uint64(0):
+            digits *= np.uint64(10)
+            power -= 1
+        whole = digits == np.uint64(0) or (power == 0 and not cut)
+        if kind == FLOAT and word_number(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))[0]:
+            whole = False
+        if unsigned:
+            trouble[i] = not whole or (negative and digits > np.uint64(0))
+        else:
+            trouble[i] = not whole or digits > np.uint64((1 << 63) - 1) + np.uint64(negative)
+        values[i] = np.int64(digits)
+        if negative:
+            values[i] = -values[i]
+    return values, trouble

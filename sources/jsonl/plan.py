@@ -1,0 +1,132 @@
+"""Files of JSON lines in, what the plan needs to know of them out:
+types, rows, digests and where to cut, from one pass on all threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from recordmill.base.threads import thread_map
+from recordmill.schemas.feature import Feature
+from recordmill.sources.inputs.lines import LineBlock, cut_regions, file_lines, is_plain, line_start, stream_lines
+from recordmill.sources.jsonl.columns import Leaf, build_columns
+from recordmill.sources.jsonl.grammar import ESCAPED, STRING
+from recordmill.sources.jsonl.rejects import mark_unreadable
+from recordmill.sources.jsonl.schema import Observed, feature_name
+from recordmill.sources.jsonl.tape import Path, Scanner, Tape
+from recordmill.sources.values.labels import ClassNames
+from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, digest_file
+from recordmill.storage.files import check_unchanged, read_range
+from recordmill.storage.listing import InputFile
+
+
+@dataclass(frozen=True)
+class Task:
+    """One file's byte range; a streamed file is one task."""
+
+    ordinal: int
+    start: int
+    stop: int
+    streamed: bool
+
+
+@dataclass
+class ScannedFile:
+    """What a task found: the range moved to line starts, lines (blank ones included), records and bad lines in it."""
+
+    task: Task
+    start: int = 0
+    stop: int = 0
+    lines: int = 0
+    records: int = 0
+    content_bytes: int = 0
+    observed: Observed = field(default_factory=Observed)
+    classes: ClassNames | None = None
+    digests: list[bytes] = field(default_factory=list)
+    digest: str | None = None
+
+
+def make_tasks(files: Sequence[InputFile], encoding: str) -> list[Task]:
+    """The tasks in order of file and place.
+
+    Raises:
+        DataError: a file starts with the mark of another encoding.
+    """
+    tasks: list[Task] = []
+    for ordinal, file in enumerate(files):
+        if not is_plain(file, encoding):
+            tasks.append(Task(ordinal, 0, file.stat.size_bytes, True))
+        else:
+            tasks.extend(
+                Task(ordinal, start, stop, False) for start, stop in cut_regions(file.stat.size_bytes) or [(0, 0)]
+            )
+    return tasks
+
+
+def scan_parts(
+    files: Sequence[InputFile],
+    tasks: Sequence[Task],
+    encoding: str,
+    max_line_bytes: int,
+    label: str | None,
+    threads: int,
+) -> list[ScannedFile]:
+    """The parts, in the tasks' order.
+
+    Raises:
+        DataError: a file changed while it was read, is damaged, or has too many different keys.
+    """
+
+    def work(number_and_task: tuple[int, Task]) -> ScannedFile:
+        number, task = number_and_task
+        file = files[task.ordinal]
+        part = ScannedFile(task)
+        if task.streamed:
+            part.digest = digest_file(file.path)
+            blocks = stream_lines(file, encoding, max_line_bytes)
+        else:
+            part.start = line_start(file.path, task.start, file.stat.size_bytes)
+            part.stop = line_start(file.path, task.stop, file.stat.size_bytes)
+            for at in range(task.start, task.stop, DIGESTED_BYTES):
+                part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, task.stop))))
+            blocks = file_lines(file, part.start, part.stop, max_line_bytes)
+        _scan(part, number, blocks, label)
+        check_unchanged(file.path, file.stat, file.name)
+        return part
+
+    return list(thread_map(work, enumerate(tasks), threads))
+
+
+def _scan(part: ScannedFile, number: int, blocks: Iterable[LineBlock], label: str | None) -> None:
+    scanner = Scanner()
+    for block in blocks:
+        part.content_bytes += len(block.data)
+        if block.too_long_bytes:
+            part.lines += 1
+            part.records += 1
+        mark_unreadable(block)
+        for tape in scanner.scan(block.data):
+            part.observed.add(tape, scanner.paths, number, part.lines)
+            if label is not None:
+                part.classes = _classes(part.classes, tape, scanner.paths, label)
+            part.lines += tape.lines
+            part.records += tape.rows + len(tape.errors)
+
+
+def _classes(classes: ClassNames | None, tape: Tape, paths: list[Path], label: str) -> ClassNames | None:
+    """The label's texts, if it has any; a label in a list or with two places is told later."""
+    found = [node for node, path in enumerate(paths) if node and feature_name(path) == label and None not in path]
+    for node in found:
+        kinds = tape.entries[tape.of(node), 0] & 15
+        if ((kinds == STRING) | (kinds == ESCAPED)).any():
+            leaf = Leaf(Feature(label, "string"), nodes_of(paths, paths[node]), paths[node])
+            classes = classes or ClassNames(label)
+            classes.add(build_columns(tape, [leaf])[0].column(0))
+    return classes
+
+
+def nodes_of(paths: list[Path], path: Path) -> tuple[int, ...]:
+    """The nodes on the way to that path; -1 for what no record had so far."""
+    known = {p: node for node, p in enumerate(paths)}
+    return tuple(known.get(path[: depth + 1], -1) for depth in range(len(path)))

@@ -1,0 +1,219 @@
+"""JSON Lines in, a `JsonlSource` out: one object a line is one record; fields by name, nested ones by dotted path.
+
+The plan scans every line of every file once, on all threads, for types, rows and digests. A record's position is the
+number of its line, from 0; blank lines are no records and leave a gap. A line that is no JSON object, has a key twice,
+or a value that is no such feature is a reject of its own. A literal dot in a key is kept: `{"a.b": 1}` and `{"a": {"b":
+1}}` are both `a.b`, and refused together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, check_encoding, file_lines, stream_lines
+from recordmill.sources.jsonl.columns import Leaf, build_columns
+from recordmill.sources.jsonl.plan import ScannedFile, make_tasks, nodes_of, scan_parts
+from recordmill.sources.jsonl.rejects import explain_misfits, line_reject, mark_unreadable, too_long
+from recordmill.sources.jsonl.schema import Declared, Observed, infer_features
+from recordmill.sources.jsonl.tape import Path, Scanner
+from recordmill.sources.values.conform import conform
+from recordmill.sources.values.overrides import finish_schema
+from recordmill.storage.digest import combine
+from recordmill.storage.files import check_unchanged
+from recordmill.storage.listing import InputFile
+
+
+@dataclass(frozen=True)
+class JsonlOptions:
+    """encoding: of all files, any that Python knows.
+    max_line_bytes: a longer line is a reject, so that no line exhausts the memory.
+    """
+
+    encoding: str = "utf-8"
+    max_line_bytes: int = MAX_LINE_BYTES
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "encoding", check_encoding(self.encoding))
+        if not 1 <= self.max_line_bytes <= 1 << 30:
+            raise UsageError(f"max_line_bytes is {self.max_line_bytes}; it lies between 1 and {1 << 30}")
+
+
+@dataclass(frozen=True)
+class JsonlSource:
+    """paths: by feature, where in the record it stands.
+    streamed: the ordinals of files that can't be cut into ranges.
+    """
+
+    schema: Schema
+    files: tuple[InputFile, ...]
+    units: tuple[Unit, ...]
+    options: JsonlOptions
+    paths: Mapping[str, Path]
+    streamed: frozenset[int]
+    digests: Mapping[int, str]
+    notes: tuple[str, ...] = ()
+    plan_rejects: tuple[Reject, ...] = ()
+    kind: str = "jsonl"
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's records in order; a unit without a stop is whole files."""
+        scanner, most = Scanner(), self.options.max_line_bytes
+        for ordinal in range(unit.first_file, unit.last_file):
+            file, line = self.files[ordinal], unit.first_row
+            check_unchanged(file.path, file.stat, file.name)
+            start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
+            streamed = ordinal in self.streamed
+            for block in (
+                stream_lines(file, self.options.encoding, most) if streamed else file_lines(file, start, stop, most)
+            ):
+                for lines, chunk in self._chunks(scanner, block, ordinal, line):
+                    line += lines
+                    yield chunk
+            check_unchanged(file.path, file.stat, file.name)
+
+    def _chunks(self, scanner: Scanner, block: LineBlock, ordinal: int, line: int) -> Iterator[tuple[int, Chunk]]:
+        """(lines, chunk) for each tape of the block, whose first line has that number."""
+        name = self.files[ordinal].name
+        if block.too_long_bytes:
+            reject = too_long(name, line, block.too_long_bytes, self.options.max_line_bytes)
+            yield (
+                1,
+                self._chunk(to_arrow(self.schema).empty_table().to_batches(), np.empty(0, np.int64), ordinal, [reject]),
+            )
+        unreadable = mark_unreadable(block)
+        for tape in scanner.scan(block.data):
+            rejects = {
+                line + error[0]: line_reject(tape, error, name, line, unreadable) for error in tape.errors.tolist()
+            }
+            batch, misfits = build_columns(tape, self._leaves(scanner.paths))
+            keep = np.ones(tape.rows, np.bool_)
+            for row, reason, message in explain_misfits(tape, misfits):
+                keep[row] = False
+                number = line + int(tape.row_lines[row])
+                rejects.setdefault(number, Reject(name, f"line {number + 1}", reason, message))
+            fitted = conform(batch if keep.all() else batch.filter(pa.array(keep)), self.schema)
+            at = tape.row_lines[keep].astype(np.int64) + line
+            rejects.update(
+                (int(at[row]), Reject(name, f"line {at[row] + 1}", reason, message))
+                for row, reason, message in fitted.bad
+            )
+            yield (
+                tape.lines,
+                self._chunk([fitted.batch], at[fitted.good], ordinal, [rejects[number] for number in sorted(rejects)]),
+            )
+            line += tape.lines
+
+    def _chunk(
+        self, batches: list[pa.RecordBatch], position: npt.NDArray[np.int64], ordinal: int, rejects: list[Reject]
+    ) -> Chunk:
+        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], to_arrow(self.schema))
+        return Chunk(batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
+
+    def _leaves(self, paths: list[Path]) -> list[Leaf]:
+        """The features that some record read so far has; conform gives nulls for the others."""
+        leaves = (
+            Leaf(f, nodes_of(paths, self.paths[f.name]), self.paths[f.name])
+            for f in self.schema
+            if f.name in self.paths
+        )
+        return [leaf for leaf in leaves if leaf.nodes[0] >= 0]
+
+
+def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOptions) -> JsonlSource:
+    """Scan every line of the files for types and rows.
+
+    Raises:
+        DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
+        UsageError: an option names a column that is not there.
+    """
+    tasks = make_tasks(files, options.encoding)
+    label = common.label if common.schema is None else None
+    parts = scan_parts(files, tasks, options.encoding, options.max_line_bytes, label, common.threads)
+    units, where = _units(files, parts)
+    observed, classes = Observed(), None
+    for part in parts:
+        observed.merge(part.observed)
+        if part.classes is not None:
+            classes = part.classes if classes is None else classes + part.classes
+    if not observed.rows:
+        raise _nothing(files, options, parts)
+    inferred = infer_features(observed, Declared.of(common), where)
+    schema, notes = finish_schema(inferred.schema, inferred.untold, classes, common, "the files")
+    conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
+    paths = {name: path for name, path in inferred.paths.items() if name in schema}
+    streamed = frozenset(task.ordinal for task in tasks if task.streamed)
+    return JsonlSource(
+        schema, tuple(files), units, options, paths, streamed, _digests(parts), (*inferred.notes, *notes)
+    )
+
+
+def _units(
+    files: Sequence[InputFile], parts: Sequence[ScannedFile]
+) -> tuple[tuple[Unit, ...], dict[int, tuple[str, int]]]:
+    """(units, by part its file's name and first line). Small files that follow each other share a unit."""
+    units: list[Unit] = []
+    where: dict[int, tuple[str, int]] = {}
+    line = 0
+    for number, part in enumerate(parts):
+        ordinal = part.task.ordinal
+        first = number == 0 or parts[number - 1].task.ordinal != ordinal
+        whole = first and (number + 1 == len(parts) or parts[number + 1].task.ordinal != ordinal)
+        line = 0 if first else line
+        where[number] = files[ordinal].name, line
+        size = part.content_bytes
+        if whole and units and units[-1].stop == 0 and units[-1].size_bytes + size <= UNIT_BYTES:
+            last = units[-1]
+            units[-1] = Unit(
+                last.first_file, ordinal + 1, rows=(last.rows or 0) + part.records, size_bytes=last.size_bytes + size
+            )
+        elif whole:
+            units.append(Unit(ordinal, ordinal + 1, rows=part.records, size_bytes=size))
+        elif part.stop > part.start:
+            units.append(Unit(ordinal, ordinal + 1, part.start, part.stop, line, part.records, size))
+        line += part.lines
+    return tuple(units), where
+
+
+def _digests(parts: Sequence[ScannedFile]) -> dict[int, str]:
+    chunks: dict[int, list[bytes]] = {}
+    for part in parts:
+        chunks.setdefault(part.task.ordinal, []).extend(part.digests)
+    return {
+        **{ordinal: combine(found) for ordinal, found in chunks.items()},
+        **{p.task.ordinal: p.digest for p in parts if p.digest is not None},
+    }
+
+
+def _nothing(files: Sequence[InputFile], options: JsonlOptions, parts: Sequence[ScannedFile]) -> DataError:
+    """Why there is no record: the first bad line, if there is one."""
+    ordinal = next((part.task.ordinal for part in parts if part.records), None)
+    if ordinal is None:
+        return DataError("there are no lines", source=files[0].name if files else "")
+    empty = JsonlSource(
+        Schema(()), tuple(files), (), options, {}, frozenset(p.task.ordinal for p in parts if p.task.streamed), {}
+    )
+    first = next(reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects)
+    return DataError(
+        f"no line is a JSON object: {first.message} (JSON Lines has one object on each line)",
+        source=first.source,
+        place=first.place,
+    )
+
+
+def _empty(schema: Schema, paths: Mapping[str, Path]) -> pa.RecordBatch:
+    columns = []
+    for name in schema.names:
+        kind = pa.null()
+        for _ in range(paths.get(name, ()).count(None)):
+            kind = pa.large_list(kind)
+        columns.append(pa.nulls(0, kind))
+    return pa.RecordBatch.from_arrays(columns, names=list(schema.names))

@@ -1,0 +1,271 @@
+"""Blocks of lines in, chunks with a `text` column out; and the plan's count of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.errors import Reject
+from recordmill.base.kernels import kernel
+from recordmill.base.threads import thread_map
+from recordmill.base.utf8 import first_bad_byte, is_utf8
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.sources.inputs.contract import BATCH_ROWS, UNIT_BYTES, Chunk, Unit
+from recordmill.sources.inputs.lines import LineBlock, cut_regions, file_lines, is_plain, line_start, stream_lines
+from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
+from recordmill.storage.files import Bytes, check_unchanged, read_range
+from recordmill.storage.listing import InputFile
+
+
+class TextColumns:
+    """Makes batches of the schema from texts, their source and their file's class."""
+
+    def __init__(self, schema: Schema, labels: Sequence[int | None]) -> None:
+        self._schema, self._arrow, self._labels = schema, to_arrow(schema), labels
+        self._names = next((f.classes for f in schema if f.classes), ())
+
+    def batch(
+        self, texts: pa.Array, files: npt.NDArray[np.uint32], names: Sequence[str] | None = None
+    ) -> pa.RecordBatch:
+        """texts: large_string; files: of each its file's ordinal; names: of each its file's name, for documents."""
+        known: dict[str, pa.Array] = {"text": texts}
+        if names is not None:
+            known["source"] = pa.array(names, pa.large_string())
+        if self._labels:
+            labels = (
+                pa.array([self._labels[ordinal] for ordinal in files.tolist()], pa.int64())
+                if len(set(files.tolist())) > 1
+                else self._same(files)
+            )
+            known["label"] = labels
+            known["class_name"] = pa.array(self._names or (), pa.large_string()).take(labels)
+        return pa.RecordBatch.from_arrays([known[name] for name in self._arrow.names], schema=self._arrow)
+
+    def _same(self, files: npt.NDArray[np.uint32]) -> pa.Array:
+        return pa.repeat(pa.scalar(self._labels[int(files[0])] if len(files) else None, pa.int64()), len(files))
+
+
+def line_chunks(
+    blocks: Iterable[LineBlock],
+    name: str,
+    ordinal: int,
+    line: int,
+    columns: TextColumns,
+    blank_lines: bool,
+    max_line_bytes: int,
+) -> Iterator[Chunk]:
+    """The lines as chunks of at most BATCH_ROWS; line: the number of the first one, from 0."""
+    for block in blocks:
+        if block.too_long_bytes:
+            message = (
+                f"the line has {block.too_long_bytes:,} bytes, more than the {max_line_bytes:,} that "
+                "--max-line-bytes allows"
+            )
+            yield _chunk(
+                _texts(block.data, *_split(block.data)),
+                ordinal,
+                np.empty(0, np.int64),
+                columns,
+                (Reject(name, f"line {line + 1}", "too_long", message),),
+            )
+            line += 1
+            continue
+        starts, stops = _split(block.data)
+        readable = is_utf8(block.data)
+        for first in range(0, len(starts), BATCH_ROWS):
+            begins, ends = starts[first : first + BATCH_ROWS], stops[first : first + BATCH_ROWS]
+            keep, rejects = np.ones(len(begins), np.bool_), []
+            if not readable:
+                bad = _bad(block.data, begins, ends)
+                keep = bad < 0
+                rejects = [
+                    _reject(block.data, name, line + at, int(bad[at]), int(begins[at]))
+                    for at in np.flatnonzero(~keep).tolist()
+                ]
+            if not blank_lines:
+                keep &= ~_blank(block.data, begins, ends)
+            position = np.flatnonzero(keep) + line
+            yield _chunk(_texts(block.data, begins[keep], ends[keep]), ordinal, position, columns, tuple(rejects))
+            line += len(begins)
+
+
+def _chunk(
+    texts: pa.Array, ordinal: int, position: npt.NDArray[np.int64], columns: TextColumns, rejects: tuple[Reject, ...]
+) -> Chunk:
+    files = np.full(len(position), ordinal, np.uint32)
+    return Chunk(columns.batch(texts, files), files, position, rejects)
+
+
+def _reject(data: Bytes, name: str, line: int, bad: int, start: int) -> Reject:
+    message = f"is not UTF-8: byte 0x{data[bad]:02X} at byte {bad - start} of the line; declare the file's --encoding"
+    return Reject(name, f"line {line + 1}", "encoding", message)
+
+
+def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> pa.Array:
+    values, offsets = _gather(data, starts, stops)
+    return pa.Array.from_buffers(pa.large_string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+
+
+@kernel
+def _gather(
+    data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> tuple[Bytes, npt.NDArray[np.int64]]:
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    for line in range(len(starts)):
+        offsets[line + 1] = offsets[line] + stops[line] - starts[line]
+    values = np.empty(offsets[-1], np.uint8)
+    for line in range(len(starts)):
+        at = offsets[line]
+        for place in range(starts[line], stops[line]):
+            values[at] = data[place]
+            at += 1
+    return values, offsets
+
+
+def _split(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(starts, stops) of the lines, without their line feed or CRLF."""
+    ends = np.flatnonzero(data == 10)
+    if len(data) and data[-1] != 10:
+        ends = np.append(ends, len(data))
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1]) if len(ends) else ends
+    return starts, _without_return(data, starts, ends)
+
+
+@kernel
+def _without_return(data: Bytes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    stops = ends.copy()
+    for line in range(len(ends)):
+        if stops[line] > starts[line] and data[stops[line] - 1] == 13 and ends[line] < len(data):
+            stops[line] -= 1
+    return stops
+
+
+@kernel
+def _bad(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    places = np.empty(len(starts), np.int64)
+    for line in range(len(starts)):
+        places[line] = first_bad_byte(data, starts[line], stops[line])
+    return places
+
+
+@kernel
+def _blank(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which lines hold nothing but ASCII white space."""
+    blank = np.ones(len(starts), np.bool_)
+    for line in range(len(starts)):
+        for place in range(starts[line], stops[line]):
+            if data[place] != 32 and not 9 <= data[place] <= 13:
+                blank[line] = False
+                break
+    return blank
+
+
+@dataclass
+class TextParts:
+    """What the plan counted."""
+
+    units: tuple[Unit, ...] = ()
+    records: int = 0
+    streamed: frozenset[int] = frozenset()
+    digests: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Part:
+    ordinal: int
+    start: int
+    stop: int
+    streamed: bool
+    lines: int = 0
+    records: int = 0
+    returns: int = 0
+    size: int = 0
+    digests: list[bytes] = field(default_factory=list)
+    digest: str | None = None
+
+
+def count_lines(
+    files: Sequence[InputFile], encoding: str, max_line_bytes: int, blank_lines: bool, threads: int
+) -> TextParts:
+    """Count the lines of every file, on all threads."""
+
+    def work(part: _Part) -> _Part:
+        file = files[part.ordinal]
+        if part.streamed:
+            part.digest = digest_file(file.path)
+            blocks = stream_lines(file, encoding, max_line_bytes)
+        else:
+            for at in range(part.start, part.stop, DIGESTED_BYTES):
+                part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, part.stop))))
+            part.start = line_start(file.path, part.start, file.stat.size_bytes)
+            part.stop = line_start(file.path, part.stop, file.stat.size_bytes)
+            blocks = file_lines(file, part.start, part.stop, max_line_bytes)
+        for block in blocks:
+            starts, stops = _split(block.data)
+            lines = len(starts) + bool(block.too_long_bytes)
+            part.lines += lines
+            part.records += lines if blank_lines else lines - int(np.count_nonzero(_blank(block.data, starts, stops)))
+            part.returns += int(np.count_nonzero(block.data == 13))
+            part.size += len(block.data)
+        check_unchanged(file.path, file.stat, file.name)
+        return part
+
+    return _assemble(files, list(thread_map(work, _tasks(files, encoding), threads)))
+
+
+def _tasks(files: Sequence[InputFile], encoding: str) -> Iterator[_Part]:
+    for ordinal, file in enumerate(files):
+        if is_plain(file, encoding):
+            for start, stop in cut_regions(file.stat.size_bytes) or [(0, 0)]:
+                yield _Part(ordinal, start, stop, False)
+        else:
+            yield _Part(ordinal, 0, file.stat.size_bytes, True)
+
+
+def _assemble(files: Sequence[InputFile], parts: Sequence[_Part]) -> TextParts:
+    counts = np.bincount([part.ordinal for part in parts], minlength=len(files)) if parts else np.zeros(0, np.int64)
+    units: list[Unit] = []
+    notes: list[str] = []
+    line = 0
+    for number, part in enumerate(parts):
+        if number == 0 or parts[number - 1].ordinal != part.ordinal:
+            line = 0
+        whole = counts[part.ordinal] == 1
+        if whole and units and units[-1].stop == 0 and units[-1].size_bytes + part.size <= UNIT_BYTES:
+            last = units[-1]
+            units[-1] = Unit(
+                last.first_file,
+                part.ordinal + 1,
+                rows=(last.rows or 0) + part.records,
+                size_bytes=last.size_bytes + part.size,
+            )
+        elif whole:
+            units.append(Unit(part.ordinal, part.ordinal + 1, rows=part.records, size_bytes=part.size))
+        elif part.stop > part.start:
+            units.append(Unit(part.ordinal, part.ordinal + 1, part.start, part.stop, line, part.records, part.size))
+        line += part.lines
+        if whole and part.lines == 1 and part.returns > 1:
+            notes.append(
+                f"{files[part.ordinal].name}: one line with {part.returns} carriage returns, which end no "
+                "line here; convert it if they should"
+            )
+    chunks: dict[int, list[bytes]] = {}
+    for part in parts:
+        chunks.setdefault(part.ordinal, []).extend(part.digests)
+    digests = {
+        **{ordinal: combine(found) for ordinal, found in chunks.items()},
+        **{p.ordinal: p.digest for p in parts if p.digest is not None},
+    }
+    return TextParts(
+        tuple(units),
+        sum(part.records for part in parts),
+        frozenset(p.ordinal for p in parts if p.streamed),
+        digests,
+        tuple(notes),
+    )

@@ -1,0 +1,206 @@
+"""TFRecord files in, a `TfrecordSource` out: records are split, shuffled and sharded anew as they are,
+without parsing a payload.
+
+The schema comes from the user, from the data set's manifest, from a `schema.pbtxt` beside the files or one folder above
+them, or else is inferred from all records. A record's position is its number in the file. A record whose CRC is wrong
+is a reject with its offset; where a header is damaged, reading goes on at the next header that is right, and what was
+skipped is one reject.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.threads import thread_map
+from recordmill.records.tfrecord.frames import HEADER_BYTES, gather_frames
+from recordmill.records.tfrecord.shard_file import detect_tfrecord
+from recordmill.schemas import tfmd
+from recordmill.schemas.feature import Schema
+from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
+from recordmill.shards.loads.batches import loads
+from recordmill.shards.loads.salvage import Recovered, frames_of
+from recordmill.shards.loads.schema_of import infer_schema
+from recordmill.shards.manifest import is_data_set
+from recordmill.shards.pieces import Piece, cut
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, Payloads, PlanOptions, Unit
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
+from recordmill.storage.digest import digest_file
+from recordmill.storage.files import check_unchanged, read_range
+from recordmill.storage.listing import InputFile
+
+SCHEMA_FILE = "schema.pbtxt"
+
+
+@dataclass(frozen=True)
+class TfrecordOptions:
+    """There is nothing to choose: compression is told by content, the schema is an option of all kinds."""
+
+
+@dataclass(frozen=True)
+class TfrecordSource:
+    """shards: the files once more, as the readers of shards have them."""
+
+    schema: Schema
+    files: tuple[InputFile, ...]
+    units: tuple[Unit, ...]
+    shards: tuple[ShardFile, ...]
+    digests: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    plan_rejects: tuple[Reject, ...] = ()
+    kind: str = "tfrecord"
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
+        ordinal = unit.first_file
+        file = self.files[ordinal]
+        check_unchanged(file.path, file.stat, file.name)
+        piece = Piece(
+            ordinal, unit.first_row, unit.rows if self.shards[ordinal].info else None, unit.start, unit.stop or None
+        )
+        for load in loads(self.shards, [piece], lenient=True):
+            yield from _chunks(frames_of(load), ordinal)
+        check_unchanged(file.path, file.stat, file.name)
+
+
+def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
+    """The good records in chunks of about BATCH_BYTES; the rejects go with the first one."""
+    rejects = found.rejects
+    ends = np.cumsum(found.lengths)
+    first = 0
+    while first < len(ends) or rejects:
+        before = int(ends[first - 1]) if first else 0
+        last = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), first + 1)
+        last = min(last, first + BATCH_ROWS, len(ends))
+        order = np.arange(first, last)
+        offsets = np.concatenate([np.zeros(1, np.int64), ends[first:last] - before])
+        data = np.empty(int(offsets[-1]), np.uint8)
+        gather_frames(found.data, found.starts + HEADER_BYTES, found.lengths, order, data)
+        yield Chunk(
+            Payloads(data, offsets), np.full(len(order), ordinal, np.uint32), found.numbers[first:last], rejects
+        )
+        first, rejects = last, ()
+
+
+def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: PlanOptions) -> TfrecordSource:
+    """Find the records by their headers, and the schema.
+
+    Raises:
+        DataError: there is no record, or schema files disagree. UsageError: an option would need parsing, or names no
+            feature.
+    """
+    if common.dtypes:
+        name, dtype = next(iter(common.dtypes.items()))
+        raise UsageError(
+            f"--dtype {name}={dtype}: records of TFRecord files are kept as they are; to change types, read "
+            "them to Parquet and build from that"
+        )
+    files, shards, notes = _current(files)
+    parts = list(thread_map(lambda item: _plan_file(*item), list(enumerate(shards)), common.threads))
+    units = tuple(unit for part in parts for unit in part)
+    if not units:
+        raise DataError("there are no records", source=files[0].name if files else "")
+    schema, said = _schema(shards, common)
+    digests = dict(enumerate(thread_map(lambda file: digest_file(file.path), files, common.threads)))
+    for file in files:
+        check_unchanged(file.path, file.stat, file.name)
+    return TfrecordSource(schema, files, units, shards, digests, (*notes, *said))
+
+
+def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
+    """(files with the splits that their names say, the same as shards, notes),
+    without shards of a data set's earlier generations.
+    """
+    known: dict[str, Mapping[str, ShardFile]] = {}
+    kept: list[InputFile] = []
+    shards: list[ShardFile] = []
+    stale = 0
+    for file in files:
+        root = os.path.dirname(os.path.dirname(file.path))
+        if root not in known:
+            known[root] = (
+                {os.path.realpath(shard.path): shard for shard in of_data_set(root, lenient=True).files}
+                if is_data_set(root)
+                else {}
+            )
+        shard = known[root].get(os.path.realpath(file.path))
+        if known[root] and shard is None:
+            stale += 1
+            continue
+        if shard is None:
+            shard = ShardFile(
+                file.path,
+                file.name,
+                split_of_shard(file.name),
+                detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
+                file.stat,
+            )
+        split = shard.split if shard.split != UNKNOWN_SPLIT else file.split
+        kept.append(replace(file, split=split))
+        shards.append(replace(shard, name=file.name))
+    notes = (f"{stale} shard(s) of earlier generations of their data set were left out",) if stale else ()
+    return tuple(kept), tuple(shards), notes
+
+
+def _plan_file(ordinal: int, shard: ShardFile) -> list[Unit]:
+    units = []
+    for piece in cut(shard, ordinal, UNIT_BYTES, lenient=True):
+        if piece.stop is None:
+            units.append(_count_stream(shard, piece))
+        else:
+            units.append(
+                Unit(
+                    ordinal,
+                    ordinal + 1,
+                    piece.start,
+                    piece.stop,
+                    piece.first_record,
+                    1 if piece.fault else piece.records,
+                    piece.stop - piece.start,
+                )
+            )
+    return units
+
+
+def _count_stream(shard: ShardFile, piece: Piece) -> Unit:
+    """A compressed file tells its records only by reading it."""
+    records = size = 0
+    for load in loads({piece.file: shard}, [piece], lenient=True):  # type: ignore[arg-type]
+        found = frames_of(load)
+        records += len(found.starts) + len(found.rejects)
+        size += int(found.lengths.sum())
+    return Unit(piece.file, piece.file + 1, rows=records, size_bytes=size)
+
+
+def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, Sequence[str]]:
+    """(schema, notes on where it is from)."""
+    if common.schema is not None:
+        schema, said = common.schema, ["schema as given"]
+    else:
+        paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
+        if paths:
+            found = [tfmd.from_pbtxt(read_range(path).tobytes().decode(), path) for path in paths]
+            if any(other != found[0] for other in found[1:]):
+                raise DataError(
+                    f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
+                    "differ; say which: --schema FILE"
+                )
+            schema, said = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
+        else:
+            schema, hinted = infer_schema(shards, threads=common.threads, lenient=True)
+            said = ["schema inferred from all records", *hinted]
+    if common.label is not None:
+        if common.label not in schema:
+            raise UsageError(f"--label {common.label}: no such feature; there are {', '.join(schema.names)}")
+        schema = replace(schema, label=common.label)
+    return schema, said
+
+
+def _schema_file(path: str) -> str | None:
+    folder = os.path.dirname(path)
+    places = (os.path.join(folder, SCHEMA_FILE), os.path.join(os.path.dirname(folder), SCHEMA_FILE))
+    return next((place for place in places if os.path.isfile(place)), None)

@@ -1,0 +1,276 @@
+"""Values of one Arrow type in, values of a feature's type out, with a mask of those that would not survive the change.
+
+Nothing is bent: an integer that a float can't hold, a float beyond the target's range, a fraction on its way to an
+integer and a text that doesn't parse are marked, never rounded, wrapped or turned into infinity. Only the rounding of a
+decimal to the declared float is allowed, and counted. Everything is done on whole columns; nothing here knows about
+lists or rows (see conform).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.schemas.arrow import value_type
+from recordmill.schemas.feature import Feature
+
+Mask = npt.NDArray[np.bool_]
+
+INT64_MAX = (1 << 63) - 1
+_MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+_INTEGER = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
+_TIMESTAMP = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}(:?[0-9]{2}){0,2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?)?$"
+)
+
+
+class Cast(NamedTuple):
+    """values: of the feature's value type, anything where bad; bad: None if all fit;
+    lost: how many floats were rounded.
+    """
+
+    values: pa.Array
+    bad: Mask | None = None
+    lost: int = 0
+
+
+def cast_values(values: pa.Array, feature: Feature) -> Cast:
+    """The values, none of them a list, as the feature's value type."""
+    values = plain(values)
+    target = value_type(feature)
+    if pa.types.is_null(values.type):
+        return Cast(pa.nulls(len(values), target))
+    if feature.classes is not None and is_text_type(values.type):
+        return _to_classes(values, feature.classes)
+    if feature.dtype in _MANTISSA_BITS:
+        return _to_float(values, feature.dtype)
+    cast = _to_other(values, target)
+    if feature.dtype == "uint64" and not feature.raw:
+        beyond = pc.greater(cast.values, pa.scalar(INT64_MAX, pa.uint64()))
+        return cast._replace(bad=either(cast.bad, _mask(beyond)))
+    return cast
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """The same values without dictionary, extension or view types around them."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+        values = values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
+    if isinstance(values.type, pa.BaseExtensionType):
+        return plain(values.storage)
+    if pa.types.is_dictionary(values.type):
+        return plain(values.dictionary_decode())
+    if pa.types.is_string_view(values.type):
+        return pc.cast(values, pa.large_string())
+    if pa.types.is_binary_view(values.type) or pa.types.is_fixed_size_binary(values.type):
+        return pc.cast(values, pa.large_binary())
+    return values
+
+
+def is_text_type(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def either(one: Mask | None, other: Mask | None) -> Mask | None:
+    """Marked in one or the other."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other
+
+
+def _mask(bad: pa.Array) -> Mask | None:
+    """A boolean Arrow array as a NumPy mask, nulls being fine; None if nothing is marked."""
+    mask: Mask = pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
+    return mask if mask.any() else None
+
+
+def _numbers(values: pa.Array) -> npt.NDArray[Any]:
+    """Numbers as NumPy, nulls as 0."""
+    result: npt.NDArray[Any] = (
+        pc.fill_null(values, pa.scalar(0, values.type)) if values.null_count else values
+    ).to_numpy(zero_copy_only=False)
+    return result
+
+
+def _array(numbers: npt.NDArray[Any], like: pa.Array) -> pa.Array:
+    """NumPy numbers as an Arrow array that is null where like is."""
+    return pa.array(numbers, mask=like.is_null().to_numpy(zero_copy_only=False) if like.null_count else None)
+
+
+def _to_classes(values: pa.Array, classes: tuple[str, ...]) -> Cast:
+    index = pc.cast(pc.index_in(values, value_set=pa.array(classes, values.type), skip_nulls=True), pa.int64())
+    return Cast(index, _mask(pc.and_(values.is_valid(), index.is_null())))
+
+
+def _to_float(values: pa.Array, dtype: str) -> Cast:
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        values = pc.cast(values, pa.uint8())
+    if pa.types.is_integer(values.type):
+        numbers = _numbers(values)
+        narrow, _ = narrow_floats(numbers, dtype)
+        wrong = inexact(numbers, dtype)
+        return Cast(_array(narrow, values), wrong if wrong.any() else None)
+    bad: Mask | None = None
+    if not pa.types.is_floating(kind):
+        cast = _arrow_cast(values, pa.float64())
+        values, bad = cast.values, cast.bad
+        if is_text_type(kind):
+            bad = either(bad, _overflowed_text(cast.values))
+    numbers = _numbers(values)
+    narrow, lost = narrow_floats(numbers, dtype)
+    beyond = np.isinf(narrow) & ~np.isinf(numbers)
+    return Cast(
+        values if narrow is numbers else _array(narrow, values), either(bad, beyond if beyond.any() else None), lost
+    )
+
+
+def _overflowed_text(values: pa.Array) -> Mask | None:
+    # Arrow reads 1e400 as infinity, as C's strtod does. A text that says "inf" can't be told apart here, so it is
+    # refused with it: infinities in a text column are rarer than typing errors, and the message says what was found.
+    return _mask(pc.is_inf(values))
+
+
+def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[Any], int]:
+    """(the numbers as that float dtype, how many of them were rounded); bfloat16 is held as float32."""
+    target = np.dtype("float32" if dtype == "bfloat16" else dtype)
+    with np.errstate(over="ignore"):
+        narrow = numbers.astype(target, copy=False)
+    if dtype == "bfloat16":
+        narrow = _round_bfloat16(narrow)
+    if narrow is numbers or numbers.dtype.kind != "f":
+        return narrow, 0
+    return narrow, int(np.count_nonzero((narrow != numbers) & ~np.isnan(numbers)))
+
+
+def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Round to nearest, ties to even, in the upper 16 bits; NaN stays NaN."""
+    bits = np.ascontiguousarray(numbers).view(np.uint32)
+    with np.errstate(over="ignore"):
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    result: npt.NDArray[np.float32] = np.where(np.isfinite(numbers), rounded, bits & np.uint32(0xFFFF0000)).view(
+        np.float32
+    )
+    result[np.isnan(numbers)] = np.nan
+    return result
+
+
+def inexact(numbers: npt.NDArray[Any], dtype: str) -> Mask:
+    """Where an integer has no equal in that float dtype:
+    more significant bits than the mantissa, or beyond the range.
+    """
+    if numbers.dtype.kind == "u":
+        magnitude = numbers.astype(np.uint64)
+    else:
+        wide = numbers.astype(np.int64)
+        magnitude = np.where(wide < 0, -wide, wide).view(np.uint64)  # -2**63 wraps to itself, whose bits are 2**63
+    bits = _MANTISSA_BITS[dtype]
+    bad: Mask = magnitude > np.uint64(1 << bits)
+    if bad.any():
+        large = magnitude[bad]
+        bad[bad] = large // (large & (~large + np.uint64(1))) >= np.uint64(1 << bits)
+    if dtype == "float16":
+        bad |= magnitude > np.uint64(65504)
+    return bad
+
+
+def _to_other(values: pa.Array, target: pa.DataType) -> Cast:
+    kind = values.type
+    if kind == target and not is_text_type(kind):
+        return Cast(values)
+    if pa.types.is_integer(target) and pa.types.is_floating(kind):
+        return _float_to_int(values, target)
+    if pa.types.is_integer(target) and pa.types.is_integer(kind):
+        return _int_to_int(values, target)
+    if pa.types.is_boolean(target) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        numbers = _numbers(values)
+        bad = (numbers != 0) & (numbers != 1)
+        return Cast(_array(numbers != 0, values), bad if bad.any() else None)
+    if pa.types.is_floating(kind) and pa.types.is_timestamp(target):
+        return Cast(pa.nulls(len(values), target), _mask(values.is_valid()))
+    return _arrow_cast(values, target)
+
+
+def _float_to_int(values: pa.Array, target: pa.DataType) -> Cast:
+    numbers = _numbers(values).astype(np.float64, copy=False)
+    dtype = np.dtype(str(target))  # not to_pandas_dtype(), which imports pandas in older pyarrow
+    limits = np.iinfo(dtype)
+    # As floats the limits of 64-bit types round up to the first value that does not fit,
+    # so the upper bound is exclusive.
+    bad = ~((numbers >= float(limits.min)) & (numbers < float(limits.max) + 1.0) & (np.trunc(numbers) == numbers))
+    whole = np.where(bad, 0, numbers).astype(dtype)
+    return Cast(_array(whole, values), bad if bad.any() else None)
+
+
+def _int_to_int(values: pa.Array, target: pa.DataType) -> Cast:
+    numbers = _numbers(values)
+    dtype = np.dtype(str(target))
+    limits, have = np.iinfo(dtype), np.iinfo(numbers.dtype)
+    low, high = numbers.dtype.type(max(limits.min, have.min)), numbers.dtype.type(min(limits.max, have.max))
+    bad = (numbers < low) | (numbers > high)
+    return Cast(_array(numbers.astype(dtype), values), bad if bad.any() else None)
+
+
+def _arrow_cast(values: pa.Array, target: pa.DataType) -> Cast:
+    """Arrow's own safe cast of the whole column; only if that fails, one value's failure is told from the others'."""
+    try:
+        return Cast(_one_cast(values, target))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        bad = np.zeros(len(values), np.bool_)
+    if not _can_cast(values.type, target):
+        return Cast(pa.nulls(len(values), target), _mask(values.is_valid()))
+    pattern = _pattern(values.type, target)
+    if pattern is not None:
+        bad |= pc.fill_null(pc.invert(pc.match_substring_regex(values, pattern)), False).to_numpy(zero_copy_only=False)
+    rest = np.flatnonzero(~bad)
+    _bisect(values.take(pa.array(rest)), rest, target, bad)
+    kept = pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
+    return Cast(_one_cast(kept, target), bad if bad.any() else None)
+
+
+def _can_cast(kind: pa.DataType, target: pa.DataType) -> bool:
+    try:
+        _one_cast(pa.nulls(0, kind), target)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _pattern(kind: pa.DataType, target: pa.DataType) -> str | None:
+    """What a text must look like, so that a column full of misfits is not bisected down to each of them."""
+    if not is_text_type(kind):
+        return None
+    if pa.types.is_integer(target):
+        return _INTEGER
+    if pa.types.is_floating(target):
+        return _NUMBER
+    return _TIMESTAMP if pa.types.is_timestamp(target) else None
+
+
+def _bisect(values: pa.Array, at: npt.NDArray[np.int64], target: pa.DataType, bad: Mask) -> None:
+    if len(values) == 0:
+        return
+    try:
+        _one_cast(values, target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if len(values) == 1:
+            bad[at[0]] = True
+            return
+        half = len(values) // 2
+        _bisect(values.slice(0, half), at[:half], target, bad)
+        _bisect(values.slice(half), at[half:], target, bad)
+
+
+def _one_cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if values.type == target:
+        if is_text_type(target):
+            values.validate(full=True)  # Parquet and JSON readers pass bytes that are no UTF-8
+        return values
+    if is_text_type(values.type) and is_text_type(target):
+        values.validate(full=True)
+    return pc.cast(values, target, safe=True)

@@ -1,0 +1,115 @@
+"""Nested Arrow columns in, columns that are scalars or lists of scalars out:
+structs by dotted path, lists of structs as parallel lists.
+
+`geo: {lat, lon}` gives `geo.lat` and `geo.lon`; `objects: [{bbox, name}]` gives `objects.bbox` and `objects.name`,
+lists of equal length; a map is a list of `key` and `value`. A null struct gives null members. A dot that stands in a
+name already is kept, and two columns that would then have one name are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import DataError
+from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field
+from recordmill.schemas.feature import Schema
+from recordmill.sources.values.casting import plain
+
+
+def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without structs; the very same batch if it has none.
+
+    Raises:
+        DataError: two columns would have the same name.
+    """
+    if not any(_has_struct(field.type) for field in batch.schema):
+        _check_names(batch.schema.names)
+        return batch
+    arrays: list[pa.Array] = []
+    fields: list[pa.Field] = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not _has_struct(field.type):
+            arrays.append(column)
+            fields.append(field)
+            continue
+        for name, array in _parts(field.name, column):
+            arrays.append(array)
+            fields.append(pa.field(name, array.type))
+    _check_names([field.name for field in fields])
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=batch.schema.metadata))
+
+
+def nest_tensors(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """The batch with its flat tensors (schemas.arrow) as nested lists where the schema gives them another shape than
+    their own field does.
+    """
+    for at, field in enumerate(batch.schema):
+        if field.name in schema and METADATA_KEY in (field.metadata or {}):
+            own = from_arrow_field(field)
+            if len(own.inner_shape) > 1 and own.shape != schema[field.name].shape:
+                nested = _nest(plain(batch.column(at)), own.inner_shape)
+                batch = batch.set_column(at, pa.field(field.name, nested.type), nested)
+    return batch
+
+
+def _nest(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    missing = column.is_null() if column.null_count else None
+    if not pa.types.is_fixed_size_list(column.type):
+        offsets = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), out=offsets[1:])
+        return pa.LargeListArray.from_arrays(pa.array(offsets), _nest(plain(column.flatten()), shape), mask=missing)
+    size = column.type.list_size
+    values = column.values.slice(column.offset * size, len(column) * size)
+    for inner in reversed(shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, inner)
+    return pa.FixedSizeListArray.from_arrays(values, shape[0], mask=missing)
+
+
+def flatten_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of the flattened batches."""
+    return flatten(pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)).schema
+
+
+def _check_names(names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise DataError(
+            f"two columns are named {twice[0]!r}; rename one (a nested member takes its dotted path as name)"
+        )
+
+
+def _has_struct(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind):
+        return _has_struct(kind.value_type)
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return True
+    return pa.types.is_nested(kind) and hasattr(kind, "value_type") and _has_struct(kind.value_type)
+
+
+def _parts(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    column = plain(column)
+    if not _has_struct(column.type):
+        yield name, column
+    elif pa.types.is_struct(column.type):
+        for field, member in zip(column.type, column.flatten(), strict=True):
+            yield from _parts(f"{name}.{field.name}", member)
+    else:
+        lengths = pc.fill_null(pc.list_value_length(_as_list(column)), 0)
+        offsets = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
+        missing = column.is_null() if column.null_count else None
+        for part, values in _parts(name, _as_list(column).flatten()):
+            yield part, pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=missing)
+
+
+def _as_list(column: pa.Array) -> pa.Array:
+    if not pa.types.is_map(column.type):
+        return column
+    members = [column.type.key_field.with_name("key"), column.type.item_field.with_name("value")]
+    return column.cast(pa.list_(pa.struct(members)))

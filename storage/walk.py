@@ -1,0 +1,231 @@
+"""A folder, or a glob below it, to the files in it:
+`Walk` finds them, counts what it leaves out and refuses what it can't answer for.
+
+It opens no file. The order in which a file system lists its names never shows: the caller sorts.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import stat as modes
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from recordmill.base.errors import UsageError
+from recordmill.storage.files import Stat
+
+HIDDEN, TEMPORARY, EMPTY, MARKER, SPECIAL = "hidden", "temporary", "empty", "marker", "neither file nor folder"
+LINKED_FOLDER, LOOP = "link to a folder that is walked anyway", "link to a folder around it"
+
+_MARKERS = frozenset(
+    {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "_success", "_temporary", "_metadata", "_common_metadata"}
+)
+_MARKER_STARTS = ("_committed_", "_started_")  # Spark's commit protocols leave them beside the data
+_TEMPORARY_ENDS = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownload", ".swp")
+_DATA_EXTENSIONS = frozenset(
+    (
+        *(
+            "jpg",
+            "jpeg",
+            "jpe",
+            "jfif",
+            "png",
+            "apng",
+            "gif",
+            "bmp",
+            "dib",
+            "webp",
+            "tif",
+            "tiff",
+            "csv",
+            "tsv",
+            "psv",
+            "jsonl",
+            "ndjson",
+            "json",
+        ),
+        *("txt", "text", "parquet", "pq", "tfrecord", "tfrecords", "tfr", "gz", "zst"),
+    )
+)  # an empty file of these is no clutter: it is a failed copy or an empty document, which its kind has to judge
+_MAGIC = re.compile(r"[*?[]")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file: its name relative to the walk's root, with `/`, and where to open it."""
+
+    name: str
+    path: str
+    stat: Stat
+
+
+@dataclass
+class Ignored:
+    """What was left out: how many per reason, and the first names of each, for people."""
+
+    count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    _seen: set[str] = field(default_factory=set)  # where patterns overlap, a name comes by more than once
+
+    def add(self, reason: str, name: str, path: str) -> None:
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        self.count[reason] += 1
+        self.examples[reason] = sorted((*self.examples[reason], name))[:3]  # whatever order the folders give
+
+    def notes(self) -> list[str]:
+        """One line per reason.
+
+        >>> ignored = Ignored()
+        >>> ignored.add("hidden", "a/.DS_Store", "/data/a/.DS_Store")
+        >>> ignored.notes()
+        ['ignored 1 hidden: a/.DS_Store']
+        """
+        shown = ((reason, self.count[reason], self.examples[reason]) for reason in sorted(self.count))
+        return [
+            f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}"
+            for reason, count, names in shown
+        ]
+
+
+def clutter(name: str) -> str | None:
+    """Why a file or folder of this name holds no data, or None.
+
+    >>> [clutter(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "a.txt")]
+    ['hidden', 'temporary', 'marker', None]
+    """
+    if name[0] == ".":
+        return HIDDEN
+    lower = name.lower()
+    if lower.endswith(_TEMPORARY_ENDS):
+        return TEMPORARY
+    return MARKER if lower in _MARKERS or lower.startswith(_MARKER_STARTS) else None
+
+
+def has_magic(text: str) -> bool:
+    """Whether the text would be a glob if no file had it as its own name."""
+    return _MAGIC.search(text) is not None
+
+
+@dataclass(frozen=True)
+class _Folder:
+    path: str  # real: no link in it
+    prefix: str  # of the names in it, relative to the root, "" or with a closing /
+    above: tuple[str, ...] = ()  # the real paths of the linked folders it lies under, and of what holds those links
+
+
+class Walk:
+    """Everything below one root; found grows with each call, by name, so that overlapping patterns find a file once."""
+
+    def __init__(self, root: str, follow_links: bool, ignored: Ignored) -> None:
+        self.root, self.follow_links, self.ignored = os.path.realpath(root), follow_links, ignored
+        self.found: dict[str, Found] = {}
+        self.problems: list[str] = []
+
+    def everything(self) -> None:
+        """All files below the root."""
+        self._descend(_Folder(self.root, ""))
+
+    def matching(self, pattern: str) -> None:
+        """The files that match, and all files below the folders that match:
+        `*`, `?`, `[a-z]` within a name, `**` any folders.
+        """
+        self._match(_Folder(self.root, ""), pattern.split("/"))
+
+    def finish(self) -> list[Found]:
+        """The files, or UsageError with what is wrong about the links and special files met."""
+        if self.problems:
+            more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
+            raise UsageError("; ".join(self.problems[:3]) + more)
+        return list(self.found.values())
+
+    def _descend(self, top: _Folder) -> None:
+        pending = [top]
+        while pending:
+            folder = pending.pop()
+            pending.extend(inner for entry in _entries(folder.path) if (inner := self._take(folder, entry)) is not None)
+
+    def _match(self, top: _Folder, pattern: Sequence[str]) -> None:
+        pending = [(top, pattern)]
+        while pending:
+            folder, parts = pending.pop()
+            part, rest = parts[0], parts[1:]
+            if part == "**":
+                if not rest:
+                    self._descend(folder)
+                    continue
+                pending.append((folder, rest))
+            matches = re.compile(fnmatch.translate("*" if part == "**" else part)).match
+            for entry in _entries(folder.path):
+                if not matches(entry.name) or (entry.name[0] == "." and part[0] != "."):
+                    continue
+                inner = self._take(folder, entry, keep_files=not rest, wanted=part[0] == ".")
+                if inner is None:
+                    continue
+                if rest:
+                    pending.append((inner, parts if part == "**" else rest))
+                else:
+                    self._descend(inner)
+
+    def _take(
+        self, folder: _Folder, entry: os.DirEntry[str], *, keep_files: bool = True, wanted: bool = False
+    ) -> _Folder | None:
+        """Notes the file, or gives the folder to go on with; wanted: a hidden name that the pattern spells out."""
+        name = folder.prefix + entry.name
+        if (reason := clutter(entry.name)) is not None and not (wanted and reason == HIDDEN):
+            if keep_files:
+                self.ignored.add(reason, name, entry.path)
+        elif entry.is_symlink():
+            return self._take_link(folder, entry, name, keep_files)
+        elif entry.is_dir():
+            return _Folder(entry.path, name + "/", folder.above)
+        elif keep_files:
+            self._take_file(name, entry.path, entry.stat())
+        return None
+
+    def _take_file(self, name: str, path: str, about: os.stat_result) -> None:
+        if not modes.S_ISREG(about.st_mode):
+            self.ignored.add(SPECIAL, name, path)
+        elif about.st_size == 0 and name.rpartition("/")[2].rpartition(".")[2].lower() not in _DATA_EXTENSIONS:
+            self.ignored.add(EMPTY, name, path)
+        else:
+            self.found[name] = Found(name, path, Stat(about.st_size, about.st_mtime_ns))
+
+    def _take_link(self, folder: _Folder, entry: os.DirEntry[str], name: str, keep_files: bool) -> _Folder | None:
+        target = os.path.realpath(entry.path)
+        try:
+            about = os.stat(entry.path)
+        except OSError as error:
+            where = f"{entry.path} is a link to {os.readlink(entry.path)}"
+            self.problems.append(f"{where}, which can't be reached ({error.strerror}): remove the link or restore it")
+            return None
+        inside = within(target, self.root)
+        if not inside and not self.follow_links:
+            self.problems.append(f"{entry.path} is a link out of the folder, to {target}: --follow-links allows it")
+        elif not modes.S_ISDIR(about.st_mode):
+            if keep_files:
+                self._take_file(name, entry.path, about)
+        elif not self.follow_links:
+            self.ignored.add(LINKED_FOLDER, name, entry.path)
+        elif within(folder.path, target) or any(within(above, target) for above in folder.above):
+            self.ignored.add(LOOP, name, entry.path)
+        else:
+            return _Folder(target, name + "/", (*folder.above, folder.path))
+        return None
+
+
+def within(path: str, folder: str) -> bool:
+    """Whether the real path is the real folder or lies below it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _entries(path: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            yield from entries
+    except OSError as error:
+        raise UsageError(f"{path}: this folder can't be listed: {error.strerror}") from error

@@ -1,0 +1,344 @@
+"""What is visible, when, and what is left behind: locks, dead runs, conflicts, generations."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.building.commit import CommitConflict, _tidy, commit
+from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
+from recordmill.shards.run_folder import LOCK_NAME, RunFolder, check_out, clean_dead
+
+
+def publish(folder: RunFolder, content: bytes, base: int, fingerprint: str = "0123456789abcdef") -> Manifest:
+    (folder.data / "train-00000-of-00001.tfrecord").write_bytes(content)
+
+    def describe(name: str, rejects: list[str]) -> tuple[Manifest, dict[str, str]]:
+        part = Part(
+            name,
+            "test",
+            {"train": (ShardInfo("train-00000-of-00001.tfrecord", 1, len(content), len(content), "", ""),)},
+            {},
+            1,
+            0,
+        )
+        return Manifest(
+            "test", "none", {}, "schema", (part,), {"files": rejects}, fingerprint, {}, {"id": folder.id}
+        ), {"features.json": "{}"}
+
+    return commit(folder, describe, fingerprint, base)
+
+
+def build(out: Path, content: bytes, base: int) -> Manifest:
+    folder = RunFolder.create(out)
+    try:
+        return publish(folder, content, base)
+    finally:
+        folder.close()
+
+
+def shard(out: Path, manifest: Manifest) -> bytes:
+    return (out / manifest.parts[0].folder / "train-00000-of-00001.tfrecord").read_bytes()
+
+
+def test_a_commit_shows_the_data_set_and_its_copies(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    manifest = build(out, b"one", 0)
+    assert load(out) == manifest
+    assert shard(out, manifest) == b"one"
+    assert (out / "manifest.json").read_text() == manifest_path(out, 1).read_text()
+    assert (out / "schema.pbtxt").read_text() == "schema"
+    assert sorted(os.listdir(out)) == [
+        "_manifests",
+        "data-0123456789ab",
+        "features.json",
+        "manifest.json",
+        "schema.pbtxt",
+    ]
+
+
+def test_generations_keep_one_predecessor(tmp_path: Path) -> None:
+    manifests = [build(tmp_path, content, base) for base, content in enumerate([b"one", b"two", b"three"])]
+    assert generations(tmp_path) == [2, 3]
+    assert shard(tmp_path, manifests[1]) == b"two"
+    assert shard(tmp_path, load(tmp_path)) == b"three"
+    assert not (tmp_path / manifests[0].parts[0].folder).exists()
+
+
+def test_a_run_that_was_overtaken_discards_its_work_and_says_so(tmp_path: Path) -> None:
+    slow = RunFolder.create(tmp_path)
+    quick = build(tmp_path, b"quick", 0)
+    with pytest.raises(CommitConflict, match="another build committed generation 1"):
+        publish(slow, b"slow", 0)
+    slow.close()
+    assert shard(tmp_path, load(tmp_path)) == b"quick"
+    assert [name for name in os.listdir(tmp_path) if name.startswith(("data-", "_run-"))] == [quick.parts[0].folder]
+
+
+def test_rejects_move_with_the_commit_and_go_with_their_generation(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path)
+    (folder.rejects / "000000-x.jsonl").write_text('{"reason": "truncated"}\n')
+    manifest = publish(folder, b"x", 0)
+    folder.close()
+    (name,) = manifest.rejects["files"]
+    assert (tmp_path / name).read_text() == '{"reason": "truncated"}\n'
+    build(tmp_path, b"y", 1)
+    assert (tmp_path / name).exists()
+    build(tmp_path, b"z", 2)
+    assert not (tmp_path / name).exists()
+
+
+def test_closing_without_a_commit_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    folder = RunFolder.create(out)
+    (folder.data / "shard").write_bytes(b"x")
+    folder.close()
+    assert not out.exists()
+
+
+def test_a_failing_description_leaves_nothing(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "out")
+    with pytest.raises(KeyError):
+        commit(folder, lambda name, rejects: (_ for _ in ()).throw(KeyError()), "0123456789abcdef", 0)  # type: ignore[arg-type]
+    folder.close()
+    assert not (tmp_path / "out").exists()
+
+
+_KILLED = """
+import os, sys
+from recordmill.shards.run_folder import RunFolder
+folder = RunFolder.create(sys.argv[1])
+if sys.argv[2] == "renamed":
+    folder.intend("data-dead")
+    os.rename(folder.data, folder.out / "data-dead")
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("when", ["working", "renamed"])
+def test_a_killed_run_is_cleaned_by_the_next_and_a_live_one_is_not(tmp_path: Path, when: str) -> None:
+    live = RunFolder.create(tmp_path)
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), when], check=False)
+    assert killed.returncode == -9
+    assert len(list(tmp_path.glob("_run-*"))) == 2
+    assert (tmp_path / "data-dead").exists() == (when == "renamed")
+    assert not is_data_set(tmp_path)
+    assert len(clean_dead(tmp_path)) == 1
+    assert os.listdir(tmp_path) == [live.path.name]
+    live.close()
+
+
+_STEPS = ("rename", "replace", "link", "mkdir", "unlink", "rmdir", "fsync")
+
+
+def _publish_and_die(out: Path, content: bytes, base: int, step: int) -> None:
+    """In this process: commit, but be killed before the step-th change of the file system from the commit on."""
+    folder = RunFolder.create(out)
+    (folder.rejects / "000000-x.jsonl").write_bytes(content)
+    left = itertools.count(-step)
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def change(*args: Any, **named: Any) -> Any:
+            if next(left) == 0:
+                os.kill(os.getpid(), 9)
+            return call(*args, **named)
+
+        return change
+
+    for name in _STEPS:
+        setattr(os, name, dying(getattr(os, name)))
+    publish(folder, content, base)
+    folder.close()
+    os._exit(0)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_killed_at_any_step_of_the_commit_leaves_the_old_or_the_new_data_set_and_the_next_build_cleans(
+    tmp_path: Path,
+) -> None:
+    contents = [b"one", b"two", b"three", b"four"]
+    seen = set()
+    for step in itertools.count():
+        out = tmp_path / str(step)
+        for base, content in enumerate(contents[:2]):
+            build(out, content, base)
+        if (child := os.fork()) == 0:
+            _publish_and_die(out, contents[2], 2, step)
+        _, status = os.waitpid(child, 0)
+        number = generations(out)[-1]
+        assert shard(out, load(out)) == contents[number - 1]
+        seen.add(number)
+        build(out, contents[3], number)
+        manifests = [load(out, one) for one in generations(out)]
+        assert generations(out) == [number, number + 1]
+        assert [shard(out, manifest) for manifest in manifests] == [contents[number - 1], contents[3]]
+        folders = {manifest.parts[0].folder for manifest in manifests}
+        assert {path.name for path in out.iterdir() if path.is_dir()} - {"_manifests", "rejects"} == folders
+        assert {path.name.split(".")[0] for path in out.glob("rejects/*")} <= {
+            folder.removeprefix("data-") for folder in folders
+        }
+        if status == 0:
+            break
+    assert seen == {2, 3}
+    assert step > 20
+
+
+def test_a_dead_run_does_not_take_what_another_placed_under_the_name_it_intended(tmp_path: Path) -> None:
+    script = _KILLED.replace('os.rename(folder.data, folder.out / "data-dead")', "")
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path), "renamed"], check=False).returncode == -9
+    (tmp_path / "data-dead").mkdir()
+    (tmp_path / "data-dead" / "another run's shard").write_bytes(b"x")
+    assert len(clean_dead(tmp_path)) == 1
+    assert (tmp_path / "data-dead" / "another run's shard").exists()
+
+
+def test_a_disk_that_fails_before_the_manifest_stands_leaves_the_old_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = build(tmp_path, b"old", 0)
+    names = sorted(os.listdir(tmp_path))
+    for call in ("rename", "replace", "link"):
+        with monkeypatch.context() as patched:
+            folder = RunFolder.create(tmp_path)
+            (folder.rejects / "000000-x.jsonl").write_bytes(b"{}")
+            patched.setattr(os, call, _full_disk)
+            with pytest.raises(OSError, match="No space left"):
+                publish(folder, b"new", 1)
+        folder.close()
+        assert load(tmp_path) == old
+        assert sorted(set(os.listdir(tmp_path)) - {"rejects"}) == names, call
+        assert not list(tmp_path.glob("rejects/*")), call
+
+
+def _full_disk(*args: object, **named: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_fails_after_the_manifest_stands_is_told_and_undoes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(tmp_path, b"old", 0)
+    (tmp_path / "features.json").unlink()
+    (tmp_path / "features.json").mkdir()  # so that its copy can't be written
+    manifest = build(tmp_path, b"new", 1)
+    assert load(tmp_path) == manifest
+    assert shard(tmp_path, manifest) == b"new"
+    assert "the data set is complete" in caplog.text
+
+
+def test_an_error_of_the_disk_when_the_manifest_stands_already_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from recordmill.storage import files
+
+    def fail_for_manifests(path: Path) -> None:
+        if path.name == "_manifests":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files, "sync_folder", fail_for_manifests)
+    manifest = build(tmp_path, b"new", 0)
+    assert load(tmp_path) == manifest
+    assert shard(tmp_path, manifest) == b"new"
+
+
+def test_a_slow_run_leaves_the_copies_of_a_later_generation_alone(tmp_path: Path) -> None:
+    first = build(tmp_path, b"one", 0)
+    second = build(tmp_path, b"two", 1)
+    _tidy(tmp_path, first, {}, 1)
+    assert (tmp_path / "manifest.json").read_text() == second.to_json()
+
+
+def test_a_run_folder_that_was_half_removed_can_still_be_proved_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            shutil,
+            "rmtree",
+            lambda path, **named: (_ for _ in ()).throw(KeyboardInterrupt()) if Path(path).name == "spool" else None,
+        )
+        with pytest.raises(KeyboardInterrupt):
+            folder.close()
+    assert (folder.path / LOCK_NAME).exists()
+    os.close(folder._descriptor)
+    assert clean_dead(tmp_path) == [folder.path.name]
+
+
+def test_folders_made_for_out_go_again_unless_others_use_them(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "a" / "b" / "out").close()
+    assert os.listdir(tmp_path) == []
+    folder = RunFolder.create(tmp_path / "a" / "b" / "out")
+    (tmp_path / "a" / "mine").write_text("x")
+    folder.close()
+    assert os.listdir(tmp_path / "a") == ["mine"]
+
+
+def test_an_out_that_cannot_be_made_or_locked_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    with pytest.raises(UsageError, match="is no folder"):
+        RunFolder.create(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="File name too long"):
+        RunFolder.create(tmp_path / ("x" * 300))
+    monkeypatch.setattr(fcntl, "flock", _full_disk)
+    with pytest.raises(UsageError, match=r"out: can't be written to: No space left"):
+        RunFolder.create(tmp_path / "out")
+    assert os.listdir(tmp_path) == ["nowhere"]
+
+
+def test_a_run_of_another_host_is_left_alone_and_one_before_a_reboot_is_not(tmp_path: Path) -> None:
+    live = RunFolder.create(tmp_path)
+    owner = json.loads((live.path / LOCK_NAME).read_text())
+    for name, about in {
+        "_run-elsewhere": {**owner, "host": "elsewhere"},
+        "_run-before": {**owner, "boot": "before"},
+        "_run-unlocked": None,
+    }.items():
+        (tmp_path / name / "data").mkdir(parents=True)
+        if about is not None:
+            (tmp_path / name / LOCK_NAME).write_text(json.dumps(about))
+    assert clean_dead(tmp_path) == ["_run-before"]
+    live.close()
+
+
+def test_an_out_that_must_not_be_written_to_is_refused(tmp_path: Path) -> None:
+    assert check_out(tmp_path / "new", overwrite=False) == 0
+    build(tmp_path / "full", b"x", 0)
+    with pytest.raises(UsageError, match="--overwrite"):
+        check_out(tmp_path / "full", overwrite=False)
+    assert check_out(tmp_path / "full", overwrite=True) == 1
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("x")
+    with pytest.raises(UsageError, match=r"thesis\.tex"):
+        check_out(tmp_path / "home", overwrite=True)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="is a file"):
+        RunFolder.create(tmp_path / "file")
+
+
+def test_manifests_round_trip_and_later_formats_are_refused(tmp_path: Path) -> None:
+    manifest = build(tmp_path, b"x", 0)
+    text = manifest.to_json()
+    assert Manifest.from_json(text) == manifest
+    assert Manifest.from_json(text.replace('"run": {', '"added_by_a_minor": 1, "run": {')) == manifest
+    with pytest.raises(DataError, match="format version 2"):
+        Manifest.from_json(text.replace('"version": [\n  1,', '"version": [\n  2,'))
+    for broken in ("", "[]", "{}", '{"format": "recordmill", "version": [1, 0]}', text.replace('"parts"', '"bits"')):
+        with pytest.raises(DataError, match="manifest"):
+            Manifest.from_json(broken)
+    with pytest.raises(DataError, match="holds no data set"):
+        load(tmp_path / "nothing")

@@ -1,0 +1,219 @@
+"""Runs, cuts and merges against the plain answer: sort everything in memory, then cut the sorted list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.building.cuts import BYTES, RECORDS, ShardOptions, cut_shards
+from recordmill.building.merge import merge
+from recordmill.building.run_file import Buckets, Histogram, Run, RunWriter
+from recordmill.building.shard_writer import cut_frames
+from recordmill.building.slices import RunCutter, RunSlice
+from recordmill.records.tfrecord.frames import FRAME_BYTES, frame
+
+Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
+
+records_strategy = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.sampled_from([0, 1, 2**63, 2**64 - 1, 12345 << 40]) | st.integers(0, 2**64 - 1),
+        st.integers(0, 2),
+        st.binary(max_size=40),
+    ),
+    min_size=1,
+    max_size=60,
+).map(
+    lambda items: [(split, key, file, position, payload) for position, (split, key, file, payload) in enumerate(items)]
+)
+
+
+def write_runs(folder: Path, records: list[Record], chunk: int, arena_bytes: int, buckets: Buckets) -> list[Run]:
+    writer = RunWriter(str(folder), buckets, arena_bytes)
+    runs = []
+    for at in range(0, len(records), chunk):
+        part = records[at : at + chunk]
+        payloads = [payload for *_, payload in part]
+        frames = frame(np.frombuffer(b"".join(payloads), np.uint8), np.cumsum([0, *map(len, payloads)]))
+        split, key, file, position = (
+            np.array([record[i] for record in part], dtype)
+            for i, dtype in enumerate((np.uint16, np.uint64, np.uint32, np.int64))
+        )
+        runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, key, split, file, position)
+    if not writer.empty:
+        runs.append(writer.finish())
+    return runs
+
+
+def shards_of(
+    runs: list[Run], options: ShardOptions, names: list[str], by_value: bool, memory_bytes: int
+) -> list[tuple[int, list[bytes]]]:
+    """(split, payloads in order) of every shard, by the code under test."""
+    total = runs[0].histogram
+    for run in runs[1:]:
+        total = total + run.histogram
+    result = []
+    for cut in cut_shards(total, options, names):
+        blocks = [
+            block
+            for run in runs
+            if (block := RunCutter(run).block(cut.split, cut.first_bucket, cut.last_bucket, by_value)) is not None
+        ]
+        payloads = []
+        for frames, keys in cut_frames(merge(blocks, memory_bytes), cut, "shard"):
+            assert len(keys) == len(frames)
+            payloads += [frames.payload(i).tobytes() for i in range(len(frames))]
+        result.append((cut.split, payloads))
+    return result
+
+
+def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int, list[bytes]]]:
+    """The same by sorting a list."""
+    result = []
+    for split in (0, 1):
+        ordered = [payload for _, _, _, _, payload in sorted(record for record in records if record[0] == split)]
+        if not ordered:
+            continue
+        if options.num_shards is not None:
+            n = options.num_shards
+            result += [(split, ordered[i * len(ordered) // n : (i + 1) * len(ordered) // n]) for i in range(n)]
+            continue
+        begins = np.cumsum([0, *(len(payload) + FRAME_BYTES for payload in ordered)])
+        count = -(-int(begins[-1]) // options.shard_bytes)
+        shards: list[list[bytes]] = [[] for _ in range(count)]
+        for begin, payload in zip(begins, ordered, strict=False):
+            shards[int(begin) // options.shard_bytes].append(payload)
+        result += [(split, shard) for shard in shards]
+    return result
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    records=records_strategy,
+    chunk=st.integers(1, 20),
+    arena_bytes=st.sampled_from([1, 300, 5000]),
+    buckets=st.sampled_from([1, 2, 7, 1024]),
+    shard_bytes=st.sampled_from([20, 100, 1000]),
+    num_shards=st.none() | st.integers(1, 3),
+    by_value=st.booleans(),
+    memory_bytes=st.sampled_from([1, 200, 10**6]),
+)
+def test_shards_are_the_sorted_list_cut(
+    tmp_path: Path,
+    records: list[Record],
+    chunk: int,
+    arena_bytes: int,
+    buckets: int,
+    shard_bytes: int,
+    num_shards: int | None,
+    by_value: bool,
+    memory_bytes: int,
+) -> None:
+    sizes = [sum(record[0] == split for record in records) for split in (0, 1)]
+    if num_shards is not None:
+        num_shards = min(num_shards, *(size for size in sizes if size))
+    options = ShardOptions(shard_bytes, num_shards)
+    runs = write_runs(tmp_path, records, chunk, arena_bytes, Buckets(2, buckets, -(-(2**64) // buckets)))
+    assert sum(run.records for run in runs) == len(records)
+    got = shards_of(runs, options, ["a", "b"], by_value, memory_bytes)
+    # Records of equal key are ordered by (file, position); the plain sort compares the same triple.
+    assert got == plain_shards(records, options)
+
+
+def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    records = [
+        (0, int(generator.integers(0, 2**64, dtype=np.uint64)), 0, i, bytes(int(generator.integers(1, 50))))
+        for i in range(4000)
+    ]
+    runs = write_runs(tmp_path, records, 500, 20000, Buckets.plan(1, 2**64, 10))
+    assert len(runs) > 3
+    cuts = cut_shards(_total(runs), ShardOptions(10_000), ["train"])
+    sizes = []
+    for cut in cuts:
+        blocks = [block for run in runs if (block := RunCutter(run).block(0, cut.first_bucket, cut.last_bucket, False))]
+        sizes.append(sum(len(frames.data) for frames, _ in cut_frames(merge(blocks, 5000), cut, "shard")))
+    assert sum(sizes) == sum(len(payload) + FRAME_BYTES for *_, payload in records)
+    assert all(abs(size - 10_000) <= 1000 for size in sizes[:-1])
+    assert len(sizes) == -(-sum(sizes) // 10_000)
+
+
+def test_numbered_shards_differ_by_at_most_one_record() -> None:
+    histogram = Histogram(np.array([[3, 0, 4, 10]]), np.array([[300, 0, 400, 1000]]))
+    cuts = cut_shards(histogram, ShardOptions(num_shards=5), ["train"])
+    assert [cut.by for cut in cuts] == [RECORDS] * 5
+    assert [cut.stop - cut.start for cut in cuts] == [3, 3, 4, 3, 4]
+    assert {cut.of for cut in cuts} == {5}
+
+
+def test_a_smaller_shard_size_never_gives_fewer_shards() -> None:
+    histogram = Histogram(np.array([[5, 5]]), np.array([[500, 501]]))
+    counts = [len(cut_shards(histogram, ShardOptions(size), ["train"])) for size in range(1, 1200)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == 1001
+    assert counts[-1] == 1
+    assert cut_shards(histogram, ShardOptions(400), ["train"])[0].by == BYTES
+
+
+def test_more_shards_than_records_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"--num-shards 4: split 'test' has only 3 records"):
+        cut_shards(
+            Histogram(np.array([[9], [3]]), np.array([[90], [30]])), ShardOptions(num_shards=4), ["train", "test"]
+        )
+
+
+def test_a_block_by_value_is_the_block_by_reference(tmp_path: Path) -> None:
+    (run,) = write_runs(
+        tmp_path, [(0, 9, 0, 0, b"nine"), (1, 1, 0, 1, b"one"), (0, 5, 0, 2, b"five")], 3, 5000, Buckets(2, 4, 2**62)
+    )
+    reference, value = (RunCutter(run).block(0, 0, 4, by_value) for by_value in (False, True))
+    assert isinstance(reference, RunSlice)
+    assert isinstance(value, RunSlice)
+    assert isinstance(value.payload, bytes)
+    assert reference.entries(0, 2).tolist() == value.entries(0, 2).tolist()
+    read = [np.empty(block.frames_bytes - 3, np.uint8) for block in (reference, value)]
+    for block, into in zip((reference, value), read, strict=True):
+        block.read_frames(3, into)
+    assert read[0].tobytes() == read[1].tobytes()
+    assert RunCutter(run).block(0, 1, 4, False) is None
+
+
+def _total(runs: list[Run]) -> Histogram:
+    total = runs[0].histogram
+    for run in runs[1:]:
+        total = total + run.histogram
+    return total
+
+
+def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # all keys equal: one bucket for all shards
+    records = [(0, 7, 0, position, b"%03d" % position) for position in range(300)]
+    (run,) = write_runs(tmp_path, records, 300, 1 << 20, Buckets(1, 4, 2**62))
+    frame_bytes = 3 + FRAME_BYTES
+    first, second = cut_shards(run.histogram, ShardOptions(num_shards=2), ["train"])
+    block = RunCutter(run).block(0, second.first_bucket, second.last_bucket, by_value=False)
+    assert block is not None
+    read: list[int] = []
+    read_frames = RunSlice.read_frames
+    monkeypatch.setattr(
+        RunSlice, "read_frames", lambda self, start, into: (read.append(start), read_frames(self, start, into))
+    )
+    payloads = [
+        frames.payload(i).tobytes()
+        for frames, _ in cut_frames(merge([block], 500), second, "shard")
+        for i in range(len(frames))
+    ]
+    assert payloads == [b"%03d" % position for position in range(150, 300)]
+    assert min(read) >= 120 * frame_bytes  # a round takes about 26 records
+    data = bytearray(Path(run.path).read_bytes())
+    data[120 * frame_bytes + 12] ^= 1
+    Path(run.path).write_bytes(data)
+    with pytest.raises(DataError, match=f"shard: record 120, byte {120 * frame_bytes}: CRC of the data"):
+        list(cut_frames(merge([block], 500), first, "shard"))

@@ -1,0 +1,204 @@
+"""Keys and splits decide the bytes of every data set ever built:
+their values are pinned, and their laws hold for any input.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recordmill.base.errors import UsageError
+from recordmill.base.siphash import derive_key, hash_bytes, hash_positions
+from recordmill.building.order import Ordering, OrderOptions, column_bytes, split_names
+from recordmill.shards.sums import add_sums, record_sum
+from recordmill.sources.inputs.contract import Unit
+from recordmill.storage.files import Stat
+from recordmill.storage.listing import InputFile
+
+
+@dataclass(frozen=True)
+class Planned:
+    """As much of a Source as an Ordering looks at."""
+
+    files: tuple[InputFile, ...]
+    units: tuple[Unit, ...] = ()
+    kind: str = "test"
+    notes: tuple[str, ...] = ()
+    digests: dict[int, str] = field(default_factory=dict)
+
+
+def source(*names: str, splits: tuple[str | None, ...] = ()) -> Planned:
+    files = tuple(
+        InputFile(0, name, f"/elsewhere/{name}", Stat(1, 1), splits[i] if splits else None)
+        for i, name in enumerate(names)
+    )
+    return Planned(files, tuple(Unit(i, i + 1, rows=10) for i in range(len(names))))
+
+
+def place(
+    options: OrderOptions, planned: Planned, file: list[int], position: list[int], batch: pa.RecordBatch | None = None
+) -> tuple[list[int], list[int]]:
+    keys, splits = Ordering(options, planned).place(batch, np.array(file, np.uint32), np.array(position, np.int64))
+    return keys.tolist(), splits.tolist()
+
+
+def test_siphash_gives_the_reference_vectors() -> None:
+    # Appendix A of the SipHash paper and the vectors of its reference code: key 00 01 .. 0f, inputs of 0, 8 and 15
+    # bytes 00 01 02 ...
+    key = int.from_bytes(bytes(range(8)), "little"), int.from_bytes(bytes(range(8, 16)), "little")
+    data = np.array([*range(8), *range(15)], np.uint8)
+    out = hash_bytes(key, data, np.array([0, 0, 8]), np.array([0, 8, 15]))
+    assert [hex(value) for value in out.tolist()] == ["0x726fdb47dd0e0e31", "0x93f5f5799a932462", "0xa129ca6149be45e5"]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+def test_a_position_hashes_as_its_eight_bytes(positions: list[int]) -> None:
+    key0, key1 = derive_key(7, b"test", b"a")
+    by_position = np.empty(len(positions), np.uint64)
+    array = np.array(positions, np.int64)
+    hash_positions(
+        np.array([key0], np.uint64),
+        np.array([key1], np.uint64),
+        np.full(len(positions), 5, np.uint32),
+        5,
+        array,
+        by_position,
+    )
+    by_bytes = hash_bytes((key0, key1), array.view(np.uint8), np.arange(len(positions)) * 8, np.full(len(positions), 8))
+    assert by_position.tolist() == by_bytes.tolist()
+
+
+def test_the_keys_of_version_1_are_pinned() -> None:
+    # Everybody's shards depend on these: a change needs a new major version of the format.
+    keys, splits = place(
+        OrderOptions(seed=7, splits=(("train", 0.5), ("test", 0.5)), split_seed=3),
+        source("a.csv", "sub/b.csv"),
+        [0, 0, 1, 1],
+        [0, 1, 0, 2**40],
+    )
+    assert [f"{key:016x}" for key in keys] == [
+        "c06603815b195e94",
+        "1a18ce87b2482d8f",
+        "af9a5ad4af915e9f",
+        "ef5b9baf54856f68",
+    ]
+    assert splits == [1, 0, 1, 1]
+
+
+def test_the_place_depends_on_seed_root_name_and_position_alone() -> None:
+    keys, _ = place(OrderOptions(seed=1), source("a", "b"), [0, 0, 1], [0, 1, 0])
+    assert len(set(keys)) == 3
+    assert place(OrderOptions(seed=1), source("b"), [0], [0])[0] == keys[2:]
+    assert place(OrderOptions(seed=2), source("a"), [0], [0])[0] != keys[:1]
+    assert place(OrderOptions(seed=1, split_seed=9), source("a"), [0], [0])[0] == keys[:1]
+
+
+def test_without_a_shuffle_keys_count_the_records_in_input_order() -> None:
+    assert place(OrderOptions(shuffle=False), source("a", "b"), [0, 0, 1], [0, 9, 3])[0] == [0, 9, 13]
+    assert Ordering(OrderOptions(shuffle=False), source("a", "b")).span == 20
+
+
+def test_fewer_key_bits_leave_the_leading_ones() -> None:
+    full, _ = place(OrderOptions(), source("a"), [0] * 50, list(range(50)))
+    masked, _ = place(OrderOptions(key_bits=8), source("a"), [0] * 50, list(range(50)))
+    assert masked == [key >> 56 << 56 for key in full]
+
+
+def test_splits_have_the_sizes_asked_for_and_do_not_follow_the_shuffle() -> None:
+    options = (("train", 0.9), ("validation", 0.1))
+    rows = list(range(20000))
+    _, one = place(OrderOptions(seed=1, splits=options), source("a"), [0] * len(rows), rows)
+    _, other = place(OrderOptions(seed=2, splits=options), source("a"), [0] * len(rows), rows)
+    _, reseeded = place(OrderOptions(seed=1, splits=options, split_seed=1), source("a"), [0] * len(rows), rows)
+    assert one == other != reseeded
+    assert abs(sum(one) / len(rows) - 0.1) < 0.01  # 0.1 ± 4.7 standard deviations
+
+
+def test_a_group_never_straddles_two_splits() -> None:
+    groups = [f"g{i % 37}" for i in range(5000)]
+    batch = pa.record_batch({"user": pa.array(groups, pa.large_string())})
+    options = OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="user")
+    keys, splits = place(options, source("x"), [0] * 5000, list(range(5000)), batch)
+    assert len(set(keys)) == 5000
+    by_group = {}
+    for group, split in zip(groups, splits, strict=True):
+        by_group.setdefault(group, set()).add(split)
+    assert all(len(found) == 1 for found in by_group.values())
+    assert {next(iter(found)) for found in by_group.values()} == {0, 1}
+
+
+def test_a_key_column_keeps_the_place_when_rows_are_inserted() -> None:
+    options = OrderOptions(key="id", splits=(("a", 0.5), ("b", 0.5)))
+    before = pa.record_batch({"id": pa.array([1, 2, 3])})
+    after = pa.record_batch({"id": pa.array([1, 99, 2, 3])})
+    keys, splits = place(options, source("x"), [0] * 3, [0, 1, 2], before)
+    keys_after, splits_after = place(options, source("renamed"), [0] * 4, [0, 1, 2, 3], after)
+    assert [keys_after[0], *keys_after[2:]] == keys
+    assert [splits_after[0], *splits_after[2:]] == splits
+
+
+def test_column_bytes_tell_null_from_empty_and_ignore_slices() -> None:
+    column = pa.array(["x", None, "", "ab"], pa.large_string())
+    data, offsets = column_bytes(column)
+    values = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
+    assert values == [b"vx", b"", b"v", b"vab"]
+    data, offsets = column_bytes(column.slice(2))
+    assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [b"v", b"vab"]
+
+
+def test_column_bytes_of_numbers() -> None:
+    data, offsets = column_bytes(pa.array([1, None, -1], pa.int32()))
+    assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [b"\1" + bytes(7), b"", b"\xff" * 8]
+    floats, _ = column_bytes(pa.array([0.0, -0.0]))
+    assert floats[:8].tobytes() == floats[8:].tobytes()
+    with pytest.raises(UsageError, match="name one of scalars"):
+        column_bytes(pa.array([[1]]))
+
+
+def test_folders_that_say_splits_exclude_fractions() -> None:
+    said = source("a", "b", splits=("test", "train")).files
+    assert split_names(OrderOptions(), said) == ("train", "test")
+    assert split_names(OrderOptions(), source("a", "b", splits=("test", None)).files) == ("train", "test")
+    with pytest.raises(UsageError, match="would mix them"):
+        split_names(OrderOptions(splits=(("train", 1.0),)), said)
+    # dividing one split leaks nothing
+    assert split_names(OrderOptions(splits=(("a", 0.5), ("b", 0.5))), said[:1]) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"splits": (("train", 0.9),)}, "rest=0.1"),
+        ({"splits": (("train", 0.5), ("train", 0.5))}, "twice"),
+        ({"splits": (("a/b", 1.0),)}, "letters"),
+        ({"splits": (("a", 1.5), ("b", -0.5))}, "fraction"),
+        ({"split_by": "x"}, "needs --splits"),
+        ({"seed": 2**63}, "64 bits"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OrderOptions(**options)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), max_size=30), st.randoms())
+def test_sums_ignore_order_and_add_up(records: list[tuple[int, int]], random: object) -> None:
+    def total(part: list[tuple[int, int]]) -> int:
+        return record_sum(np.array([k for k, _ in part], np.uint64), np.array([c for _, c in part], np.uint32))
+
+    shuffled = list(records)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert total(records) == total(shuffled)
+    assert add_sums(total(records[:7]), total(records[7:])) == total(records)
+    if records:
+        assert total(records) != total(records[1:]) or total(records[:1]) == 0
+
+
+def test_the_sum_of_version_1_is_pinned() -> None:
+    assert f"{record_sum(np.array([1, 2], np.uint64), np.array([3, 0xFFFFFFFF], np.uint32)):016x}" == "b46f961e847e3402"

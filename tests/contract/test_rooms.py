@@ -1,0 +1,97 @@
+"""The structure of the package against its declared table: who may import whom, no cycles, no room too large, a
+sentence at each door.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+from rooms import FOLDERS, ROOMS, ROOT, folder_of, imports, is_any, is_standard, modules, room_of
+
+# what the base install has
+BASE = {"numpy", "pyarrow", "numba", "llvmlite", "PIL", "tensorflow_metadata", "google.protobuf"}
+# may import it in functions: tf.data, and a ragged value that becomes a tf.RaggedTensor
+TENSORFLOW = {"reader", "reader.faces", "records/columns/ragged.py"}
+SHELL = {"apache_beam", "tensorflow_transform", "tfx_bsl"}  # the Beam shell's own, in SHELL_FOLDERS only
+SHELL_FOLDERS = ("transforms", "pipelines")
+MOST_MODULES = 13  # more are several rooms
+
+
+def test_the_table_names_every_room() -> None:
+    there = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    assert there == set(ROOMS)
+    strays = [
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        if not (path.parent / "__init__.py").exists()
+    ]
+    assert not strays, strays
+
+
+def test_the_table_has_no_cycle() -> None:
+    """Each room stands below all that it imports, and the reader is a leaf:
+    a build never depends on how its output is read.
+    """
+    seen: list[str] = []
+    for room, allowed in ROOMS.items():
+        assert set(allowed.split()) <= set(seen), f"{room} may import what stands below it"
+        seen.append(room)
+    for room in ("transforms", "pipelines"):
+        assert not any(is_any(name, {"reader"}) for name in ROOMS[room].split())
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_the_table_says(room: str) -> None:
+    allowed = {room, *ROOMS[room].split()}
+    wrong, used = [], set()
+    for path in modules(room):
+        for name, line, _ in imports(path):
+            if is_any(name, set(FOLDERS)) and not is_standard(name):
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name} without recordmill.")
+            elif is_any(name, {"recordmill"}):
+                used.add(room_of(name))
+                if room_of(name) not in allowed:
+                    wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+    assert allowed - {room} <= used, f"the table allows {room} what it does not use: {sorted(allowed - used)}"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Neither at import nor in functions nor for type checkers."""
+    paths = {_dotted(path): path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    graph = {name: {found for found, _, _ in imports(path) if found in paths} for name, path in paths.items()}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_is_small_and_says_what_it_is(room: str) -> None:
+    own = [path.stem for path in modules(room) if path.stem != "__init__"]
+    assert len(own) <= MOST_MODULES, f"{room} holds {len(own)} modules"
+    said = ast.get_docstring(ast.parse((folder_of(room) / "__init__.py").read_text(encoding="utf-8")))
+    assert said, f"{room}/__init__.py says nothing"
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room not in SHELL_FOLDERS])
+def test_outside_the_beam_shell_modules_need_the_base_install_only(room: str) -> None:
+    """TensorFlow and optional packages may be imported inside functions; Beam not even there."""
+    wrong = []
+    for path in modules(room):
+        for name, line, at_import in imports(path):
+            if is_standard(name) or is_any(name, {"recordmill"} | BASE):
+                continue
+            for_tensorflow = {room, path.relative_to(ROOT).as_posix()} & TENSORFLOW
+            if is_any(name, SHELL) or at_import or (is_any(name, {"tensorflow"}) and not for_tensorflow):
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(("recordmill", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")

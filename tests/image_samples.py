@@ -1,0 +1,81 @@
+"""Small images of every format and colour mode that is taken, made by Pillow; for the tests of the image sources."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+SIZE = (23, 17)  # width, height: odd, so that rows need padding
+
+
+def picture(mode: str = "RGB", size: tuple[int, int] = SIZE, seed: int = 0) -> Image.Image:
+    """An image with some texture in every channel."""
+    width, height = size
+    rng = np.random.default_rng(seed)
+    if mode == "I;16":
+        return Image.fromarray(rng.integers(0, 1 << 16, (height, width), np.uint16))
+    noise = Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
+    if mode in ("RGBA", "LA"):
+        image = noise.convert(mode)
+        image.putalpha(Image.fromarray(rng.integers(0, 256, (height, width), np.uint8)))
+        return image
+    return noise.convert(mode)
+
+
+def encoded(name: str, image: Image.Image | None = None, **options: Any) -> bytes:
+    """The image in Pillow's format of that name."""
+    into = io.BytesIO()
+    (image or picture()).save(into, name, **options)
+    return into.getvalue()
+
+
+def samples() -> dict[str, tuple[bytes, tuple[str, int, int, str, int]]]:
+    """By name: the file, and (format, channels, bits, colour, frames) that its header says."""
+    frames = [picture(seed=seed) for seed in range(1, 3)]
+    flat = [frame.quantize(16) for frame in frames]
+    made = {
+        "jpeg": (encoded("JPEG"), ("JPEG", 3, 8, "rgb", 1)),
+        "jpeg-progressive": (encoded("JPEG", progressive=True), ("JPEG", 3, 8, "rgb", 1)),
+        "jpeg-restarts": (encoded("JPEG", restart_marker_blocks=1), ("JPEG", 3, 8, "rgb", 1)),
+        "jpeg-gray": (encoded("JPEG", picture("L")), ("JPEG", 1, 8, "gray", 1)),
+        "jpeg-cmyk": (encoded("JPEG", picture("CMYK")), ("JPEG", 4, 8, "cmyk", 1)),
+        "jpeg-exif": (encoded("JPEG", exif=_exif_with_thumbnail()), ("JPEG", 3, 8, "rgb", 1)),
+        "png": (encoded("PNG"), ("PNG", 3, 8, "rgb", 1)),
+        "png-gray": (encoded("PNG", picture("L")), ("PNG", 1, 8, "gray", 1)),
+        "png-1bit": (encoded("PNG", picture("1")), ("PNG", 1, 1, "gray", 1)),
+        "png-16bit": (encoded("PNG", picture("I;16")), ("PNG", 1, 16, "gray", 1)),
+        "png-palette": (encoded("PNG", picture().quantize(256)), ("PNG", 3, 8, "palette", 1)),
+        "png-palette-alpha": (encoded("PNG", picture().quantize(256), transparency=0), ("PNG", 4, 8, "palette", 1)),
+        "png-alpha": (encoded("PNG", picture("RGBA")), ("PNG", 4, 8, "rgba", 1)),
+        "png-gray-alpha": (encoded("PNG", picture("LA")), ("PNG", 2, 8, "gray+alpha", 1)),
+        "apng": (encoded("PNG", save_all=True, append_images=frames), ("PNG", 3, 8, "rgb", 3)),
+        "gif": (encoded("GIF", picture().quantize(32)), ("GIF", 3, 8, "palette", 1)),
+        "gif-animated": (
+            encoded("GIF", picture().quantize(16), save_all=True, append_images=flat),
+            ("GIF", 3, 8, "palette", 3),
+        ),
+        "bmp": (encoded("BMP"), ("BMP", 3, 8, "rgb", 1)),
+        "bmp-palette": (encoded("BMP", picture().quantize(16)), ("BMP", 3, 8, "palette", 1)),
+        "bmp-1bit": (encoded("BMP", picture("1")), ("BMP", 3, 1, "palette", 1)),
+        "webp": (encoded("WEBP"), ("WebP", 3, 8, "rgb", 1)),
+        "webp-lossless": (encoded("WEBP", lossless=True), ("WebP", 3, 8, "rgb", 1)),
+        "webp-alpha": (encoded("WEBP", picture("RGBA")), ("WebP", 4, 8, "rgba", 1)),
+        "webp-animated": (encoded("WEBP", save_all=True, append_images=frames), ("WebP", 3, 8, "rgb", 3)),
+        "tiff": (encoded("TIFF"), ("TIFF", 3, 8, "rgb", 1)),
+        "tiff-lzw": (encoded("TIFF", compression="tiff_lzw"), ("TIFF", 3, 8, "rgb", 1)),
+        "tiff-16bit": (encoded("TIFF", picture("I;16")), ("TIFF", 1, 16, "gray", 1)),
+        "tiff-cmyk": (encoded("TIFF", picture("CMYK")), ("TIFF", 4, 8, "cmyk", 1)),
+        "tiff-palette": (encoded("TIFF", picture().quantize(256)), ("TIFF", 3, 8, "palette", 1)),
+        "tiff-alpha": (encoded("TIFF", picture("RGBA")), ("TIFF", 4, 8, "rgba", 1)),
+        "tiff-pages": (encoded("TIFF", save_all=True, append_images=frames), ("TIFF", 3, 8, "rgb", 3)),
+        "tiff-big": (encoded("TIFF", big_tiff=True), ("TIFF", 3, 8, "rgb", 1)),
+    }
+    return dict(made)
+
+
+def _exif_with_thumbnail() -> bytes:
+    """An APP1 segment with a whole JPEG inside: its EOI must not be taken for the image's."""
+    return b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encoded("JPEG", picture(size=(8, 8)))

@@ -1,0 +1,186 @@
+"""Headers and completeness of the six formats:
+files made by Pillow, cut at every length, with bits flipped and bytes appended.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import image_samples
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recordmill.images.check import IMAGE_FORMATS, check_decode, check_structure, sniff_foreign, sniff_image
+from recordmill.images.header import BadImage, ImageHeader
+
+SAMPLES = image_samples.samples()
+# Pillow pads every page of a TIFF to 16 bytes; what is cut there is no part of an image.
+PADDING = {"tiff-pages": 15}
+
+
+def check(data: bytes, **options: int) -> ImageHeader:
+    return check_structure(np.frombuffer(data, np.uint8), **options)
+
+
+def refused(data: bytes) -> BadImage:
+    with pytest.raises(BadImage) as caught:
+        check(data)
+    return caught.value
+
+
+def test_every_format_has_samples() -> None:
+    assert {expected[0] for _, expected in SAMPLES.values()} == set(IMAGE_FORMATS)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_header(name: str) -> None:
+    data, expected = SAMPLES[name]
+    header = check(data)
+    assert (header.format, header.channels, header.bits, header.colour, header.frames) == expected
+    assert (header.width, header.height) == image_samples.SIZE
+    check_decode(np.frombuffer(data, np.uint8), header)  # Pillow agrees that there is nothing wrong
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_cut_is_refused(name: str) -> None:
+    data, _ = SAMPLES[name]
+    for length in range(len(data) - PADDING.get(name, 0)):
+        error = refused(data[:length])
+        assert error.reason in ("truncated", "format"), (length, error)
+        assert error.reason == "truncated" or 0 < length < 16, (length, error)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_bytes_behind_the_end_are_no_damage(name: str) -> None:
+    data, _ = SAMPLES[name]
+    assert check(data + b"\0" * 100) == check(data)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if "png" in name])
+def test_every_flipped_bit_of_a_png_is_found(name: str) -> None:
+    data, _ = SAMPLES[name]
+    for at in range(len(data)):
+        for bit in (1, 128):
+            flipped = bytearray(data)
+            flipped[at] ^= bit
+            assert refused(bytes(flipped)).reason in ("format" if at < 8 else "crc", "truncated", "corrupt")
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(sorted(SAMPLES)),
+    st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=4),
+    st.integers(0, 1 << 16),
+)
+def test_damage_never_ends_in_another_error(name: str, changes: list[tuple[int, int]], cut: int) -> None:
+    data = bytearray(SAMPLES[name][0])
+    for at, value in changes:
+        data[at % min(len(data), 400)] = value  # where the headers are
+    del data[max(cut, len(data) // 4) :]
+    found: ImageHeader | BadImage
+    try:
+        found = check(bytes(data))
+    except BadImage as error:
+        found = error
+    if isinstance(found, BadImage):
+        assert found.reason in ("format", "truncated", "corrupt", "crc", "size")
+        assert len(found.message) < 300
+    else:
+        assert min(found.width, found.height, found.frames) > 0
+
+
+def test_more_pixels_than_allowed() -> None:
+    data, _ = SAMPLES["png"]
+    width, height = image_samples.SIZE
+    assert check(data, max_pixels=width * height)
+    with pytest.raises(BadImage, match="23 x 17 pixels are more than 390") as caught:
+        check(data, max_pixels=width * height - 1)
+    assert caught.value.reason == "size"
+
+
+def test_a_bomb_is_known_from_its_header() -> None:
+    """A PNG of a few hundred bytes that claims a terapixel; nothing may be allocated for it."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 1 << 20, 1 << 20, 8, 2, 0, 0, 0)
+    bomb = (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+    assert refused(bomb).reason == "size"
+
+
+def test_directories_upon_each_other_are_refused_at_once() -> None:
+    """3,000 directories of 3,000 entries in 72 kB:
+    each begins an entry behind the one before, in the unused half of a SHORT's value.
+
+    Read to their end they would cost nine million steps; real files never get near the bound on that.
+    """
+    count = entries = 3000
+    tags = (256, 257, 273)  # width, height, strip offsets
+    body = [struct.pack("<HHIHH", tags[at % 3], 3, 1, 1, entries) for at in range(entries)]
+    body += [struct.pack("<IIHH", 8 + 12 * (at + 1), 1, 1, entries) for at in range(count)]
+    error = refused(b"II*\0" + struct.pack("<IH", 8, entries) + b"".join(body))
+    assert (error.reason, error.message) == ("corrupt", "directories and their values lie upon each other")
+
+
+def test_a_jpeg_thumbnails_end_is_not_the_images() -> None:
+    data, _ = SAMPLES["jpeg-exif"]
+    thumbnail_end = data.index(b"\xff\xd9") + 2
+    assert thumbnail_end < len(data) // 2
+    assert refused(data[:thumbnail_end]).reason == "truncated"
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\0", "JPEG 2000"),
+        (b"\0\0\0\x20ftypavif\0\0\0\0", "AVIF"),
+        (b"P6\n640 480\n255\n..", "PNM"),
+        (b"8BPS\0\1" + bytes(10), "PSD"),
+        (b"%!PS-Adobe-3.0 E", "EPS"),
+    ],
+)
+def test_formats_outside_the_list_are_refused_by_name(head: bytes, name: str) -> None:
+    assert sniff_image(head) is None
+    assert sniff_foreign(head) == name
+    error = refused(head + bytes(100))
+    assert error.reason == "format"
+    assert name in error.message
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"BMW builds cars and more", b"GIF8", b"RIFF\0\0\0\0WAVEfmt ", b"<html></html>", bytes(64)]
+)
+def test_what_is_no_image(data: bytes) -> None:
+    assert refused(data).reason == ("truncated" if not data else "format")
+
+
+def test_decode_finds_what_structure_can_not() -> None:
+    """Pixels that inflate to too little: every container check passes."""
+    data, _ = SAMPLES["png"]
+    at = data.index(b"IDAT")
+    length = struct.unpack(">I", data[at - 4 : at])[0]
+    body = b"IDAT" + zlib.compress(zlib.decompress(data[at + 4 : at + 4 + length])[:50])
+    broken = (
+        data[: at - 4]
+        + struct.pack(">I", len(body) - 4)
+        + body
+        + struct.pack(">I", zlib.crc32(body))
+        + data[at + 8 + length :]
+    )
+    header = check(broken)
+    with pytest.raises(BadImage, match="Pillow can't decode it") as caught:
+        check_decode(np.frombuffer(broken, np.uint8), header)
+    assert caught.value.reason == "decode"
+
+
+def test_decode_takes_no_other_format() -> None:
+    """The plugin is chosen by the header that was read, so that no other parser of Pillow ever sees the bytes."""
+    data, _ = SAMPLES["gif"]
+    with pytest.raises(BadImage):
+        check_decode(np.frombuffer(data, np.uint8), check(SAMPLES["png"][0]))

@@ -1,0 +1,207 @@
+"""TFRecord files as an input: payloads move untouched, schemas are found, damage is told."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_data_set import MIXED, mixed_rows, write_data_set
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.records.tfrecord.frames import frame
+from recordmill.records.tfrecord.shard_file import read_frames
+from recordmill.schemas import tfmd
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources import tfrecord as tfrecord_source
+from recordmill.sources.inputs.contract import Payloads, PlanOptions, Source
+from recordmill.sources.tfrecord import TfrecordOptions, TfrecordSource, plan_tfrecord
+from recordmill.storage.digest import digest_file
+from recordmill.storage.files import stat
+from recordmill.storage.listing import InputFile
+
+SCHEMA = Schema((Feature("x", "int64", required=True), Feature("y", "string", required=True)))
+
+
+def example(x: int, y: str) -> bytes:
+    """tf.train.Example {x: int64, y: bytes} by hand, small enough for lengths of one byte."""
+
+    def entry(name: bytes, feature: bytes) -> bytes:
+        body = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(feature)]) + feature
+        return b"\x0a" + bytes([len(body)]) + body
+
+    ints = b"\x1a\x03\x0a\x01" + bytes([x])
+    text = b"\x0a" + bytes([len(y) + 2]) + b"\x0a" + bytes([len(y)]) + y.encode()
+    features = entry(b"x", ints) + entry(b"y", text)
+    return b"\x0a" + bytes([len(features)]) + features
+
+
+def write(path: Path, payloads: list[bytes], compressed: bool = False) -> Path:
+    offsets = np.concatenate([[0], np.cumsum([len(payload) for payload in payloads])]).astype(np.int64)
+    data = frame(np.frombuffer(b"".join(payloads), np.uint8), offsets).data.tobytes()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(data) if compressed else data)
+    return path
+
+
+def plan(*paths: Path, splits: tuple[str | None, ...] = (), **common: Any) -> TfrecordSource:
+    files = [
+        InputFile(0, path.name, str(path), stat(str(path)), split)
+        for path, split in zip(paths, splits or (None,) * len(paths), strict=True)
+    ]
+    return plan_tfrecord(files, TfrecordOptions(), PlanOptions(**common))
+
+
+def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Reject]]:
+    assert isinstance(source, Source)
+    rows: list[tuple[int, int, bytes]] = []
+    rejects: list[Reject] = []
+    for unit in source.units:
+        before = len(rows) + len(rejects)
+        for chunk in pickle.loads(pickle.dumps(source)).read(unit):
+            assert isinstance(chunk.records, Payloads)
+            bounds = chunk.records.offsets.tolist()
+            found = [chunk.records.data[start:stop].tobytes() for start, stop in itertools.pairwise(bounds)]
+            rows += zip(chunk.file.tolist(), chunk.position.tolist(), found, strict=True)
+            rejects += chunk.rejects
+        assert unit.rows == len(rows) + len(rejects) - before
+    return rows, rejects
+
+
+PAYLOADS = [example(n % 128, "y" * (n % 50)) for n in range(500)]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_payloads_are_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool) -> None:
+    path = write(tmp_path / "a.tfrecord", PAYLOADS, compressed)
+    source = plan(path)
+    assert source.schema == SCHEMA
+    assert source.notes == ("schema inferred from all records",)
+    assert source.digests == {0: digest_file(str(path))}
+    expected = [(0, number, payload) for number, payload in enumerate(PAYLOADS)]
+    assert read(source) == (expected, [])
+    monkeypatch.setattr(tfrecord_source, "UNIT_BYTES", 2000)
+    monkeypatch.setattr(tfrecord_source, "BATCH_BYTES", 300)
+    source = plan(path, schema=SCHEMA, threads=2)
+    assert compressed or len(source.units) > 5
+    assert read(source) == (expected, [])
+
+
+def test_payloads_need_not_be_examples(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfrecord", [b"", b"\xff\xff", b"text"])
+    source = plan(path)
+    assert source.schema.message == "bytes"
+    assert [row[2] for row in read(source)[0]] == [b"", b"\xff\xff", b"text"]
+
+
+def test_damaged_records_are_rejects(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfrecord", PAYLOADS[:20])
+    starts = [int(start) for batch in read_frames(str(path)) for start in batch.starts]
+    content = bytearray(path.read_bytes())
+    content[starts[3] + 14] ^= 1  # a payload
+    content[starts[7] + 2] ^= 1  # a length
+    del content[-3:]
+    path.write_bytes(content)
+    rows, rejects = read(plan(path, schema=SCHEMA))
+    assert [row[2] for row in rows] == [payload for number, payload in enumerate(PAYLOADS[:19]) if number not in (3, 7)]
+    assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
+        ("a.tfrecord", f"record 3, byte {starts[3]}", "crc"),
+        ("a.tfrecord", f"record 7, byte {starts[7]}", "frame"),
+        ("a.tfrecord", f"record 19, byte {starts[19]}", "frame"),
+    ]
+
+
+def test_a_damaged_stream_ends_with_a_reject(tmp_path: Path) -> None:
+    whole = gzip.compress(write(tmp_path / "a.tfrecord", PAYLOADS).read_bytes())
+    path = tmp_path / "b.tfrecord.gz"
+    path.write_bytes(whole[:-9])
+    rows, rejects = read(plan(path, schema=SCHEMA))
+    assert [row[2] for row in rows] == PAYLOADS[: len(rows)]
+    assert [(reject.source, reject.reason) for reject in rejects] == [("b.tfrecord.gz", "compression")]
+    assert "truncated" in rejects[0].message
+
+
+def test_schema_files(tmp_path: Path) -> None:
+    one, two = (
+        write(tmp_path / "a" / "x.tfrecord", PAYLOADS[:2]),
+        write(tmp_path / "b" / "deep" / "x.tfrecord", PAYLOADS[:2]),
+    )
+    wanted = Schema((Feature("x", "uint8", required=True), Feature("y", "bytes")), label="x")
+    for folder in ("a", "b"):
+        (tmp_path / folder / "schema.pbtxt").write_text(tfmd.to_pbtxt(wanted))
+    source = plan(one, two)
+    assert source.schema == wanted
+    assert source.notes == ("schema from a/schema.pbtxt",)
+    (tmp_path / "b" / "schema.pbtxt").write_text(tfmd.to_pbtxt(SCHEMA))
+    with pytest.raises(DataError, match="differ; say which: --schema FILE"):
+        plan(one, two)
+    assert plan(one, two, schema=SCHEMA, label="y").schema == Schema(SCHEMA.features, "y")
+    with pytest.raises(UsageError, match="--label z: no such feature; there are x, y"):
+        plan(one, label="z")
+    with pytest.raises(UsageError, match="--dtype x=int8: records of TFRecord files are kept as they are"):
+        plan(one, dtypes={"x": "int8"})
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_data_set_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
+    """Its newest generation alone, with the manifest's splits and the schema beside it,
+    in pieces where an index allows.
+    """
+    out = write_data_set(
+        tmp_path / "out", {"train": mixed_rows(300), "val.id": mixed_rows(40, 300)}, compression=compression
+    )
+    write(out / "data-old" / "train-00000-of-00001.tfrecord", PAYLOADS)
+    monkeypatch.setattr(tfrecord_source, "UNIT_BYTES", 5000)
+    source = plan(*sorted(out.rglob("*.tfrecord*")))
+    assert source.schema == MIXED
+    assert source.notes == (
+        "1 shard(s) of earlier generations of their data set were left out",
+        "schema from out/schema.pbtxt",
+    )
+    assert [file.split for file in source.files] == ["train", "train", "val.id", "val.id"]
+    assert len(source.units) > 8
+    rows, rejects = read(source)
+    assert rejects == []
+    files = [
+        batch.payload(at).tobytes()
+        for file in source.files
+        for batch in read_frames(file.path)
+        for at in range(len(batch))
+    ]
+    assert [row[2] for row in rows] == files
+    assert len(rows) == 340
+
+
+def test_splits_by_shard_names(tmp_path: Path) -> None:
+    names = ("unsup-00000-of-00001.tfrecord", "mnist-test.tfrecord-00000-of-00001", "other.tfrecord")
+    source = plan(*(write(tmp_path / name, PAYLOADS[:1]) for name in names), splits=(None, None, "validation"))
+    assert [file.split for file in source.files] == ["unsup", "test", "validation"]
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there are no records"):
+        plan(write(tmp_path / "a.tfrecord", []), schema=SCHEMA)
+
+
+def test_files_of_others(shared_data: Path) -> None:
+    """Every record of every real file, in its order, as the frame reader has it."""
+    root = shared_data / "tfrecord"
+    about = [json.loads(line) for line in (root / "manifest.jsonl").read_text().splitlines()]
+    total = 0
+    for entry in about:
+        path = root / str(entry.get("path") or entry.get("file"))
+        if not path.is_file() or not any(len(batch) for batch in read_frames(str(path))):
+            continue
+        source = plan(path, schema=SCHEMA)
+        rows, rejects = read(source)
+        assert rejects == []
+        assert [row[2] for row in rows] == [
+            batch.payload(at).tobytes() for batch in read_frames(str(path)) for at in range(len(batch))
+        ]
+        total += len(rows)
+    assert total > 20_000

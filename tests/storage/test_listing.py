@@ -1,0 +1,325 @@
+"""What a listing finds, leaves out, follows and refuses; on real folders, links and names."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recordmill.base.errors import UsageError
+from recordmill.storage.listing import Listing, list_inputs
+
+
+def make(root: Path, *names: str, content: str = "x") -> Path:
+    """Files with those names below root."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+def names(listing: Listing) -> list[str]:
+    return [file.name for file in listing.files]
+
+
+def test_a_folder_gives_every_file_once_in_the_order_of_the_names_bytes(tmp_path: Path) -> None:
+    """Plans, manifests and record identities rely on this order."""
+    wanted = ["B.txt", "a.txt", "a/b.txt", "a/é.txt", "z.txt", "ÿ.txt", "ａ.txt", "😀.txt"]
+    shuffled = random.Random(1).sample(wanted, len(wanted))
+    listing = list_inputs([str(make(tmp_path / "in", *shuffled))])
+    assert names(listing) == wanted == sorted(wanted, key=str.encode)
+    assert [Path(file.path).read_text() for file in listing.files] == ["x"] * len(wanted)
+    assert all(file.root == 0 and file.stat.size_bytes == 1 for file in listing.files)
+
+
+def test_the_listing_is_the_same_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "in", "a/1.txt", "2.txt")
+    monkeypatch.chdir(tmp_path)
+    by_relative = list_inputs(["in"])
+    monkeypatch.chdir(tmp_path / "in" / "a")
+    assert list_inputs([".."]).files == by_relative.files == list_inputs([str(tmp_path / "in")]).files
+
+
+def test_clutter_is_left_out_counted_and_named(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        "a.csv",
+        ".DS_Store",
+        "d/Thumbs.db",
+        "d/desktop.ini",
+        "__MACOSX/a.csv",
+        "a.csv~",
+        "b.tmp",
+        ".a.csv.crc",
+        "c.crc",
+        "_SUCCESS",
+        ".git/config",
+    )
+    make(tmp_path, "marker", "empty.csv", content="")
+    listing = list_inputs([str(tmp_path)])
+    assert names(listing) == ["a.csv", "empty.csv"]  # an empty table is for the table's reader to judge
+    assert listing.ignored == {"hidden": 3, "temporary": 3, "marker": 4, "empty": 1}
+    assert any(note.startswith("ignored 4 marker: ") and "Thumbs.db" in note for note in listing.notes)
+    assert "ignored 1 empty: marker" in listing.notes
+
+
+def test_clutter_given_by_its_own_name_is_taken(tmp_path: Path) -> None:
+    make(tmp_path, ".hidden.csv", "b.tmp")
+    assert names(list_inputs([str(tmp_path / ".hidden.csv"), str(tmp_path / "b.tmp")])) == [".hidden.csv", "b.tmp"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["br[1].txt", "a*b.txt", "who?.txt", "[a-z]", "{x}.txt", "@list.txt", "-f.txt", "line\nbreak.txt", " blank "],
+)
+def test_a_name_of_meta_characters_works_as_it_stands(tmp_path: Path, name: str) -> None:
+    make(tmp_path, name, "br1.txt", "aXb.txt", "who1.txt", "q")
+    listing = list_inputs([str(tmp_path / name)])
+    assert names(listing) == [name]
+    assert listing.named == {str(tmp_path / name)}
+
+
+def test_a_folder_of_meta_characters_works_too(tmp_path: Path) -> None:
+    make(tmp_path, "data[1]/a.txt", "data1/b.txt")
+    assert names(list_inputs([str(tmp_path / "data[1]")])) == ["a.txt"]
+    assert names(list_inputs([str(tmp_path / "data[1]" / "*.txt")])) == ["a.txt"]
+    assert names(list_inputs([str(tmp_path / "data[12]" / "*.txt")])) == ["data1/b.txt"]
+    with pytest.raises(UsageError, match="no file matches"):
+        list_inputs([str(tmp_path / "data[1]" / "nope.txt")])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        ("*.txt", ["a.txt", "b.txt"]),
+        ("?.txt", ["a.txt", "b.txt"]),
+        ("[a]*", ["a.txt"]),
+        ("[!a].txt", ["b.txt"]),
+        ("d/*/*.txt", ["e/1.txt", "f/2.txt"]),
+        ("**/*.txt", ["a.txt", "b.txt", "d/e/1.txt", "d/e/g/3.txt", "d/f/2.txt"]),
+        ("d/**", ["e/1.txt", "e/g/3.txt", "f/2.txt"]),
+        ("**/e/*.txt", ["d/e/1.txt"]),
+        ("d/[ef]", ["e/1.txt", "e/g/3.txt", "f/2.txt"]),
+        ("d//e/*", ["1.txt", "g/3.txt"]),
+        (".h*", [".hidden.txt"]),
+        ("**/.h/*", ["d/.h/4.txt"]),
+    ],
+)
+def test_globs(tmp_path: Path, pattern: str, wanted: list[str]) -> None:
+    """As a shell reads them: `*` takes no leading dot; a folder that matches stands for what is in it."""
+    make(tmp_path, "a.txt", "b.txt", "c.csv", "d/e/1.txt", "d/e/g/3.txt", "d/f/2.txt", ".hidden.txt", "d/.h/4.txt")
+    assert names(list_inputs([f"{tmp_path}/{pattern}"])) == wanted
+
+
+def test_a_glob_is_relative_to_the_folder_before_its_first_wildcard(tmp_path: Path) -> None:
+    make(tmp_path, "in/x/1.txt", "in/y/1.txt")
+    assert names(list_inputs([str(tmp_path / "in" / "*" / "1.txt")])) == ["x/1.txt", "y/1.txt"]
+
+
+def test_a_list_is_relative_to_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "data", "a.txt", "sub/b.txt", "sub/c [1].txt", "d1.csv", "d2.csv")
+    (tmp_path / "data" / "list.txt").write_bytes(b"\xef\xbb\xbfsub/b.txt\r\n\na.txt\nsub/c [1].txt\nd?.csv\n")
+    make(tmp_path / "elsewhere", "a.txt", content="wrong")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    listing = list_inputs(["@../data/list.txt"])
+    assert names(listing) == ["a.txt", "d1.csv", "d2.csv", "sub/b.txt", "sub/c [1].txt"]
+    assert {Path(file.path).read_text() for file in listing.files} == {"x"}
+    assert len(listing.named) == 3
+
+
+def test_a_list_of_files_elsewhere_is_relative_to_what_they_share(tmp_path: Path) -> None:
+    make(tmp_path, "far/x/1.txt", "far/y/2.txt", "lists/empty")
+    (tmp_path / "lists" / "l.txt").write_text(f"{tmp_path}/far/x/1.txt\n../far/y/2.txt\n")
+    assert names(list_inputs([f"@{tmp_path}/lists/l.txt"])) == ["x/1.txt", "y/2.txt"]
+
+
+def test_several_inputs_keep_their_ordinals(tmp_path: Path) -> None:
+    make(tmp_path, "b/1.txt", "a/1.txt")
+    listing = list_inputs([str(tmp_path / "b"), str(tmp_path / "a")])
+    assert [(file.root, file.name) for file in listing.files] == [(0, "1.txt"), (1, "1.txt")]
+    assert [root.label for root in listing.roots] == ["b", "a"]
+
+
+# -- links -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_out_of_the_root_is_refused_by_name(tmp_path: Path) -> None:
+    make(tmp_path, "in/a.txt", "secret/passwd")
+    (tmp_path / "in" / "evil.txt").symlink_to(tmp_path / "secret" / "passwd")
+    with pytest.raises(
+        UsageError, match=r"evil\.txt is a link out of the folder, to .*/secret/passwd: --follow-links allows it"
+    ):
+        list_inputs([str(tmp_path / "in")])
+    assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == ["a.txt", "evil.txt"]
+
+
+def test_a_linked_folder_out_of_the_root_is_refused_or_walked(tmp_path: Path) -> None:
+    make(tmp_path, "in/a.txt", "out/deep/b.txt")
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "out")
+    with pytest.raises(UsageError, match="more is a link out of the folder"):
+        list_inputs([str(tmp_path / "in")])
+    assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == ["a.txt", "more/deep/b.txt"]
+
+
+def test_a_neighbour_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
+    make(tmp_path, "in/a.txt", "in2/b.txt")
+    (tmp_path / "in" / "l.txt").symlink_to(tmp_path / "in2" / "b.txt")
+    with pytest.raises(UsageError, match="link out of the folder"):
+        list_inputs([str(tmp_path / "in")])
+
+
+def test_links_inside_the_root(tmp_path: Path) -> None:
+    """A linked file is a record of its own; a linked folder's files are there already."""
+    make(tmp_path, "all/1.txt", "cat/x.txt")
+    (tmp_path / "cat" / "1.txt").symlink_to("../all/1.txt")
+    (tmp_path / "latest").symlink_to("all")
+    listing = list_inputs([str(tmp_path)])
+    assert names(listing) == ["all/1.txt", "cat/1.txt", "cat/x.txt"]
+    assert listing.ignored == {"link to a folder that is walked anyway": 1}
+
+
+def test_loops_end(tmp_path: Path) -> None:
+    make(tmp_path, "in/a/b/1.txt")
+    (tmp_path / "in" / "a" / "b" / "up").symlink_to(tmp_path / "in" / "a")
+    (tmp_path / "in" / "a" / "self").symlink_to(tmp_path / "in")
+    assert names(list_inputs([str(tmp_path / "in")])) == ["a/b/1.txt"]
+    followed = list_inputs([str(tmp_path / "in")], follow_links=True)
+    assert names(followed) == ["a/b/1.txt"]
+    assert followed.ignored == {"link to a folder around it": 2}
+    assert names(list_inputs([str(tmp_path / "in" / "**" / "*.txt")], follow_links=True)) == ["a/b/1.txt"]
+
+
+def test_loops_through_two_outside_folders_end(tmp_path: Path) -> None:
+    make(tmp_path, "in/1.txt", "x/2.txt", "y/3.txt")
+    (tmp_path / "in" / "x").symlink_to(tmp_path / "x")
+    (tmp_path / "x" / "y").symlink_to(tmp_path / "y")
+    (tmp_path / "y" / "x").symlink_to(tmp_path / "x")
+    assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == ["1.txt", "x/2.txt", "x/y/3.txt"]
+
+
+@pytest.mark.parametrize("target", ["gone.txt", "dangling"])
+def test_dangling_links_are_named(tmp_path: Path, target: str) -> None:
+    make(tmp_path, "a.txt")
+    (tmp_path / "dangling").symlink_to(target)  # to nothing, or to itself
+    for inputs in ([str(tmp_path)], [str(tmp_path / "d*")], [str(tmp_path / "dangling")]):
+        with pytest.raises(UsageError, match="dangling.*" + target):
+            list_inputs(inputs, follow_links=True)
+
+
+def test_an_input_that_is_a_link_is_what_the_user_named(tmp_path: Path) -> None:
+    make(tmp_path, "real/a.txt")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "file").symlink_to("real/a.txt")
+    assert names(list_inputs([str(tmp_path / "link")])) == ["a.txt"]
+    assert names(list_inputs([str(tmp_path / "file")])) == ["file"]
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    make(tmp_path, "full/.DS_Store")
+    (tmp_path / "void").mkdir()
+    cases = {
+        str(tmp_path / "nope.csv"): r"no such file or folder",
+        str(tmp_path / "*.csv"): r"\*\.csv: no file matches",
+        str(tmp_path / "nope" / "*.csv"): r"there is no folder .*nope",
+        str(tmp_path / "void"): r"void: no file in this folder",
+        str(tmp_path / "full"): r"full: no file in this folder that holds data \(ignored 1 hidden: \.DS_Store\)",
+        f"@{tmp_path}/nope.txt": r"the list .* can't be read: No such file",
+        "": "INPUT is empty",
+        "s3://bucket/x.csv": r"s3:// is not served",
+        "gs://bucket/*.csv": r"gs:// is not served",
+    }
+    for given, message in cases.items():
+        with pytest.raises(UsageError, match=message):
+            list_inputs([given])
+    with pytest.raises(UsageError, match="no INPUT"):
+        list_inputs([])
+
+
+def test_a_list_names_its_line(tmp_path: Path) -> None:
+    make(tmp_path, "a.txt")
+    (tmp_path / "list").write_text("a.txt\nb.txt\n")
+    with pytest.raises(UsageError, match=r"list, line 2: .*no such file or folder.*relative to the list's folder"):
+        list_inputs([f"@{tmp_path}/list"])
+    (tmp_path / "list").write_text("\n \n")
+    with pytest.raises(UsageError, match="the list is empty"):
+        list_inputs([f"@{tmp_path}/list"])
+
+
+@pytest.mark.parametrize("how", ["two inputs", "file in folder", "list"])
+def test_a_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
+    make(tmp_path, "in/a.txt", "in/b.txt")
+    (tmp_path / "list").write_text("in/a.txt\nin/b.txt\n./in/a.txt\n")
+    folder = str(tmp_path / "in")
+    inputs = {
+        "two inputs": [folder, folder + "/"],
+        "file in folder": [folder, folder + "/a.txt"],
+        "list": [f"@{tmp_path}/list"],
+    }[how]
+    with pytest.raises(
+        UsageError, match=r"a\.txt is named .*twice|a\.txt is named by '.*' and '.*': its records would be there twice"
+    ):
+        list_inputs(inputs)
+
+
+def test_names_that_are_not_utf8_are_refused_readably(tmp_path: Path) -> None:
+    make(tmp_path, "ok.txt")
+    (Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))).write_text("x")
+    with pytest.raises(UsageError, match=r"1 file name\(s\) are not UTF-8.*caf\\xe9\.txt") as caught:
+        list_inputs([str(tmp_path)])
+    str(caught.value).encode()  # can be printed
+
+
+def test_pipes_and_sockets_are_never_opened(tmp_path: Path) -> None:
+    make(tmp_path, "a.txt")
+    os.mkfifo(tmp_path / "pipe.txt")
+    listing = list_inputs([str(tmp_path)])
+    assert names(listing) == ["a.txt"]
+    assert listing.ignored == {"neither file nor folder": 1}
+    with pytest.raises(UsageError, match="neither a file nor a folder"):
+        list_inputs([str(tmp_path / "pipe.txt")])
+
+
+UNREADABLE = """
+import os, sys, tempfile
+from recordmill.storage.listing import list_inputs
+from recordmill.base.errors import UsageError
+root = sys.argv[1]
+if os.getuid() == 0:
+    os.setuid(65534)  # root reads everything
+try:
+    list_inputs([root])
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_a_folder_that_can_not_be_listed_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("open")
+    make(root, "a.txt", "locked/b.txt")
+    for folder in (root, *root.parents):
+        if folder.name.startswith(("open", "pytest-", "popen-")):
+            folder.chmod(0o755)
+    (root / "locked").chmod(0)
+    try:
+        done = subprocess.run([sys.executable, "-c", UNREADABLE, str(root)], capture_output=True, text=True, check=True)
+    finally:
+        (root / "locked").chmod(0o755)
+    assert done.stdout.strip() == f"{root}/locked: this folder can't be listed: Permission denied"
+
+
+def test_very_deep_folders(tmp_path: Path) -> None:
+    deep = tmp_path
+    for _ in range(400):
+        deep = deep / "d"
+    os.makedirs(deep)
+    (deep / "a.txt").write_text("x")
+    assert names(list_inputs([str(tmp_path)])) == ["d/" * 400 + "a.txt"]
+    assert names(list_inputs([str(tmp_path / "**" / "*.txt")])) == ["d/" * 400 + "a.txt"]
