@@ -72,9 +72,9 @@ _PILLOW_NAMES = {"WebP": "WEBP"}
 
 
 def sniff_image(head: bytes) -> str | None:
-    """Which of the six formats the first HEAD_BYTES bytes say.
+    """Which of the six formats the first IMAGE_HEAD_BYTES bytes say.
 
-    >>> sniff(b"GIF89a\\x01\\x00"), sniff(b"<html>")
+    >>> sniff_image(b"GIF89a\\x01\\x00"), sniff_image(b"<html>")
     ('GIF', None)
     """
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
@@ -90,7 +90,7 @@ _BMP_HEADERS = frozenset(bytes((size, 0)) for size in (12, 16, 40, 52, 56, 64, 1
 
 
 def sniff_foreign(head: bytes) -> str | None:
-    """Which image format outside the allow-list the first HEAD_BYTES bytes say."""
+    """Which image format outside the allow-list the first IMAGE_HEAD_BYTES bytes say."""
     for start, name in _FOREIGN_STARTS:
         if head.startswith(start):
             return name

@@ -187,12 +187,14 @@ def split_of_shard(name: str) -> str:
     """The split that a shard's name says, as recordmill, TensorFlow Datasets and TensorFlow Extended write them, or a
     usual word for one.
 
-    >>> split_of("x/train-00003-of-00016.tfrecord.gz"), split_of("mnist-test.tfrecord-00000-of-00001")
+    >>> split_of_shard("x/train-00003-of-00016.tfrecord.gz"), split_of_shard("mnist-test.tfrecord-00000-of-00001")
     ('train', 'test')
-    >>> split_of("a.tfrecord")
+    >>> split_of_shard("a.tfrecord")
     'data'
-    >>> split_of("Split-eval/data_tfrecord-00000-of-00012.gz"), split_of("val_03.tfrecords"), split_of("tests.tfrecord")
-    ('eval', 'val', 'data')
+    >>> split_of_shard("Split-eval/data_tfrecord-00000-of-00012.gz")
+    'eval'
+    >>> split_of_shard("val_03.tfrecords"), split_of_shard("tests.tfrecord")
+    ('val', 'data')
     """
     folder, _, base = name.rpartition("/")
     if (ours := ShardName.parse(base)) is not None:

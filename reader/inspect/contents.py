@@ -228,7 +228,7 @@ def content_suggestions(contents: Contents, length: int, sizes: Mapping[str, int
 
     sizes: int64 features of one value in all records, by name: a height and a width among them are believed.
 
-    >>> suggestions(Contents(9, {BINARY: 9}, dtypes=("uint8",)), 784, {})
+    >>> content_suggestions(Contents(9, {BINARY: 9}, dtypes=("uint8",)), 784, {})
     ['uint8[28,28]', 'uint8[14,14,4]', 'uint8[784]']
     """
     if set(contents.kinds) != {BINARY} or not contents.dtypes:

@@ -22,7 +22,6 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.writers": "base images records.columns schemas storage",
     "shards": "base records.tfrecord records.writers schemas storage",
     "shards.loads": "base records.example records.inference records.tfrecord schemas shards storage",
-    "sources": "base records.tfrecord schemas shards shards.loads sources.inputs storage",
     "sources.inputs": "base images schemas storage",
     "sources.values": "base schemas sources.inputs",
     "sources.csv": "base schemas sources.inputs sources.values storage",
@@ -30,13 +29,14 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.text": "base schemas sources.inputs storage",
     "sources.images": "base images schemas sources.inputs sources.values storage",
     "sources.arrow": "base schemas sources.inputs sources.values storage",
+    "sources": "base records.tfrecord schemas shards shards.loads sources.inputs storage",
     "building": "base records.example records.tfrecord records.writers schemas shards sources.inputs storage",
+    "exporting.choices": "base records.columns records.protobuf records.writers schemas shards shards.loads",
     "exporting": "base exporting.choices records.columns records.example records.tfrecord records.writers schemas "
     "shards shards.loads storage",
-    "exporting.choices": "base records.columns records.protobuf records.writers schemas shards shards.loads",
+    "reader.faces": "base records.columns records.tfrecord records.writers schemas shards shards.loads storage",
     "reader": "base reader.faces records.columns records.inference records.tfrecord records.writers schemas shards "
     "shards.loads",
-    "reader.faces": "base records.columns records.tfrecord records.writers schemas shards shards.loads storage",
     "reader.inspect": "base images reader reader.faces records.columns records.inference records.protobuf schemas "
     "shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "

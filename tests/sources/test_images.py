@@ -105,7 +105,7 @@ def test_annotations_beside_images_are_ignored_and_counted(shared_data: Path) ->
 def test_chunks_and_units_are_bounded_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"{at:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=at)) for at in range(50)})
     whole = drain(plan(tmp_path))
-    monkeypatch.setattr(images, "UNIT_BYTES", 5_000)
+    monkeypatch.setattr(images, "IMAGE_UNIT_BYTES", 5_000)
     monkeypatch.setattr("recordmill.sources.images.reading.BATCH_BYTES", 2_500)
     small = plan(tmp_path)
     assert len(small.units) > 5

@@ -310,7 +310,7 @@ def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(json_plan, "cut_regions", lambda size: lines.cut_regions(size, 10_000))
     monkeypatch.setattr(json_tape, "_ERRORS", 1)
     for module in (json_plan, digest):
-        monkeypatch.setattr(module, "CHUNK_BYTES", 1000)
+        monkeypatch.setattr(module, "DIGESTED_BYTES", 1000)
     source = plan(path, threads=3)
     assert len(source.units) > 5
     assert read_all(source) == expected

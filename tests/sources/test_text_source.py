@@ -150,8 +150,8 @@ def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_lines, "cut_regions", lambda size: lines.cut_regions(size, region))
         patch.setattr(lines.file_lines, "__defaults__", (block,))
-        patch.setattr(text_lines, "CHUNK_BYTES", region)
-        patch.setattr(digest, "CHUNK_BYTES", region)
+        patch.setattr(text_lines, "DIGESTED_BYTES", region)
+        patch.setattr(digest, "DIGESTED_BYTES", region)
         source = plan(path)
         rows, rejects = read_all(source)
         assert source.digests == {0: digest_file(str(path))}
