@@ -1,8 +1,13 @@
-"""Blocks of one shard, each sorted, merged into one sorted stream, in bounded memory however long the blocks are.
+"""Slices of runs, each sorted, merged into one order, in bounded memory however many and however long they are.
 
-Each round loads the next records of every block, as many as fit; all that lie at or before the smallest last key loaded
-can't be preceded by anything that comes later, so they are sorted together and given out. This is a k-way merge whose
-step is an array.
+Entries are merged alone, 24 bytes a record, in rounds: each round loads a window of every slice, and all that lies at
+or before the smallest end of a window can't be preceded by anything that comes later, so it is sorted together and
+given out. Where a shard's entries fit the memory, that is one round. The frames of a round are read afterwards, in its
+order, in pieces; what a piece takes from one slice is consecutive there, so it is one read.
+
+With `window_entries` W, n records in k <= `fan_in` slices take one round if n <= W, else about 4 n / W + 2 k at most
+where what a slice gave to the last round foretells what it gives to the next; a piece takes at most as many reads as it
+has slices or records, whichever is less. Records are read once, entries too, but for windows that are made smaller.
 """
 
 from __future__ import annotations
@@ -13,117 +18,179 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.building.run_file import ENTRY_DTYPE, Entries, sort_order
+from recordmill.base.room import room
+from recordmill.base.siphash import U64
+from recordmill.building.run_file import ENTRY_DTYPE, PERMUTED_BYTES, Entries, permuted, sort_order
 from recordmill.building.slices import RunSlice
 from recordmill.storage.files import Bytes
 
-# 32,768 entries (768 KiB) are looked at once; how many records a round takes is decided by their bytes
-_ENTRY_STEP = 1 << 15
+_ENTRY_COST = (
+    136  # bytes: an entry in a window and in a round, its place in the order, and what sorting needs meanwhile
+)
+_LEAST_WINDOW = 32  # entries, 768 bytes: shorter reads cost more than merging some slices beforehand
 
 _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
+Int64s = npt.NDArray[np.int64]
+Place = tuple[int, int, int]  # (key, file, position) of a record
+
+
+def window_entries(memory_bytes: int) -> int:
+    """How many entries all windows of a merge hold together: those take three eighths of the memory."""
+    return max(memory_bytes * 3 // 8 // _ENTRY_COST, 4)
+
+
+def fan_in(memory_bytes: int) -> int:
+    """How many slices a merge takes at once with windows that are worth a read."""
+    return max(window_entries(memory_bytes) // _LEAST_WINDOW, 2)
 
 
 @dataclass(frozen=True)
-class Merged:
-    """The next records in order: record i is data[starts[i]:starts[i] + entries["size"][i]] of what `read` gives.
+class Round:
+    """The next records of some slices: those of taken[i] lie in its slice one after the other, from a byte on.
 
-    pieces: (block, first byte, bytes) of the frames, one after the other in data.
+    memory_bytes: of the merge; frames take a quarter of it at once, and an eighth while they are put in order, and as
+    much again while the last of those are still looked at.
     """
 
-    entries: Entries
-    starts: npt.NDArray[np.int64]
-    pieces: Sequence[tuple[RunSlice, int, int]]
+    taken: Sequence[tuple[RunSlice, int, Entries]]
+    memory_bytes: int
 
-    def read(self) -> Bytes:
-        """The frames, read now: a shard that begins late in its bucket has no use for those of the rounds before."""
-        data = np.empty(sum(size for _, _, size in self.pieces), np.uint8)
-        at = 0
-        for block, start, size in self.pieces:
-            block.read_frames(start, data[at : at + size])
-            at += size
-        return data
+    @property
+    def records(self) -> int:
+        return sum(len(entries) for _, _, entries in self.taken)
+
+    @property
+    def frames_bytes(self) -> int:
+        return sum(int(entries["size"].sum(dtype=np.int64)) for _, _, entries in self.taken)
+
+    def sorted(self) -> Sorted:
+        return Sorted(self)
+
+
+class Sorted:
+    """A round in order. sizes: int64 [records] of the frames."""
+
+    def __init__(self, merged: Round) -> None:
+        self._taken, self._memory_bytes = merged.taken, merged.memory_bytes
+        self._entries = _together([entries for _, _, entries in merged.taken])
+        self._firsts = np.cumsum([0, *(len(entries) for _, _, entries in merged.taken)])
+        self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
+        self._order = sort_order(self._entries) if len(merged.taken) > 1 else np.arange(len(self._entries))
+        self.sizes: Int64s = self._entries["size"].astype(np.int64)[self._order]
+
+    def entries(self, first: int, last: int) -> Entries:
+        """The entries of records [first, last) of the order."""
+        return np.take(self._entries, self._order[first:last])
+
+    def frames(self, first: int, last: int) -> Iterator[tuple[Bytes, U64]]:
+        """The frames of records [first, last) of the order, contiguous, in pieces that are valid until the next, and
+        their keys.
+        """
+        ends = np.cumsum(self.sizes[first:last])
+        at, given = 0, 0
+        while at < len(ends):
+            upto = int(np.searchsorted(ends, given + self._memory_bytes // 4, side="right"))
+            upto = max(upto, at + 1)
+            yield from self._read(self._order[first + at : first + upto])
+            at, given = upto, int(ends[upto - 1])
+
+    def _read(self, chosen: Int64s) -> Iterator[tuple[Bytes, U64]]:
+        """The frames of these entries, which are consecutive in the order, and so in each slice."""
+        stored = np.sort(chosen) if len(chosen) < len(self._entries) else np.arange(len(self._entries))
+        sizes = self._entries["size"][stored].astype(np.int64)
+        starts = np.cumsum(sizes) - sizes
+        data = room(int(sizes.sum()), np.uint8)
+        edges = np.searchsorted(stored, self._firsts)
+        for number in np.flatnonzero(np.diff(edges)).tolist():
+            piece, first_byte, entries = self._taken[number]
+            first, last = int(edges[number]), int(edges[number + 1])
+            begin = int(self._ends[stored[first]]) - int(sizes[first])
+            before = int(self._ends[self._firsts[number]]) - int(entries["size"][0])
+            into = data[int(starts[first]) : int(starts[last - 1]) + int(sizes[last - 1])]
+            piece.read_frames(first_byte + begin - before, into)
+        order = np.searchsorted(stored, chosen) if len(chosen) < len(self._entries) else chosen
+        keys, given = self._entries["key"][chosen], 0
+        for frames, count in permuted(data, starts, sizes, order, min(PERMUTED_BYTES, self._memory_bytes // 8)):
+            yield frames, np.ascontiguousarray(keys[given : given + count])
+            given += count
 
 
 class _Cursor:
-    """How far a block has been given out, and what of it is loaded but not yet given out."""
+    """How far a slice has been given out, and what of it is loaded but not yet given out."""
 
-    def __init__(self, block: RunSlice) -> None:
-        self._block = block
-        self._next_entry = 0
+    def __init__(self, piece: RunSlice) -> None:
+        self._slice = piece
         self._next_byte = 0
+        self.left = piece.records
+        self.gave = 0  # records, to the last round
         self.entries: Entries = np.empty(0, ENTRY_DTYPE)
 
     @property
     def all_loaded(self) -> bool:
-        return self._next_entry + len(self.entries) >= self._block.records
+        return len(self.entries) >= self.left
 
-    @property
-    def done(self) -> bool:
-        return self._next_entry >= self._block.records
+    def load(self, window: int) -> None:
+        """Have the next `window` entries at hand, or most of them; more are dropped, to be read again."""
+        loaded = len(self.entries)
+        if loaded > window:
+            self.entries = self.entries[:window].copy()
+        elif not self.all_loaded and loaded <= window - window // 4:
+            first = self._slice.records - self.left
+            more = self._slice.entries(first + loaded, first + min(window, self.left))
+            self.entries = _together([self.entries, more]) if loaded else more
 
-    def load(self, budget_bytes: int) -> None:
-        """Have the entries of the next records at hand: as many as fit the budget, at least one; what is half used up
-        is filled up again.
-        """
-        room = budget_bytes - int(self.entries["size"].sum(dtype=np.int64))
-        if self.all_loaded or (len(self.entries) and room < budget_bytes // 2):
-            return
-        # by the block's mean size: what is read in vain is little
-        likely = room * self._block.records // self._block.frames_bytes
-        first = self._next_entry + len(self.entries)
-        more = self._block.entries(first, min(first + min(likely + 16, _ENTRY_STEP), self._block.records))
-        fitting = int(np.searchsorted(np.cumsum(more["size"], dtype=np.int64), room, side="right"))
-        self.entries = _together([self.entries, more[: max(fitting, 1 - len(self.entries))]])
-
-    def last(self) -> tuple[int, int, int]:
+    def last(self) -> Place:
         entry = self.entries[-1]
         return int(entry["key"]), int(entry["file"]), int(entry["position"])
 
-    def count_upto(self, bound: tuple[int, int, int]) -> int:
+    def count_upto(self, bound: Place) -> int:
         """How many loaded records lie at or before the bound."""
+        if self.last() <= bound:
+            return len(self.entries)
         key, file, position = bound
         keys = np.ascontiguousarray(self.entries["key"])
-        first = int(np.searchsorted(keys, np.uint64(key), side="left"))
-        last = int(np.searchsorted(keys, np.uint64(key), side="right"))
+        first, last = (int(np.searchsorted(keys, np.uint64(key), side)) for side in ("left", "right"))
         ties = self.entries[first:last]
         before = (ties["file"] < file) | ((ties["file"] == file) & (ties["position"] <= position))
         return first + int(np.count_nonzero(before))
 
-    def take(self, count: int) -> tuple[Entries, tuple[RunSlice, int, int]]:
-        """The next count entries, and where their frames are: (block, first byte, bytes)."""
+    def take(self, count: int) -> tuple[RunSlice, int, Entries]:
+        """The next count entries, and where in the slice their frames begin."""
         taken, self.entries = self.entries[:count], self.entries[count:]
-        piece = self._block, self._next_byte, int(taken["size"].sum(dtype=np.int64))
-        self._next_entry += count
-        self._next_byte += piece[2]
-        return taken, piece
+        start = self._next_byte
+        self._next_byte += int(taken["size"].sum(dtype=np.int64))
+        self.left, self.gave = self.left - count, count
+        return self._slice, start, taken
 
 
-def merge(blocks: Sequence[RunSlice], memory_bytes: int) -> Iterator[Merged]:
-    """All records of the blocks by (key, file, position);
-    what one round holds stays under memory_bytes unless one record is larger.
+def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[Round]:
+    """All records of the slices by (key, file, position); what is held stays under memory_bytes, or twice the largest
+    record, beside what allocators keep; of more slices than `fan_in` the windows get so small that reads get slow.
     """
-    cursors = [_Cursor(block) for block in blocks]
+    cursors = [_Cursor(piece) for piece in slices]
     while cursors:
-        for cursor in cursors:
-            cursor.load(memory_bytes // len(cursors))
+        for cursor, window in zip(cursors, _windows(cursors, window_entries(memory_bytes)), strict=True):
+            cursor.load(window)
         bounds = [cursor.last() for cursor in cursors if not cursor.all_loaded]
         counts = [cursor.count_upto(min(bounds)) if bounds else len(cursor.entries) for cursor in cursors]
-        yield _round(cursors, counts)
-        cursors = [cursor for cursor in cursors if not cursor.done]
+        taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True)]
+        yield Round([part for part, count in zip(taken, counts, strict=True) if count], memory_bytes)
+        cursors = [cursor for cursor in cursors if cursor.left]
+
+
+def _windows(cursors: Sequence[_Cursor], entries: int) -> list[int]:
+    """How many entries each slice may hold: all of them, if that is possible. Else half is shared equally, a quarter by
+    what is left (keys that are hashes come in that proportion), and a quarter by what the last round took (slices that
+    follow each other, as without a shuffle, are read one at a time).
+    """
+    left = np.array([cursor.left for cursor in cursors], np.float64)
+    if left.sum() <= entries:
+        return [cursor.left for cursor in cursors]
+    gave = np.array([cursor.gave for cursor in cursors], np.float64)
+    shares = left / left.sum() + (gave / gave.sum() if gave.any() else left / left.sum())
+    return [max(int(window), 1) for window in entries * (0.5 / len(cursors) + 0.25 * shares)]
 
 
 def _together(parts: Sequence[Entries]) -> Entries:
     """The parts as one array; NumPy would compare the fields' types anew for each of many small parts."""
     return np.concatenate([part.view(_OPAQUE) for part in parts]).view(ENTRY_DTYPE)
-
-
-def _round(cursors: Sequence[_Cursor], counts: Sequence[int]) -> Merged:
-    """The next counts[i] records of each cursor, in order."""
-    taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True) if count]
-    entries = _together([part for part, _ in taken])
-    starts = np.cumsum(entries["size"], dtype=np.int64) - entries["size"]
-    pieces = [piece for _, piece in taken]
-    if len(taken) == 1:
-        return Merged(entries, starts, pieces)
-    order = sort_order(entries)
-    return Merged(np.take(entries, order), starts[order], pieces)

@@ -145,7 +145,7 @@ class RunWriter:
         path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         ordered = np.take(entries, order)  # entries[order] would copy field by field
         with create_file(path) as file:
-            for piece in permuted(data, starts, sizes, order):
+            for piece, _ in permuted(data, starts, sizes, order):
                 write_all(file, piece)
             write_all(file, ordered.view(np.uint8))
         return Run(path, self._histogram(ordered, splits[order]), len(entries), len(data), total)
@@ -174,19 +174,23 @@ def sort_order(entries: Entries) -> npt.NDArray[np.int64]:
 
 
 def permuted(
-    data: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], order: npt.NDArray[np.int64]
-) -> Iterator[Bytes]:
-    """The items data[starts[j]:][:sizes[j]] for j in order, one after the other, in pieces of about PIECE_BYTES; a
-    piece is valid until the next.
+    data: Bytes,
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int64],
+    piece_bytes: int = PERMUTED_BYTES,
+) -> Iterator[tuple[Bytes, int]]:
+    """The items data[starts[j]:][:sizes[j]] for j in order, one after the other, in pieces of at most piece_bytes, or
+    one item, with how many they are; a piece is valid until the next.
     """
     ends = np.concatenate([[0], np.cumsum(sizes[order])])
     first = 0
     buffer = np.empty(0, np.uint8)
     while first < len(order):
-        last = max(int(np.searchsorted(ends, ends[first] + PERMUTED_BYTES, side="right")) - 1, first + 1)
+        last = max(int(np.searchsorted(ends, ends[first] + piece_bytes, side="right")) - 1, first + 1)
         needed = int(ends[last] - ends[first])
         if needed > len(buffer):
-            buffer = room(max(needed, PERMUTED_BYTES), np.uint8)
+            buffer = room(max(needed, min(piece_bytes, int(ends[-1]))), np.uint8)
         gather_frames(data, starts, sizes, order[first:last], buffer)
-        yield buffer[:needed]
+        yield buffer[:needed], last - first
         first = last

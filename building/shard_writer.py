@@ -1,4 +1,4 @@
-"""One shard: the sorted records of its blocks, cut where it begins and ends,
+"""One shard: the sorted records of its slices, cut where it begins and ends,
 checked once more and written with its index.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
 from recordmill.building.cuts import RECORDS, Cut
-from recordmill.building.merge import Merged, merge
-from recordmill.building.run_file import permuted
+from recordmill.building.levels import at_most
+from recordmill.building.merge import Round, fan_in, merge
 from recordmill.building.shard_output import ShardOutput
 from recordmill.building.slices import RunSlice
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
@@ -58,9 +58,15 @@ class UnsyncedShard:
 
 
 def write_shard(
-    folder: Path, name: ShardName, cut: Cut, blocks: Sequence[RunSlice], memory_bytes: int, progress: Progress
+    folder: Path,
+    scratch: Path,
+    name: ShardName,
+    cut: Cut,
+    slices: Sequence[RunSlice],
+    memory_bytes: int,
+    progress: Progress,
 ) -> UnsyncedShard:
-    """Write the shard and its index into folder.
+    """Write the shard and its index into folder; of many slices, some are merged in the folder scratch first.
 
     Memory: about memory_bytes, or twice the largest record if that is more.
 
@@ -72,9 +78,12 @@ def write_shard(
     files = [(temporary_index, folder / INDEX_FOLDER / name.index_name)]
     index = NpyFile(temporary_index, INDEX_DTYPE)
     total, framed = 0, 0
-    with create_file(temporary) as file:
+    with (
+        at_most(_fan_in(slices, cut, memory_bytes), slices, scratch, memory_bytes, progress.advance) as few,
+        create_file(temporary) as file,
+    ):
         output = ShardOutput(file, name.compression)
-        for frames, keys in cut_frames(_stoppable(merge(blocks, memory_bytes), progress), cut, str(name)):
+        for frames, keys in cut_frames(_stoppable(merge(few, memory_bytes), progress), cut, str(name)):
             output.write(frames)
             index.append(make_index(frames.lengths + FRAME_BYTES, keys, framed))
             framed += len(frames.data)
@@ -92,29 +101,36 @@ def write_shard(
     return UnsyncedShard(WrittenShard(cut.split, cut.index, info), (*files, (temporary, folder / str(name))))
 
 
-def _stoppable(rounds: Iterator[Merged], progress: Progress) -> Iterator[Merged]:
+def _fan_in(slices: Sequence[RunSlice], cut: Cut, memory_bytes: int) -> int:
+    """How many slices are merged at once: no more than is quick, unless most of them is not the shard's own, since the
+    bucket is that of a frequent key; then only the entries are worth a pass.
+    """
+    weight = sum(piece.records if cut.by == RECORDS else piece.frames_bytes for piece in slices)
+    return fan_in(memory_bytes) if weight <= 2 * (cut.stop - cut.start) else 4 * fan_in(memory_bytes)
+
+
+def _stoppable(rounds: Iterator[Round], progress: Progress) -> Iterator[Round]:
     """The rounds; a shard may need many before the first record that is its own, and Ctrl-C must not wait for it."""
     for merged in rounds:
         progress.advance()
         yield merged
 
 
-def cut_frames(rounds: Iterator[Merged], cut: Cut, source: str) -> Iterator[tuple[Frames, U64]]:
+def cut_frames(rounds: Iterator[Round], cut: Cut, source: str) -> Iterator[tuple[Frames, U64]]:
     """The frames of the shard in order, contiguous, in pieces of a few MiB, each checked;
     with the keys of their records.
     """
-    done = 0  # records, or bytes, of the blocks that lie before the round
+    done = 0  # records, or bytes, of the slices that lie before the round
     record, offset = 0, 0  # in the shard, for messages
     for merged in rounds:
-        sizes = merged.entries["size"].astype(np.int64)
-        weights = np.ones(len(sizes), np.int64) if cut.by == RECORDS else sizes
-        begins = done + np.cumsum(weights) - weights
-        done += int(weights.sum())
+        before, done = done, done + (merged.records if cut.by == RECORDS else merged.frames_bytes)
+        if done <= cut.start:
+            continue
+        ordered = merged.sorted()
+        weights = np.ones(len(ordered.sizes), np.int64) if cut.by == RECORDS else ordered.sizes
+        begins = before + np.cumsum(weights) - weights
         first, last = (int(np.searchsorted(begins, edge)) for edge in (cut.start, cut.stop))
-        keys = merged.entries["key"][first:last]
-        given = 0
-        data = merged.read() if last > first else np.empty(0, np.uint8)
-        for piece in permuted(data, merged.starts, sizes, np.arange(first, last)):
+        for piece, keys in ordered.frames(first, last):
             frames, _ = scan(
                 piece,
                 source=source,
@@ -123,9 +139,8 @@ def cut_frames(rounds: Iterator[Merged], cut: Cut, source: str) -> Iterator[tupl
                 max_record_bytes=MAX_RECORD_BYTES,
                 final=True,
             )
-            yield frames, np.ascontiguousarray(keys[given : given + len(frames)])
-            given += len(frames)
+            yield frames, keys
             record += len(frames)
             offset += len(piece)
-        if begins[-1] >= cut.stop:
+        if done >= cut.stop:
             return

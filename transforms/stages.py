@@ -132,7 +132,8 @@ def write_pack(
     def write(ordinal: int) -> UnsyncedShard:
         cut = cuts[ordinal]
         name = ShardName(plan.splits[cut.split], cut.index, cut.of, plan.compression)
-        return write_shard(Path(plan.folder, "data"), name, cut, blocks[ordinal], plan.arena_bytes, progress)
+        folder = Path(plan.folder)
+        return write_shard(folder / "data", folder / "runs", name, cut, blocks[ordinal], plan.arena_bytes, progress)
 
     with _Reported(plan):
         yield from thread_map(UnsyncedShard.settle, thread_map(write, sorted(blocks), plan.threads), _SYNCING)

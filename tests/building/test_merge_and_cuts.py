@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_runs import Record, write_runs
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.cuts import BYTES, RECORDS, ShardOptions, cut_shards
 from recordmill.building.merge import merge
-from recordmill.building.run_file import Buckets, Histogram, Run, RunWriter
+from recordmill.building.run_file import Buckets, Histogram, Run
 from recordmill.building.shard_writer import cut_frames
 from recordmill.building.slices import RunCutter, RunSlice
-from recordmill.records.tfrecord.frames import FRAME_BYTES, frame
-
-Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
+from recordmill.records.tfrecord.frames import FRAME_BYTES
 
 records_strategy = st.lists(
     st.tuples(
@@ -31,23 +30,6 @@ records_strategy = st.lists(
 ).map(
     lambda items: [(split, key, file, position, payload) for position, (split, key, file, payload) in enumerate(items)]
 )
-
-
-def write_runs(folder: Path, records: list[Record], chunk: int, arena_bytes: int, buckets: Buckets) -> list[Run]:
-    writer = RunWriter(str(folder), buckets, arena_bytes)
-    runs = []
-    for at in range(0, len(records), chunk):
-        part = records[at : at + chunk]
-        payloads = [payload for *_, payload in part]
-        frames = frame(np.frombuffer(b"".join(payloads), np.uint8), np.cumsum([0, *map(len, payloads)]))
-        split, key, file, position = (
-            np.array([record[i] for record in part], dtype)
-            for i, dtype in enumerate((np.uint16, np.uint64, np.uint32, np.int64))
-        )
-        runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, key, split, file, position)
-    if not writer.empty:
-        runs.append(writer.finish())
-    return runs
 
 
 def shards_of(

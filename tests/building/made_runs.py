@@ -1,0 +1,29 @@
+"""Run files made of a list of records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from recordmill.building.run_file import Buckets, Run, RunWriter
+from recordmill.records.tfrecord.frames import FRAME_BYTES, frame
+
+Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
+
+
+def write_runs(folder: Path, records: list[Record], chunk: int, arena_bytes: int, buckets: Buckets) -> list[Run]:
+    writer = RunWriter(str(folder), buckets, arena_bytes)
+    runs = []
+    for at in range(0, len(records), chunk):
+        part = records[at : at + chunk]
+        payloads = [payload for *_, payload in part]
+        frames = frame(np.frombuffer(b"".join(payloads), np.uint8), np.cumsum([0, *map(len, payloads)]))
+        split, key, file, position = (
+            np.array([record[i] for record in part], dtype)
+            for i, dtype in enumerate((np.uint16, np.uint64, np.uint32, np.int64))
+        )
+        runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, key, split, file, position)
+    if not writer.empty:
+        runs.append(writer.finish())
+    return runs

@@ -1,0 +1,219 @@
+"""The merge against sorting everything, with its rounds, reads and memory held to what its module says of them."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_runs import Record, write_runs
+
+from recordmill.base.progress import Cancelled, Progress
+from recordmill.building.cuts import RECORDS, Cut, ShardOptions, cut_shards
+from recordmill.building.levels import at_most
+from recordmill.building.merge import fan_in, merge, window_entries
+from recordmill.building.run_file import Buckets, Run
+from recordmill.building.shard_writer import cut_frames, write_shard
+from recordmill.building.slices import RunCutter, RunSlice
+from recordmill.shards.manifest import INDEX_FOLDER
+from recordmill.shards.names import ShardName
+
+ONE = Buckets(1, 1, 2**64)
+
+
+def slices_of(runs: Sequence[Run], by_value: bool = False) -> list[RunSlice]:
+    found = [RunCutter(run).block(0, 0, 1, by_value) for run in runs]
+    return [piece for piece in found if piece is not None]
+
+
+def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[Run]:
+    return [run for part in parts if part for run in write_runs(folder, list(part), len(part), 1 << 26, ONE)]
+
+
+def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
+    cut = Cut(0, 0, 1, 0, 1, 0, sum(piece.records for piece in slices), RECORDS)
+    return [
+        frames.payload(i).tobytes()
+        for frames, _ in cut_frames(merge(slices, memory_bytes), cut, "shard")
+        for i in range(len(frames))
+    ]
+
+
+def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record]]:
+    """Records in parts: with keys of their own, of all parts in turn; of consecutive parts; or all the same."""
+    dice = random.Random(count + parts)
+    result: list[list[Record]] = [[] for _ in range(parts)]
+    for number in range(count):
+        key = {"hashed": dice.getrandbits(64), "in order": number, "one": 7}[keys]
+        part = number * parts // count
+        result[part].append((0, key, part, number, b"%08d" % number + b"x" * dice.randrange(size)))
+    return result
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 250),
+    parts=st.integers(1, 40),
+    spread=st.sampled_from([1, 3, 2**64]),
+    sizes=st.sampled_from([(0, 1), (0, 60), (0, 3000)]),
+    memory_bytes=st.sampled_from([1, 5000, 20_000, 100_000, 1 << 22]),
+    by_value=st.booleans(),
+    most=st.sampled_from([2, 5, 1000]),
+)
+def test_a_merge_is_the_sorted_list(
+    seed: int,
+    count: int,
+    parts: int,
+    spread: int,
+    sizes: tuple[int, int],
+    memory_bytes: int,
+    by_value: bool,
+    most: int,
+) -> None:
+    dice = random.Random(seed)
+    records: list[list[Record]] = [[] for _ in range(parts)]
+    for number in range(count):
+        payload = number.to_bytes(4, "little") + bytes(dice.randrange(*sizes))
+        records[dice.randrange(parts)].append((0, dice.randrange(spread), dice.randrange(3), number, payload))
+    with tempfile.TemporaryDirectory() as folder:
+        slices = slices_of(runs_of(Path(folder), records), by_value)
+        with at_most(most, slices, Path(folder), memory_bytes, lambda: None) as few:
+            assert len(few) <= most
+            got = merged(few, memory_bytes)
+        assert len(list(Path(folder).glob("level-*"))) == 0
+    assert got == [record[4] for record in sorted(record for part in records for record in part)]
+
+
+@pytest.mark.parametrize("keys", ["hashed", "in order", "one"])
+@pytest.mark.parametrize(
+    ("count", "parts", "memory_bytes"),
+    [(4000, 200, 8 << 20), (4000, 3, 100_000), (4000, 7, 100_000), (9000, 20, 300_000), (9000, 1, 300_000)],
+)
+def test_rounds_and_reads_stay_under_their_formula(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str, count: int, parts: int, memory_bytes: int
+) -> None:
+    slices = slices_of(runs_of(tmp_path, dealt(count, parts, keys)))
+    frames_read: list[int] = []
+    entries_read: list[int] = []
+    read_frames, entries = RunSlice.read_frames, RunSlice.entries
+
+    def counted_frames(self: RunSlice, start: int, into: np.ndarray) -> None:
+        frames_read.append(len(into))
+        read_frames(self, start, into)
+
+    def counted_entries(self: RunSlice, first: int, last: int) -> np.ndarray:
+        entries_read.append(last - first)
+        return entries(self, first, last)
+
+    monkeypatch.setattr(RunSlice, "read_frames", counted_frames)
+    monkeypatch.setattr(RunSlice, "entries", counted_entries)
+    window = window_entries(memory_bytes)
+    assert parts <= fan_in(memory_bytes)
+    rounds = 0
+    frames_bytes = sum(piece.frames_bytes for piece in slices)
+    for one in merge(slices, memory_bytes):
+        rounds += 1
+        before = len(frames_read)
+        assert sum(len(frames) for frames, _ in one.sorted().frames(0, one.records)) == one.frames_bytes
+        pieces = -(-one.frames_bytes // (memory_bytes // 4)) * 2
+        assert len(frames_read) - before <= pieces * len(one.taken)
+        assert len(frames_read) - before <= one.records
+    assert rounds <= (1 if count <= window else 4 * count / window + 2 * parts)
+    assert sum(frames_read) == frames_bytes
+    assert sum(entries_read) <= 2 * count
+
+
+def test_few_large_records_of_many_slices_are_one_round(tmp_path: Path) -> None:
+    slices = slices_of(runs_of(tmp_path, dealt(4000, 200, "hashed", size=900)))
+    assert len(slices) == 200
+    assert sum(piece.frames_bytes for piece in slices) > 1 << 20
+    assert len(list(merge(slices, 2 << 20))) == 1
+
+
+def test_the_shards_of_one_frequent_key_read_each_frame_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = runs_of(tmp_path, dealt(5000, 10, "one"))
+    total = runs[0].histogram
+    for run in runs[1:]:
+        total += run.histogram
+    read: list[int] = []
+    read_frames = RunSlice.read_frames
+    monkeypatch.setattr(
+        RunSlice, "read_frames", lambda self, start, into: (read.append(len(into)), read_frames(self, start, into))
+    )
+    folder = tmp_path / "data"
+    (folder / INDEX_FOLDER).mkdir(parents=True)
+    names = []
+    for cut in cut_shards(total, ShardOptions(num_shards=20), ["train"]):
+        name = ShardName("train", cut.index, cut.of, "none")
+        write_shard(folder, tmp_path, name, cut, slices_of(runs), 50_000, Progress()).settle()
+        names.append(folder / str(name))
+    assert sum(read) == sum(run.frames_bytes for run in runs)
+    assert sum(path.stat().st_size for path in names) == sum(run.frames_bytes for run in runs)
+
+
+def test_a_stop_is_heard_while_slices_are_merged_beforehand(tmp_path: Path) -> None:
+    slices = slices_of(runs_of(tmp_path, dealt(500, 50, "hashed")))
+    progress = Progress()
+    progress.cancel()
+    before = set(tmp_path.iterdir())
+    with pytest.raises(Cancelled), at_most(2, slices, tmp_path, 10_000, progress.advance):
+        raise AssertionError("it was not stopped")
+    assert set(tmp_path.iterdir()) == before
+
+
+PEAK = """
+import pathlib, sys
+sys.path[:0] = [{tests!r}, {here!r}]
+from made_runs import write_runs
+from test_merge import ONE, dealt, slices_of, runs_of
+from recordmill.building.cuts import RECORDS, Cut
+from recordmill.building.levels import at_most
+from recordmill.building.merge import fan_in, merge
+from recordmill.building.shard_writer import cut_frames
+
+def held(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) << 10
+
+def drain(slices, memory):
+    records = sum(piece.records for piece in slices)
+    with at_most(fan_in(memory), slices, pathlib.Path({folder!r}), memory, lambda: None) as few:
+        frames = cut_frames(merge(few, memory), Cut(0, 0, 1, 0, 1, 0, records, RECORDS), "shard")
+        return records, sum(len(piece) for piece, _ in frames)
+
+import pickle
+drain(slices_of(runs_of(pathlib.Path({folder!r}), dealt(50, 5, "hashed"))), 10_000)
+slices = pickle.load(open({saved!r}, "rb"))
+open("/proc/self/clear_refs", "w").write("5")
+base = held("VmRSS")
+records, got = drain(slices, {memory})
+assert records == got
+print(held("VmHWM") - base)
+"""
+
+
+@pytest.mark.parametrize(("count", "parts", "size"), [(400, 64, 120_000), (150_000, 30, 30), (20_000, 1500, 30)])
+def test_the_peak_stays_under_the_memory_given(tmp_path: Path, count: int, parts: int, size: int) -> None:
+    memory = 8 << 20
+    slices = slices_of(runs_of(tmp_path, dealt(count, parts, "hashed", size)))
+    assert sum(piece.frames_bytes + 24 * piece.records for piece in slices) > memory or len(slices) > fan_in(memory)
+    saved = tmp_path / "slices"
+    saved.write_bytes(pickle.dumps(slices))
+    script = PEAK.format(
+        tests=str(Path(__file__).parents[1]),
+        here=str(Path(__file__).parent),
+        folder=str(tmp_path),
+        saved=str(saved),
+        memory=memory,
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= memory + (5 << 20)  # 5 MiB: code that is paged in, what allocators keep
