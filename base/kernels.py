@@ -1,7 +1,7 @@
 """`kernel`: the one way in which recordmill compiles a function with Numba.
 
-Compiled code is cached on disk beside the source or, where that is read-only, in the user's cache folder; where neither
-can be written, it is compiled anew in each process, which costs seconds and nothing else.
+Compiled code is cached on disk (`kernel_cache`) beside the source or, where that is read-only, in the user's cache
+folder; where neither can be written, it is compiled anew in each process, which costs seconds and nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import llvmlite.binding
 import numba
+
+from recordmill.base.kernel_cache import KernelCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,10 +45,8 @@ def compiles_for(*features: str) -> bool:
 
 
 def _compiled(function: Function, options: dict[str, bool]) -> Function:
-    try:
-        dispatcher = numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
-    except RuntimeError:  # numba: "no locator available": no folder for the cache can be written
-        dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(function)
+    dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(function)
+    dispatcher._cache = KernelCache(function)
     # Numba's dispatcher looks this method up on itself when a call finds no compiled code.
     dispatcher._compile_for_args = _retrying(dispatcher._compile_for_args)
     return dispatcher  # type: ignore[no-any-return]
