@@ -11,10 +11,14 @@ import argparse
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.base.progress import Progress, job
+
+_ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
+_asking = threading.Lock()
 
 LOCAL_RUNNERS = (None, "DirectRunner", "FnApiRunner", "direct", "fn_api")
 
@@ -49,12 +53,14 @@ def run_pipeline(
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL if is_local(runner) else logging.WARNING)
     arguments = list(beam_args) if is_local(runner) else [f"--runner={runner}", *beam_args]
     _check_arguments(arguments, PipelineOptions)
+    _tell_cells_apart()
     options = PipelineOptions(arguments)
     options.view_as(SetupOptions).save_main_session = False
     failure: list[BaseException] = []
     ended = threading.Event()
 
     def work() -> None:
+        _ours.set(True)
         try:
             pipeline = beam.Pipeline(runner=FnApiRunner() if is_local(runner) else None, options=options)
             construct(pipeline)
@@ -78,6 +84,28 @@ def run_pipeline(
             raise
     if failure:
         raise failure[0] if progress.error is None else progress.error
+
+
+def _tell_cells_apart() -> None:
+    """Tell Beam that the pipelines made here are not a notebook cell's, wherever they run.
+
+    Where IPython runs, Beam looks for pipelines among the user's variables to put the cell's number into their labels;
+    for that it imports `apache_beam.dataframe`, which fails with pandas 3 and takes seconds with others. It also leaves
+    a pipeline's temporary folder behind there. Pipelines of the user's own are asked about as before.
+    """
+    from apache_beam import pipeline
+    from apache_beam.utils import interactive_utils
+
+    with _asking:
+        asked = interactive_utils.is_in_ipython
+        if getattr(asked, "by_recordmill", False):
+            return
+
+        def is_in_ipython() -> bool:
+            return not _ours.get() and bool(asked())
+
+        is_in_ipython.by_recordmill = True  # type: ignore[attr-defined]
+        interactive_utils.is_in_ipython = pipeline.is_in_ipython = is_in_ipython
 
 
 def _check_arguments(arguments: Sequence[str], options: type) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recordmill.base import html
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.building.order import Ordering, split_names
@@ -62,6 +63,12 @@ class BuildResult:
             f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} features, "
             f"{len(self.shards)} shards, {size}>"
         )
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: where it lies, its splits, features and notes."""
+        splits = html.table(["split", "records"], [(name, f"{count:,}") for name, count in self.records.items()])
+        features = html.table(["feature", "holds"], [(f.name, f.describe()) for f in self.schema])
+        return html.section(repr(self).strip("<>"), splits, features, lines=[f"note: {note}" for note in self.notes])
 
     def to_json(self) -> dict[str, Any]:
         """A machine-readable summary (`--json`)."""

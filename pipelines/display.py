@@ -33,7 +33,7 @@ class Display:
         self._moving = _is_terminal(self._stream) or "ipykernel" in sys.modules
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._show, name="recordmill-progress", daemon=True)
-        self._width = 0
+        self._width, self._last = 0, ""
 
     def __enter__(self) -> Display:
         if not self._quiet:
@@ -57,6 +57,9 @@ class Display:
     def _show(self) -> None:
         while not self._stop.wait(_MOVING_SEC if self._moving else _PLAIN_SEC):
             text = describe_progress(self._progress)
+            if self._moving and text == self._last:
+                continue  # a notebook keeps every line that it is sent
+            self._last = text
             self._put("\r" + text.ljust(self._width) if self._moving else text + "\n")
             self._width = len(text)
 

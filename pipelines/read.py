@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recordmill.base import html
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
@@ -72,6 +73,13 @@ class ReadResult:
             f"<recordmill read to {self.to} in {self.out}: {splits} records{rejects}, {len(self.schema)} "
             f"features, {len(self.paths)} outputs, {size}>"
         )
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: where it lies, its files, features and notes."""
+        counts = [(name, f"{count:,}", ", ".join(map(str, self.files[name]))) for name, count in self.records.items()]
+        features = html.table(["feature", "holds"], [(f.name, f.describe()) for f in self.schema])
+        splits = html.table(["split", "records", "files"], counts)
+        return html.section(repr(self).strip("<>"), splits, features, lines=[f"note: {note}" for note in self.notes])
 
     def to_json(self) -> dict[str, Any]:
         """A machine-readable summary (`--json`)."""

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base import html
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.threads import thread_map
 from recordmill.reader.faces import arrays
@@ -27,6 +28,7 @@ from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.faces.shuffling import Order, numpy_batches
 from recordmill.reader.record import Plan, make_record_plan, parse_record
 from recordmill.reader.selection import Selection, until
+from recordmill.reader.shown_tables import show_tables
 from recordmill.records.columns.parts import to_numpy
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
@@ -78,6 +80,7 @@ def open(
         UsageError: nothing there, no such split or column, or a predicate that has no meaning for the features.
         DataError: a shard is missing or not as long as the manifest says.
     """
+    show_tables()
     catalog = find(inputs, split)
     of_files = None if sample is None else Sample.parse(sample)
     return Dataset(
@@ -337,6 +340,23 @@ class Dataset:
                 }
 
     def __repr__(self) -> str:
+        if not self._is_described:
+            return f"<{self._headline}; its schema is inferred when it is needed>"
+        return "\n".join([f"<{self._headline}", *(f"  {name}: {about}" for name, about in self._described())]) + ">"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
+        if not self._is_described:
+            return html.section(self._headline, lines=["its schema is inferred when it is needed"])
+        return html.section(self._headline, html.table(["feature", "holds"], self._described()))
+
+    @property
+    def _is_described(self) -> bool:
+        """Whether the schema is known without reading records."""
+        return self._given_schema is not None or "_known" in self.__dict__
+
+    @property
+    def _headline(self) -> str:
         manifest = self.catalog.manifest
         name = manifest.name if manifest else f"{len(self._files)} file{'s' if len(self._files) != 1 else ''}"
         known = manifest is not None or "_ends" in self.__dict__
@@ -344,15 +364,15 @@ class Dataset:
         if self.where is not None:
             found = f"{len(self):,} of " if "matching" in self.__dict__ else "of "
             rows = f"{found}{rows} those where {self.where.predicate}"
-        head = f"Dataset {name}: {rows}, {', '.join(self.splits) or 'no split'}"
-        if self._given_schema is None and "_known" not in self.__dict__:
-            return f"<{head}; its schema is inferred when it is needed>"
-        features = [
-            f"  {f.name}: "
-            f"{f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == self.schema.label else ''}"
+        return f"Dataset {name}: {rows}, {', '.join(self.splits) or 'no split'}"
+
+    def _described(self) -> list[tuple[str, str]]:
+        """(name, what it holds) of each feature."""
+        label = self.schema.label
+        return [
+            (f.name, f"{f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == label else ''}")
             for f in self.schema
         ]
-        return "\n".join([f"<{head}", *features]) + ">"
 
     def loads(
         self,

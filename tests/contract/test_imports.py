@@ -28,6 +28,12 @@ def test_the_command_line_s_modules_import_the_standard_library_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_name_of_the_package_is_there() -> None:
+    import recordmill
+
+    assert [name for name in recordmill.__all__ if not hasattr(recordmill, name)] == []
+
+
 def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
     """The modules of interest that a fresh interpreter has loaded after running the code;
     blocked ones can't be imported there.

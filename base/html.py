@@ -1,0 +1,42 @@
+"""What notebooks show of results, data sets and tables: texts in, plain HTML out, in which every text is escaped.
+
+No styles, scripts or links: a name or a value that a file holds can't become any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_LONGEST = 200  # characters of a cell: a page of text in one cell hides the others
+
+
+def cell(value: object) -> str:
+    """The text of a value, cut where it is long.
+
+    >>> cell(b"a<b"), cell(None), cell("x" * 300)[-3:]
+    ("b'a<b'", '', '...')
+    """
+    text = "" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """An HTML table; each row has a cell for each name of the header.
+
+    >>> table(["name"], [["<b>"]])
+    '<table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
+    """
+    head = "".join(f"<th>{escape(cell(name))}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def section(title: str, *parts: str, lines: Iterable[str] = ()) -> str:
+    """A title, what is HTML already, and lines of text below.
+
+    >>> section("a & b", lines=["note: <i>"])
+    '<div><p><b>a &amp; b</b></p><p>note: &lt;i&gt;</p></div>'
+    """
+    texts = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return f"<div><p><b>{escape(title)}</b></p>{''.join(parts)}{texts}</div>"
