@@ -1,4 +1,4 @@
-"""Units of the source to runs: read, place, encode, sort.
+"""Units of the source to runs: read, place, transform, encode, each a function of its own, and sort.
 The first half of a build, for one group of units at a time.
 """
 
@@ -7,22 +7,24 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, Reject
 from recordmill.base.progress import Progress
 from recordmill.base.room import give_back
+from recordmill.base.siphash import U64
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Run, RunWriter
-from recordmill.records.example.encode import encode
+from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
 from recordmill.shards.rejects import Rejected, RejectWriter
-from recordmill.sources.inputs.contract import Chunk
+from recordmill.sources.inputs.contract import Chunk, Payloads, Source
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,23 @@ class Ingested:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Placed:
+    """Records on their way into a run. file, position, keys, splits: [rows], as in `Chunk` and from
+    `Ordering.place`.
+    """
+
+    records: pa.RecordBatch | Payloads
+    file: npt.NDArray[np.uint32]
+    position: npt.NDArray[np.int64]
+    keys: U64
+    splits: npt.NDArray[np.uint16]
+
+    @property
+    def rows(self) -> int:
+        return len(self.position)
+
+
 def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
     """Read the units of a group and write their records as sorted runs.
 
@@ -47,45 +66,81 @@ def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
         DataError: an input is broken as a whole (truncated, changed since the plan); records that are broken are
             rejects.
     """
-    source = plan.source
-    assert source is not None
     folder = Path(plan.folder)
     rejects = RejectWriter(folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl")
-    expected = sum(source.units[number].size_bytes for number in plan.groups[group])
-    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, min(plan.arena_bytes, 3 * expected + (16 << 20)))
+    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _arena_bytes(plan, group))
     runs: list[Run] = []
-    read = 0
+    count = 0
     digests: dict[int, str] = {}
     counts: Counter[str] = Counter()
-    for number in plan.groups[group]:
-        for chunk in source.read(source.units[number]):
-            rejected = rejects.write(chunk.rejects)
-            digests.update(chunk.digests)
-            counts.update(chunk.counts)
-            read += chunk.rows + rejected
-            if chunk.rows:
-                runs += _add(plan, writer, chunk)
-            progress.advance(chunk.rows, rejected)
+    for chunk in read(plan, group):
+        records, refused = transform(place(plan, chunk))
+        rejected = rejects.write((*chunk.rejects, *refused))
+        digests.update(chunk.digests)
+        counts.update(chunk.counts)
+        count += records.rows + rejected
+        if records.rows:
+            runs += _add(writer, records, encode(plan, records))
+        progress.advance(records.rows, rejected)
     if not writer.empty:
         runs.append(writer.finish())
     give_back()
-    return Ingested(group, tuple(runs), read, rejects.close(), digests, counts)
+    return Ingested(group, tuple(runs), count, rejects.close(), digests, counts)
 
 
-def _add(plan: BuildPlan, writer: RunWriter, chunk: Chunk) -> list[Run]:
+def read(plan: BuildPlan, group: int) -> Iterator[Chunk]:
+    """The records of a group's units as the source gives them; a chunk without rows may carry rejects."""
+    source = _source(plan)
+    for number in plan.groups[group]:
+        yield from source.read(source.units[number])
+
+
+def place(plan: BuildPlan, chunk: Chunk) -> Placed:
+    """The chunk's records with their keys and splits, which what is read decides, and nothing that follows."""
     batch = chunk.records if isinstance(chunk.records, pa.RecordBatch) else None
     keys, splits = plan.ordering.place(batch, chunk.file, chunk.position)
-    frames = frame_chunk(plan, chunk)
-    if len(frames) != chunk.rows:
-        raise DataError(
-            f"{chunk.rows} rows became {len(frames)} records", source=plan.source.kind if plan.source else ""
-        )
+    return Placed(chunk.records, chunk.file, chunk.position, keys, splits)
+
+
+def transform(placed: Placed) -> tuple[Placed, tuple[Reject, ...]]:
+    """What is to be encoded of these records, and those that it refuses: all as they are, and none."""
+    return placed, ()
+
+
+def encode(plan: BuildPlan, placed: Placed) -> Frames:
+    """The records as frames: encoded, or as they are where they were not to be parsed.
+
+    Raises:
+        DataError: a record that no reader would take, or that an Example can't hold.
+    """
+    if isinstance(placed.records, pa.RecordBatch):
+        frames = encode_batch(placed.records, plan.schema)
+    else:
+        frames = frame(placed.records.data, np.ascontiguousarray(placed.records.offsets))
+    if len(frames) != placed.rows:
+        raise DataError(f"{placed.rows} rows became {len(frames)} records", source=_source(plan).kind)
     if (large := find_too_large(frames)) is not None:
-        source = plan.source.files[int(chunk.file[large])].name if plan.source else ""
-        raise DataError(too_large(frames, large), source=source, place=f"record {int(chunk.position[large])}")
+        source = _source(plan).files[int(placed.file[large])].name
+        raise DataError(too_large(frames, large), source=source, place=f"record {int(placed.position[large])}")
+    return frames
+
+
+def _add(writer: RunWriter, records: Placed, frames: Frames) -> list[Run]:
+    sizes = frames.lengths + FRAME_BYTES
     return list(
-        writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, chunk.file, chunk.position)
+        writer.add(frames.data, sizes, frames.crcs, records.keys, records.splits, records.file, records.position)
     )
+
+
+def _source(plan: BuildPlan) -> Source:
+    assert plan.source is not None
+    return plan.source
+
+
+def _arena_bytes(plan: BuildPlan, group: int) -> int:
+    """Of the group's runs: what its records may become, as far as the plan allows it."""
+    expected = sum(_source(plan).units[number].size_bytes for number in plan.groups[group])
+    return min(plan.arena_bytes, 3 * expected + (16 << 20))
 
 
 def find_too_large(frames: Frames) -> int | None:
@@ -99,10 +154,3 @@ def too_large(frames: Frames, record: int) -> str:
         f"{int(frames.lengths[record])} bytes in one record, of which readers take {MAX_RECORD_BYTES} at "
         "most; divide it"
     )
-
-
-def frame_chunk(plan: BuildPlan, chunk: Chunk) -> Frames:
-    """The chunk's records as frames: encoded, or as they are where they were not to be parsed."""
-    if isinstance(chunk.records, pa.RecordBatch):
-        return encode(chunk.records, plan.schema)
-    return frame(chunk.records.data, np.ascontiguousarray(chunk.records.offsets))
