@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 Columns = dict[str, Array | Ragged | Strings]
+_MADE_ANEW = ("_plan", "_selection")  # by each process that reads
 
 
 def open(
@@ -116,6 +117,10 @@ class Dataset:
         self._files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
         if schema is not None:
             _ = self.schema, self._selection  # an unknown column is reported now
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is made of functions is made again where it is needed; what was counted or found out goes along.
+        return {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
 
     @cached_property
     def inference(self) -> Inference | None:

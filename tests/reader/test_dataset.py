@@ -4,12 +4,17 @@ for plain and gzip shards.
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 import shutil
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +25,7 @@ from recordmill.reader.dataset import Dataset, open
 from recordmill.records.columns.ragged import Ragged
 
 TRAIN, TEST = mixed_rows(300), mixed_rows(20, 300)
+PLAIN = ["id", "name", "maybe", "tokens"]  # of which one record is parsed without the columnar decoder
 
 
 @pytest.fixture(scope="module", params=["none", "gzip"])
@@ -136,6 +142,33 @@ def test_it_moves_and_pickles(out: Path, tmp_path: Path) -> None:
     ds: Dataset = pickle.loads(pickle.dumps(open(moved, "train")))
     assert ds[299]["id"] == 299
     assert ds.to_table().equals(TRAIN)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda ds: ds[0],
+        lambda ds: ds[[3, -1]],
+        lambda ds: ds.to_table(5, 9),
+        lambda ds: next(iter(ds.batches(8, shuffle=True))),
+        lambda ds: (len(ds), ds.matching, repr(ds)),
+    ],
+    ids=["one", "several", "slice", "batches", "counted"],
+)
+@pytest.mark.parametrize("where", [None, "id >= 100", pc.field("id") >= 100], ids=["all", "sql", "arrow"])
+def test_it_pickles_at_any_time(out: Path, use: Callable[[Dataset], object], where: Any) -> None:
+    ds = open(out, "train", PLAIN, where=where)
+    use(ds)
+    again: Dataset = pickle.loads(pickle.dumps(ds))
+    assert again.to_table().equals(ds.to_table())
+    assert again[-1]["id"] == ds[-1]["id"] == 299
+
+
+def test_it_goes_into_a_spawned_process(out: Path) -> None:
+    ds = open(out, "train", PLAIN)
+    assert ds[0]["id"] == 0
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(ds.take, [299, 7]).result()["id"].to_pylist() == [299, 7]
 
 
 def test_repr_says_what_it_is(out: Path) -> None:
