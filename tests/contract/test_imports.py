@@ -164,3 +164,10 @@ def test_windows_is_refused_with_a_clear_word() -> None:
     done = subprocess.run([sys.executable, "-c", setup], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert "does not run on Windows" in done.stderr
+
+
+def test_every_public_name_is_where_the_package_says() -> None:
+    import recordmill
+
+    for name in recordmill.__all__:
+        assert getattr(recordmill, name).__name__ == name

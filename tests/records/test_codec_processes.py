@@ -93,7 +93,7 @@ def test_no_folder_for_the_cache(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert result.stdout.split() == [str(copied / "records" / "frames.py"), "37"], result.stderr
+    assert result.stdout.split() == [str(copied / "records" / "tfrecord" / "frames.py"), "37"], result.stderr
 
 
 def test_offsets_beyond_2_gib_in_the_input() -> None:
