@@ -38,14 +38,6 @@ _PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
     "TIFF": read_tiff,
 }
 IMAGE_FORMATS = tuple(_PARSERS)
-EXTENSIONS: Mapping[str, str] = {
-    **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif", "jif", "mpo"), "JPEG"),
-    **dict.fromkeys(("png", "apng"), "PNG"),
-    **dict.fromkeys(("bmp", "dib"), "BMP"),
-    **dict.fromkeys(("tif", "tiff"), "TIFF"),
-    "gif": "GIF",
-    "webp": "WebP",
-}
 _STARTS = (
     *((b"\xff\xd8\xff", "JPEG"), (SIGNATURE, "PNG"), (b"GIF87a", "GIF"), (b"GIF89a", "GIF"), (b"BM", "BMP")),
     *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),

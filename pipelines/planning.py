@@ -1,6 +1,4 @@
-"""Which kind of input it is, and its plan: the one place that knows all kinds.
-INPUTs or an object in memory in, a `Source` out.
-"""
+"""Which kind of input it is, and its plan: INPUTs, an object in memory or a user's own Source in, a `Source` out."""
 
 from __future__ import annotations
 
@@ -11,34 +9,51 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.nearest import did_you_mean
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.shards.run_folder import RunFolder
 from recordmill.sources.inputs.contract import PlanOptions, Source
 from recordmill.sources.inputs.detect import detect_kind, keep_kind
 from recordmill.sources.inputs.layout import AUTO, NONE, read_layout
+from recordmill.sources.inputs.own import check_source, is_meant_as_source
+from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
 from recordmill.storage.listing import InputFile, Listing, list_inputs
-
-KINDS = ("images", "csv", "jsonl", "text", "parquet", "tfrecord")
 
 
 def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Source:
-    """The plan of INPUTs (paths) or of data in memory, which is spooled into the run's folder.
+    """The plan of INPUTs (paths), of data in memory, which is spooled into the run's folder, or of a user's own Source.
 
     Raises:
         UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
     """
     common = PlanOptions(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes)
     inputs = _paths(source)
+    if inputs is None and is_meant_as_source(source):
+        return _own(source, settings)
     if inputs is None:
         from recordmill.sources.arrow.memory import spool
 
         return spool(source, folder.spool, common)
-    listing = list_inputs(inputs, follow_links=settings.follow_links)
+    listing = list_inputs(inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS)
     _check_apart(listing, folder.out)
-    kind, reason = (settings.kind, "") if settings.kind is not None else detect_kind(listing)
-    planned = _plan(kind, listing, settings.kind_options, common)
+    name, reason = (settings.kind, "") if settings.kind is not None else detect_kind(listing)
+    planned = _plan(find_kind(name), listing, settings.kind_options, common)
     note = (f"read as {reason}",) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
+
+
+def _own(source: Any, settings: BuildOptions) -> Source:
+    """The user's Source, which alone says what it reads and how."""
+    given = {
+        "kind": settings.kind,
+        "schema": settings.schema,
+        "dtypes": settings.dtypes,
+        "label": settings.label,
+        "options": settings.kind_options,
+    }
+    if told := [name for name, value in given.items() if value]:
+        raise UsageError(f"{told[0]} is not for a Source of your own: it has its schema, and reads as it was made to")
+    return check_source(source)
 
 
 def _paths(source: Any) -> list[str] | None:
@@ -61,40 +76,17 @@ def _check_apart(listing: Listing, out: Path) -> None:
             )
 
 
-def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Source:
-    if kind == "images":
-        from recordmill.sources.images.source import ImageOptions, plan_images
-
-        return plan_images(listing, _options(kind, options, ImageOptions), common)
-    if kind == "text":
-        from recordmill.sources.text.source import TextOptions, plan_text
-
-        return plan_text(listing, _options(kind, options, TextOptions), common)
-    if kind not in KINDS:
-        raise UsageError(f"unknown kind {kind!r}; one of {', '.join(KINDS)}")
+def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> Source:
+    if not kind.tables:
+        planned: Source = kind.planner(listing, _options(kind, options), common)
+        return planned
     split_from = AUTO
     if isinstance(options, Mapping):
         split_from = options.get("split_from", AUTO)
         options = {name: value for name, value in options.items() if name != "split_from"}
-    files, notes = _tables(kind, listing, split_from)
-    if kind == "csv":
-        from recordmill.sources.csv.dialect import CsvOptions
-        from recordmill.sources.csv.source import plan_csv
-
-        planned: Any = plan_csv(files, _options(kind, options, CsvOptions), common)
-    elif kind == "jsonl":
-        from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
-
-        planned = plan_jsonl(files, _options(kind, options, JsonlOptions), common)
-    elif kind == "parquet":
-        from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
-
-        planned = plan_parquet(files, _options(kind, options, ParquetOptions), common)
-    else:
-        from recordmill.sources.tfrecord import TfrecordOptions, plan_tfrecord
-
-        planned = plan_tfrecord(files, _options(kind, options, TfrecordOptions), common)
-    return replace(planned, notes=(*notes, *planned.notes))
+    files, notes = _tables(kind.name, listing, split_from)
+    planned = kind.planner(files, _options(kind, options), common)
+    return replace(planned, notes=(*notes, *planned.notes))  # type: ignore[type-var]
 
 
 def _tables(kind: str, listing: Listing, split_from: str) -> tuple[tuple[InputFile, ...], tuple[str, ...]]:
@@ -107,17 +99,19 @@ def _tables(kind: str, listing: Listing, split_from: str) -> tuple[tuple[InputFi
     return files, (*kept.notes, *layout.notes)
 
 
-def _options(kind: str, options: Any, expected: type) -> Any:
+def _options(kind: Kind, options: Any) -> Any:
     """The kind's option object: as given, or made of the fields named in a mapping."""
+    expected = kind.options_class
     if options is None:
         return expected()
     if isinstance(options, Mapping):
         known = {field.name for field in fields(expected)}
         if unknown := [name for name in options if name not in known]:
-            raise UsageError(f"option {unknown[0]} is not for {kind}, whose own options are {', '.join(sorted(known))}")
+            own = f"whose own options are {', '.join(sorted(known))}" if known else "which has none of its own"
+            raise UsageError(f"option {unknown[0]} is not for {kind.name}, {own}{did_you_mean(unknown[0], known)}")
         return expected(**options)
     if not isinstance(options, expected):
         raise UsageError(
-            f"options of kind {kind} are a {expected.__name__} or a mapping, not a {type(options).__name__}"
+            f"options of kind {kind.name} are a {expected.__name__} or a mapping, not a {type(options).__name__}"
         )
     return options

@@ -32,6 +32,7 @@ _PLAIN = re.compile(
     r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))(?:\.gz)?"
 )
 _EXTENSIONS = (".tfrecord", ".tfrecords", ".tfr", ".tfrecord.gz", ".tfrecords.gz")
+_EMPTY_EXTENSIONS = ("tfrecord", "tfrecords", "tfr", "gz", "zst")  # an empty file of these is told of, not left out
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
 
 def of_files(inputs: Iterable[str]) -> Catalog:
     """The TFRecord files among the INPUTs, by content."""
-    listing = list_inputs(list(inputs))
+    listing = list_inputs(list(inputs), data_extensions=_EMPTY_EXTENSIONS)
     files, left_out = [], []
     for file in listing.files:
         compression = "none" if file.stat.size_bytes == 0 else sniff_compression(file.path)

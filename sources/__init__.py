@@ -1,1 +1,3 @@
-"""Raw inputs in, `Source`s out: one room per kind of input, all behind `sources.inputs.contract`."""
+"""Raw inputs in, `Source`s out: one room per kind of input, all behind `sources.inputs.contract`;
+`registry` lists them.
+"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat as modes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
@@ -68,13 +68,15 @@ class Listing:
         return sum(file.stat.size_bytes for file in self.files)
 
 
-def list_inputs(inputs: Sequence[str], *, follow_links: bool = False) -> Listing:
+def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_extensions: Collection[str] = ()) -> Listing:
     """The files that the INPUTs name.
+
+    data_extensions: lower-case, without dots; they promise data, so an empty file of these is kept.
 
     - A path that exists is taken by its own name, whatever characters it holds; a glob (`*`, `?`, `[a-z]`, `**`) is
       what doesn't exist.
     - Folders are walked without hidden, temporary and marker files; empty files stay only where their extension
-      promises data.
+      is one of data_extensions.
     - `@list.txt` holds one path or glob a line, relative to the list's own folder (never to the working directory);
       blank lines are skipped. Names are relative to the list's folder, or, where a file lies outside it, to the deepest
       folder that holds all files.
@@ -91,7 +93,7 @@ def list_inputs(inputs: Sequence[str], *, follow_links: bool = False) -> Listing
         inputs = [os.fspath(inputs)]
     if not inputs:
         raise UsageError("no INPUT: name files, folders, a quoted glob or @list.txt")
-    ignored = Ignored()
+    ignored = Ignored(data_extensions)
     roots: list[Root] = []
     files: list[InputFile] = []
     named: set[str] = set()

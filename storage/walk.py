@@ -11,7 +11,7 @@ import os
 import re
 import stat as modes
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
@@ -25,31 +25,6 @@ _MARKERS = frozenset(
 )
 _MARKER_STARTS = ("_committed_", "_started_")  # Spark's commit protocols leave them beside the data
 _TEMPORARY_ENDS = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownload", ".swp")
-_DATA_EXTENSIONS = frozenset(
-    (
-        *(
-            "jpg",
-            "jpeg",
-            "jpe",
-            "jfif",
-            "png",
-            "apng",
-            "gif",
-            "bmp",
-            "dib",
-            "webp",
-            "tif",
-            "tiff",
-            "csv",
-            "tsv",
-            "psv",
-            "jsonl",
-            "ndjson",
-            "json",
-        ),
-        *("txt", "text", "parquet", "pq", "tfrecord", "tfrecords", "tfr", "gz", "zst"),
-    )
-)  # an empty file of these is no clutter: it is a failed copy or an empty document, which its kind has to judge
 _MAGIC = re.compile(r"[*?[]")
 
 
@@ -64,8 +39,11 @@ class Found:
 
 @dataclass
 class Ignored:
-    """What was left out: how many per reason, and the first names of each, for people."""
+    """What was left out: how many per reason, and the first names of each, for people.
+    data_extensions: an empty file of these is not left out.
+    """
 
+    data_extensions: Collection[str] = ()
     count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     _seen: set[str] = field(default_factory=set)  # where patterns overlap, a name comes by more than once
@@ -190,7 +168,10 @@ class Walk:
     def _take_file(self, name: str, path: str, about: os.stat_result) -> None:
         if not modes.S_ISREG(about.st_mode):
             self.ignored.add(SPECIAL, name, path)
-        elif about.st_size == 0 and name.rpartition("/")[2].rpartition(".")[2].lower() not in _DATA_EXTENSIONS:
+        elif (
+            about.st_size == 0
+            and name.rpartition("/")[2].rpartition(".")[2].lower() not in self.ignored.data_extensions
+        ):
             self.ignored.add(EMPTY, name, path)
         else:
             self.found[name] = Found(name, path, Stat(about.st_size, about.st_mtime_ns))

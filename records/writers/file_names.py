@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from recordmill.images.check import EXTENSIONS, IMAGE_HEAD_BYTES, sniff_image
+from recordmill.images.check import IMAGE_HEAD_BYTES, sniff_image
+from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 
 PART_BYTES = 255  # of a file or a folder: what ext4, XFS, APFS and NTFS allow

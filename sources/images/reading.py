@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import Reject
-from recordmill.images.check import EXTENSIONS, check_decode, check_structure
+from recordmill.images.check import check_decode, check_structure
 from recordmill.images.header import BadImage, ImageHeader
+from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Unit

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject, UsageError
-from recordmill.images.check import EXTENSIONS, IMAGE_HEAD_BYTES, MAX_PIXELS, sniff_foreign, sniff_image
+from recordmill.images.check import IMAGE_HEAD_BYTES, MAX_PIXELS, sniff_foreign, sniff_image
 from recordmill.images.header import SIZE
+from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.arrow import from_arrow_field
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.images.label_columns import LabelRequest, label_columns

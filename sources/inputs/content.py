@@ -1,6 +1,7 @@
 """The first bytes of a file, and its extension as a hint, to the kind of data in it: `sniff_file` gives a `Content`.
 
-It reads at most HEAD_BYTES of a file, whatever its size, and inflates no more than that of a compressed one.
+The kinds themselves stand in `sources.registry`; the functions `tell_...` here are how those that come with the package
+are told. It reads at most HEAD_BYTES of a file, whatever its size, and inflates no more than that of a compressed one.
 """
 
 from __future__ import annotations
@@ -16,25 +17,17 @@ import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.images import check as image_check
+from recordmill.sources.registry import COMPRESSED_EXTENSIONS, KIND_OF_EXTENSION, KINDS
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import InputFile
 
-IMAGES, CSV, JSONL, TEXT, PARQUET, TFRECORD = "images", "csv", "jsonl", "text", "parquet", "tfrecord"
-KINDS = (IMAGES, CSV, JSONL, TEXT, PARQUET, TFRECORD)
+CSV, JSONL, TEXT = "csv", "jsonl", "text"
 OTHER = "other"  # no data: papers, code, markup, archives; read as text only where a user says so
 BINARY = "binary"  # not even text
 JSON_DOCUMENT = "one JSON document, not an object a line"
 
 HEAD_BYTES = 64 << 10  # 64 KiB: some hundred rows of a table, one readahead of the disk
 
-_BY_EXTENSION = {
-    **dict.fromkeys(image_check.EXTENSIONS, IMAGES),
-    **dict.fromkeys(("csv", "tsv", "psv", "tab"), CSV),
-    **dict.fromkeys(("jsonl", "ndjson", "jsonlines"), JSONL),
-    **dict.fromkeys(("txt", "text"), TEXT),
-    **dict.fromkeys(("parquet", "pq"), PARQUET),
-    **dict.fromkeys(("tfrecord", "tfrecords", "tfr"), TFRECORD),
-}
 _NO_DATA = frozenset(
     (
         *(
@@ -96,17 +89,29 @@ _PAPERS = frozenset(
         "makefile",
     )
 )
-_COMPRESSED = frozenset(("gz", "zst", "bz2", "xz", "zlib"))
 _DELIMITERS = ",\t;|"
 _MIN_ROWS = 3  # lines below which commas that happen to agree prove no table
 _CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
 
 
 class Content(NamedTuple):
-    """kind: one of KINDS, OTHER or BINARY. detail: what was recognised, for people."""
+    """kind: the name of one of KINDS, OTHER or BINARY. detail: what was recognised, for people."""
 
     kind: str
     detail: str
+
+
+class Sample(NamedTuple):
+    """What a kind is told from. head: the first bytes, inflated; size_bytes: how many there are in all, or as many as
+    could be; whole: head is all of them. text: the head as text, None where it is none, or not asked for yet. hint: the
+    name of the kind that the extension promises, or None.
+    """
+
+    head: bytes
+    size_bytes: int
+    whole: bool
+    hint: str | None = None
+    text: str | None = None
 
 
 def extension(name: str) -> str:
@@ -119,14 +124,17 @@ def extension(name: str) -> str:
     if not dot or not stem:
         return ""
     last = last.lower()
-    inner = extension(stem) if last in _COMPRESSED else ""
+    inner = extension(stem) if last in COMPRESSED_EXTENSIONS else ""
     return f"{inner}.{last}" if inner else last
 
 
 def is_paper(name: str) -> bool:
     """Whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
     ending = extension(name).split(".")[0]
-    return ending in ("", "txt", "text", *_COMPRESSED) and name.rpartition("/")[2].partition(".")[0].lower() in _PAPERS
+    return (
+        ending in ("", "txt", "text", *COMPRESSED_EXTENSIONS)
+        and name.rpartition("/")[2].partition(".")[0].lower() in _PAPERS
+    )
 
 
 def sniff_file(file: InputFile) -> Content:
@@ -145,17 +153,17 @@ def sniff_file(file: InputFile) -> Content:
 def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     """What a file of this name and size holds that begins with head (HEAD_BYTES of it, or all)."""
     ending = extension(name)
-    hint = _BY_EXTENSION.get(ending.split(".")[0])
+    hint = KIND_OF_EXTENSION.get(ending.split(".")[0])
     if not head:
         return Content(hint or OTHER, "an empty file")
-    found = _sniff_binary(head, size_bytes)
+    whole = size_bytes == len(head)
+    found = _ask(Sample(head, size_bytes, whole, hint), textual=False)
     if found is not None:
         return found
     how = _compression(head)
-    whole = size_bytes == len(head)
     if how:
         head, whole = _inflate(head, how)
-        found = _sniff_binary(head, len(head) if whole else 1 << 62)
+        found = _ask(Sample(head, len(head) if whole else 1 << 62, whole, hint), textual=False)
         if found is not None:
             return Content(found.kind, f"{found.detail} in {how}")
     text = _decode(head, whole=whole)
@@ -163,23 +171,34 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
         return Content(hint or BINARY, "no text and no format known here")
     if is_paper(name) or ending.split(".")[0] in _NO_DATA:
         return Content(OTHER, "a paper" if is_paper(name) else f"a .{ending} file")
-    found = _sniff_text(text, hint, whole=whole)
+    sample = Sample(head, size_bytes, whole, hint, text)
+    found = _ask(sample, textual=True) or Content(OTHER, _no_table(sample))
     return Content(found.kind, f"{found.detail} in {how}") if how else found
 
 
-def _sniff_binary(head: bytes, size_bytes: int) -> Content | None:
-    known = image_check.sniff_image(head) or image_check.sniff_foreign(head)
-    if known is not None:
-        return Content(IMAGES, f"a {known} image")
-    if head[:4] == b"PAR1":
-        return Content(PARQUET, "a Parquet file")
-    if (
-        len(head) >= 12
-        and int.from_bytes(head[8:12], "little") == _masked_crc(head[:8])
-        and int.from_bytes(head[:8], "little") + 16 <= size_bytes
-    ):
-        return Content(TFRECORD, "a TFRecord file")
+def _ask(sample: Sample, *, textual: bool) -> Content | None:
+    """What the first kind says that knows the sample."""
+    for kind in KINDS:
+        if kind.textual == textual and (detail := kind.teller(sample)):
+            return Content(kind.name, detail)
     return None
+
+
+def tell_image(sample: Sample) -> str:
+    known = image_check.sniff_image(sample.head) or image_check.sniff_foreign(sample.head)
+    return "" if known is None else f"a {known} image"
+
+
+def tell_parquet(sample: Sample) -> str:
+    return "a Parquet file" if sample.head[:4] == b"PAR1" else ""
+
+
+def tell_tfrecord(sample: Sample) -> str:
+    """By the first record's header: its CRC is right, and the file can hold the record."""
+    head = sample.head
+    is_header = len(head) >= 12 and int.from_bytes(head[8:12], "little") == _masked_crc(head[:8])
+    fits = int.from_bytes(head[:8], "little") + 16 <= sample.size_bytes
+    return "a TFRecord file" if is_header and fits else ""
 
 
 def _masked_crc(data: bytes) -> int:
@@ -246,22 +265,35 @@ def _decode(head: bytes, *, whole: bool) -> str | None:
         return None if controls * 100 > len(head) else head.decode("latin-1")
 
 
-def _sniff_text(text: str, hint: str | None, *, whole: bool) -> Content:
-    start = text.lstrip()[:1]
-    if start == "{":
-        objects = _json_objects(text, whole=whole)
-        if objects >= 2 or (hint == JSONL and objects != 0):
-            return Content(JSONL, "a JSON object a line")
-    if hint == JSONL:
-        return Content(JSONL, "named as JSON lines")
-    if start in ("{", "["):
-        return Content(OTHER, JSON_DOCUMENT)
-    if start == "<" and hint is None:
-        return Content(OTHER, "markup")
-    width, delimiter = _table(text, whole=whole, sure=hint == CSV)
+def tell_jsonl(sample: Sample) -> str:
+    text = sample.text or ""
+    if text.lstrip()[:1] == "{":
+        objects = _json_objects(text, whole=sample.whole)
+        if objects >= 2 or (sample.hint == JSONL and objects != 0):
+            return "a JSON object a line"
+    return "named as JSON lines" if sample.hint == JSONL else ""
+
+
+def tell_csv(sample: Sample) -> str:
+    if sample.hint == JSONL or _no_table(sample):
+        return ""
+    width, delimiter = _table(sample.text or "", whole=sample.whole, sure=sample.hint == CSV)
     if width:
-        return Content(CSV, f"{width} fields a row between {delimiter!r}")
-    return Content(CSV, "named as CSV") if hint == CSV else Content(TEXT, "text")
+        return f"{width} fields a row between {delimiter!r}"
+    return "named as CSV" if sample.hint == CSV else ""
+
+
+def tell_text(sample: Sample) -> str:
+    """All that is text and nothing else."""
+    return "" if _no_table(sample) else "text"
+
+
+def _no_table(sample: Sample) -> str:
+    """Which text it is that neither rows nor lines make, or ""."""
+    start = (sample.text or "").lstrip()[:1]
+    if start in ("{", "["):
+        return JSON_DOCUMENT
+    return "markup" if start == "<" and sample.hint is None else ""
 
 
 def _json_objects(text: str, *, whole: bool) -> int:

@@ -14,10 +14,7 @@ from dataclasses import dataclass, replace
 from recordmill.base.errors import UsageError
 from recordmill.sources.inputs.content import (
     BINARY,
-    CSV,
     JSON_DOCUMENT,
-    JSONL,
-    KINDS,
     OTHER,
     TEXT,
     Content,
@@ -25,10 +22,11 @@ from recordmill.sources.inputs.content import (
     is_paper,
     sniff_file,
 )
+from recordmill.sources.registry import KIND_NAMES, KINDS, find_kind
 from recordmill.storage.listing import InputFile, Listing
 
 SAMPLE_FILES = 8  # per extension: enough to see that an extension is used for two things
-_TEXTUAL = (CSV, JSONL, TEXT, OTHER)
+_TEXTUAL = (*(kind.name for kind in KINDS if kind.textual), OTHER)
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,13 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
     for group in groups:
         for kind, sampled in group.kinds.items():
             counts[kind] += len(group.files) * sampled / group.kinds.total()
-    data = {kind: counts[kind] for kind in KINDS if counts[kind] > 0}
+    data = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
     if not data and counts[OTHER] > 0 and not any(group.example.detail == JSON_DOCUMENT for group in groups):
         return TEXT, f"text: nothing but {_endings(groups, (OTHER,))}"
     if not data:
         raise UsageError(
             f"no data that is known here among {len(listing.files)} file(s): "
-            f"{_endings(groups, (OTHER, BINARY))}; kinds are {', '.join(KINDS)}"
+            f"{_endings(groups, (OTHER, BINARY))}; kinds are {', '.join(KIND_NAMES)}"
         )
     kind = max(data, key=lambda candidate: data[candidate])
     if 2 * data[kind] <= sum(data.values()):
@@ -75,7 +73,7 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
         raise UsageError(f"which data is meant? There are {shown}. Say {options}, or name the files")
     example = _example(groups, kind)
     why = f"{kind}: {example.example_name} is {example.example.detail}"
-    beside = _endings(groups, [name for name in (*KINDS, OTHER, BINARY) if name != kind])
+    beside = _endings(groups, [name for name in (*KIND_NAMES, OTHER, BINARY) if name != kind])
     return kind, f"{why}; beside it: {beside}" if beside else why
 
 
@@ -83,22 +81,23 @@ def keep_kind(listing: Listing, kind: str) -> Listing:
     """The listing without files that hold no data of this kind, counted by extension in its notes;
     files given by their own name stay.
 
-    For csv, jsonl and text, which are all text, the extensions that look like the kind stay; if none does, all that are
+    For kinds that are all text, the extensions that look like the kind stay; if none does, all that are
     text.
 
     Raises:
         UsageError: nothing is left.
     """
-    if kind not in KINDS:
-        raise UsageError(f"no kind {kind!r}: one of {', '.join(KINDS)}")
+    textual = find_kind(kind).textual
     groups = _groups(listing.files)
     wanted = [group for group in groups if group.kind == kind]
-    if not wanted and kind in (CSV, JSONL, TEXT):
+    if not wanted and textual:
         wanted = [group for group in groups if group.kind in _TEXTUAL]
     kept = {file.path for group in wanted for file in group.files} | listing.named
     files = tuple(file for file in listing.files if file.path in kept)
     if not files:
-        raise UsageError(f"no {kind} among {len(listing.files)} file(s): {_endings(groups, (*KINDS, OTHER, BINARY))}")
+        raise UsageError(
+            f"no {kind} among {len(listing.files)} file(s): {_endings(groups, (*KIND_NAMES, OTHER, BINARY))}"
+        )
     left = Counter(extension(file.name) for file in listing.files if file.path not in kept)
     if not left:
         return listing

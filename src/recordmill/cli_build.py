@@ -7,10 +7,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from typing import Any
-
-KINDS = ("images", "csv", "jsonl", "text", "parquet", "tfrecord")
 
 _EPILOG = """\
 examples:
@@ -31,6 +30,8 @@ Any flag that recordmill does not know is handed to Apache Beam, for example
 
 def add_parser(commands: Any) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.sources.registry import KIND_NAMES
+
     parser = commands.add_parser(
         "build",
         help="raw images, text, CSV, JSONL, Parquet or TFRecords to shuffled TFRecord shards",
@@ -46,7 +47,7 @@ def add_parser(commands: Any) -> None:
         "inputs",
         nargs="+",
         metavar="[KIND] INPUT",
-        help=f"KIND is one of {', '.join(KINDS)}, else told from the content; INPUT is a file, a folder, a quoted "
+        help=f"KIND is one of {', '.join(KIND_NAMES)}, else told from the content; INPUT is a file, a folder, a quoted "
         "glob or @list.txt",
     )
     parser.add_argument("--out", required=True, metavar="OUT", help="the folder of the data set")
@@ -304,8 +305,17 @@ def summary(result: Any) -> list[str]:
 
 def _kind(inputs: list[str]) -> tuple[str | None, list[str]]:
     """A first word that is a kind is the kind, if an INPUT follows; `./csv` names a folder called csv."""
-    if inputs[0] in KINDS and len(inputs) > 1:
+    from recordmill.base.errors import UsageError
+    from recordmill.base.nearest import did_you_mean
+    from recordmill.sources.registry import KIND_NAMES
+
+    if len(inputs) == 1:
+        return None, inputs
+    if inputs[0] in KIND_NAMES:
         return inputs[0], inputs[1:]
+    meant = did_you_mean(inputs[0], KIND_NAMES)
+    if meant and inputs[0].isalnum() and not os.path.lexists(inputs[0]):
+        raise UsageError(f"{inputs[0]} is neither a kind nor a file{meant}")
     return None, inputs
 
 

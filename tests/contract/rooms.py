@@ -13,6 +13,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "schemas": "base",
     "storage": "base",
     "images": "base",
+    "sources": "base images",
     "records": "",
     "records.tfrecord": "base storage",
     "records.protobuf": "base",
@@ -22,14 +23,14 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.writers": "base images records.columns schemas storage",
     "shards": "base records.tfrecord records.writers schemas storage",
     "shards.loads": "base records.example records.inference records.tfrecord schemas shards storage",
-    "sources.inputs": "base images schemas storage",
+    "sources.inputs": "base images schemas sources storage",
     "sources.values": "base schemas sources.inputs",
     "sources.csv": "base schemas sources.inputs sources.values storage",
     "sources.jsonl": "base schemas sources.inputs sources.values storage",
     "sources.text": "base schemas sources.inputs storage",
     "sources.images": "base images schemas sources.inputs sources.values storage",
     "sources.arrow": "base schemas sources.inputs sources.values storage",
-    "sources": "base records.tfrecord schemas shards shards.loads sources.inputs storage",
+    "sources.tfrecord": "base records.tfrecord schemas shards shards.loads sources.inputs storage",
     "building": "base records.example records.tfrecord records.writers schemas shards sources.inputs storage",
     "exporting.choices": "base records.columns records.protobuf records.writers schemas shards shards.loads",
     "exporting": "base exporting.choices records.columns records.example records.tfrecord records.writers schemas "
@@ -42,7 +43,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
     "sources.values storage",
     "pipelines": "base building exporting exporting.choices records.columns records.writers schemas shards sources "
-    "sources.arrow sources.csv sources.images sources.inputs sources.jsonl sources.text storage transforms",
+    "sources.arrow sources.inputs storage transforms",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

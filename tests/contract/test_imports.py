@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from rooms import FOLDERS, ROOT, imports, is_any, is_standard
 
+import recordmill
+
 HEAVY = ("numpy", "pyarrow", "numba", "PIL", "apache_beam", "tensorflow")
 
 
@@ -56,6 +58,12 @@ def import_all(folder: str) -> str:
         for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     return "import " + ", ".join(names)
+
+
+def test_every_public_name_is_there() -> None:
+    assert set(recordmill.__all__) | {"__version__"} <= set(dir(recordmill))
+    for name in recordmill.__all__:
+        assert getattr(recordmill, name).__module__.startswith("recordmill."), name
 
 
 HELP = """

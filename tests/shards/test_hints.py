@@ -24,7 +24,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.loads.hints import read_hinted_schema
 from recordmill.shards.loads.schema_of import infer_schema
 from recordmill.sources.inputs.contract import PlanOptions
-from recordmill.sources.tfrecord import TfrecordOptions, plan_tfrecord
+from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
 from recordmill.storage.listing import list_inputs
 
 

@@ -15,6 +15,7 @@ import pytest
 from recordmill.base.errors import UsageError
 from recordmill.sources.inputs.content import HEAD_BYTES, extension, sniff_kind
 from recordmill.sources.inputs.detect import detect_kind, keep_kind
+from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.listing import list_inputs
 
 
@@ -131,7 +132,7 @@ def test_empty_files_go_by_their_name() -> None:
     ],
 )
 def test_real_folders(shared_data: Path, folder: str, expected: str, files: int) -> None:
-    listing = list_inputs([str(shared_data / folder)])
+    listing = list_inputs([str(shared_data / folder)], data_extensions=DATA_EXTENSIONS)
     found, why = detect_kind(listing)
     assert found == expected
     assert why.startswith(expected)

@@ -20,6 +20,7 @@ from recordmill.sources.images import source as images
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
 from recordmill.sources.inputs import contract
 from recordmill.sources.inputs.contract import BATCH_BYTES, Chunk, PlanOptions, Source
+from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.digest import digest_file
 from recordmill.storage.listing import list_inputs
 
@@ -38,7 +39,9 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def plan(*inputs: Path, common: PlanOptions | None = None, **options: Any) -> ImageSource:
-    return plan_images(list_inputs([str(path) for path in inputs]), ImageOptions(**options), common)
+    return plan_images(
+        list_inputs([str(path) for path in inputs], data_extensions=DATA_EXTENSIONS), ImageOptions(**options), common
+    )
 
 
 def drain(source: ImageSource) -> tuple[list[dict[str, Any]], list[Reject]]:

@@ -15,6 +15,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs import lines
 from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.sources.text import line_records as text_lines
 from recordmill.sources.text.source import TextOptions, TextSource, plan_text
 from recordmill.storage import digest
@@ -23,7 +24,11 @@ from recordmill.storage.listing import list_inputs
 
 
 def plan(*paths: Path, options: TextOptions | None = None, **common: Any) -> TextSource:
-    return plan_text(list_inputs([str(path) for path in paths]), options or TextOptions(), PlanOptions(**common))
+    return plan_text(
+        list_inputs([str(path) for path in paths], data_extensions=DATA_EXTENSIONS),
+        options or TextOptions(),
+        PlanOptions(**common),
+    )
 
 
 def plain_lines(content: bytes) -> list[str]:

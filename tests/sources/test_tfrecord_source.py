@@ -18,9 +18,9 @@ from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources import tfrecord as tfrecord_source
 from recordmill.sources.inputs.contract import Payloads, PlanOptions, Source
-from recordmill.sources.tfrecord import TfrecordOptions, TfrecordSource, plan_tfrecord
+from recordmill.sources.tfrecord import source as tfrecord_source
+from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import stat
 from recordmill.storage.listing import InputFile

@@ -61,7 +61,7 @@ def test_clutter_is_left_out_counted_and_named(tmp_path: Path) -> None:
         ".git/config",
     )
     make(tmp_path, "marker", "empty.csv", content="")
-    listing = list_inputs([str(tmp_path)])
+    listing = list_inputs([str(tmp_path)], data_extensions=("csv",))
     assert names(listing) == ["a.csv", "empty.csv"]  # an empty table is for the table's reader to judge
     assert listing.ignored == {"hidden": 3, "temporary": 3, "marker": 4, "empty": 1}
     assert any(note.startswith("ignored 4 marker: ") and "Thumbs.db" in note for note in listing.notes)

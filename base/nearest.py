@@ -1,0 +1,31 @@
+"""A word that is not known here to the known one that was probably meant, for error messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_ALIKE = 0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like this one, or None if none is.
+
+    >>> nearest("cvs", ["images", "csv", "text"]), nearest("numpy", ["parquet", "npy"]), nearest("x", ["csv"])
+    ('csv', 'npy', None)
+    """
+    by_lower = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), by_lower, 1, _ALIKE)
+    if not found and len(word) > 2:
+        found = [name for name in by_lower if len(name) > 2 and (name.startswith(word.lower()) or name in word.lower())]
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean csv?`, to be put behind a message, or nothing.
+
+    >>> did_you_mean("Y", ["x", "y"]), did_you_mean("7", ["x", "y"])
+    ('; did you mean y?', '')
+    """
+    found = nearest(word, known)
+    return "" if found is None else f"; did you mean {found}?"

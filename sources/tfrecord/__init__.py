@@ -1,0 +1,1 @@
+"""TFRecord files to a `Source`: their records as they are."""
