@@ -46,11 +46,14 @@ def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
     Raises:
         DataError: an input is broken as a whole (truncated, changed since the plan); records that are broken are
             rejects.
+        TooManyRejects: so many records can't be used that the build need not go on.
     """
     source = plan.source
     assert source is not None
     folder = Path(plan.folder)
-    rejects = RejectWriter(folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl")
+    rejects = RejectWriter(
+        folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl", most=plan.most_rejects, work=str(group)
+    )
     expected = sum(source.units[number].size_bytes for number in plan.groups[group])
     writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, min(plan.arena_bytes, 3 * expected + (16 << 20)))
     runs: list[Run] = []
