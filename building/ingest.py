@@ -65,9 +65,12 @@ def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
     Raises:
         DataError: an input is broken as a whole (truncated, changed since the plan); records that are broken are
             rejects.
+        TooManyRejects: so many records can't be used that the build need not go on.
     """
     folder = Path(plan.folder)
-    rejects = RejectWriter(folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl")
+    rejects = RejectWriter(
+        folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl", most=plan.most_rejects, work=str(group)
+    )
     writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _arena_bytes(plan, group))
     runs: list[Run] = []
     count = 0

@@ -78,6 +78,17 @@ class BuildPlan:
         return max(self.memory_bytes // (8 * self.threads), _LEAST_ARENA_BYTES)
 
     @functools.cached_property
+    def most_rejects(self) -> int | None:
+        """How many rejects the budget allows beside those of the plan; None: only reading all will tell."""
+        if self.source is None:
+            return self.budget.most(None)
+        rows = [unit.rows for unit in self.source.units]
+        planned = len(self.source.plan_rejects)
+        known = None if None in rows else planned + sum(row for row in rows if row is not None)
+        most = self.budget.most(known)
+        return None if most is None else most - planned
+
+    @functools.cached_property
     def ordering(self) -> Ordering:
         """The places of the source's records; derived in each process."""
         assert self.source is not None

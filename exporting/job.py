@@ -85,11 +85,12 @@ def run_job(
 
     Raises:
         DataError: a record is damaged and the plan is not lenient.
+        TooManyRejects: so many records can't be used that the read need not go on.
         RecordmillError: the account does not add up.
     """
     attempt = uuid.uuid4().hex
     reject_file = rejects / f"{job.name}.jsonl"
-    reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp")
+    reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp", most=plan.most_rejects, work=job.name)
     read = filtered = 0
 
     def good() -> Iterator[pa.RecordBatch]:

@@ -109,7 +109,7 @@ class ReadPlan:
 
     decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes
     `schema` of that. layout: of FILES, else None. memory_bytes, image_bytes: --memory, and what a job may take of it
-    for images; 0: any. Neither decides a byte.
+    for images; 0: any. most_rejects: with more of them the read is in vain; None: unknown. None of them decides a byte.
     """
 
     files: tuple[ShardFile, ...]
@@ -124,6 +124,7 @@ class ReadPlan:
     layout: FileLayout | None = None
     memory_bytes: int = 0
     image_bytes: int = 0
+    most_rejects: int | None = None
 
 
 def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = None, threads: int = 1) -> ReadPlan:

@@ -93,15 +93,16 @@ class _Growing:
 
     def _open(self, kept: list[Note]) -> tuple[NpyWriter, RejectWriter]:
         """Writers that stand behind the last unit that is kept."""
+        most, work = self.plan.most_rejects, self.job.name
         if not kept:
             self.growing.mkdir()
-            return NpyWriter(self.growing, self.plan.schema), RejectWriter(self.growing_rejects)
+            return NpyWriter(self.growing, self.plan.schema), RejectWriter(self.growing_rejects, most=most, work=work)
         for done, growing in (self.folder, self.growing), (self.final_rejects, self.growing_rejects):
             if done.exists():
                 os.replace(done, growing)
         last = kept[-1]
         return NpyWriter(self.growing, self.plan.schema, last.written, last.lengths), RejectWriter(
-            self.growing_rejects, last.rejected, last.reject_bytes
+            self.growing_rejects, last.rejected, last.reject_bytes, most=most, work=work
         )
 
     def _read(

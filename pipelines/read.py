@@ -128,6 +128,7 @@ def read(
         folder = begin(out, settings.overwrite)
         try:
             plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
+            plan = replace(plan, most_rejects=settings.budget.most(plan.records))
             progress.begin("resume")
             folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
             if notes is not None and notes.finished:

@@ -1,12 +1,14 @@
-"""Rejects on their way: written to files as they come, counted by reason,
-and held against the user's budget at the end.
+"""Rejects on their way: written to files as they come, counted by reason, and held against the user's budget: at the
+end, and before it where more are known than it can allow.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +19,8 @@ from recordmill.base.errors import RecordmillError, Reject, UsageError
 from recordmill.storage.files import reopen_file
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
+# rejects beyond the budget, in one process, before a job ends: a small input is told whole, a large one fills no disk
+COUNTED_ON = 1000
 _BUDGET = re.compile(r"(\d+)|(\d+(?:\.\d+)?)%")
 
 
@@ -42,6 +46,16 @@ class RejectBudget:
 
     def allows(self, rejected: int, read: int) -> bool:
         return rejected <= (self.count if self.percent is None else read * self.percent / 100)
+
+    def most(self, read: int | None) -> int | None:
+        """How many rejects are allowed at most if read records will be read (None: unknown); None: nobody knows.
+
+        >>> RejectBudget.parse("0.5%").most(1000), RejectBudget.parse("7").most(None)
+        (5, 7)
+        """
+        if self.percent is None:
+            return self.count
+        return None if read is None else int(read * self.percent / 100)
 
     def __str__(self) -> str:
         return str(self.count) if self.percent is None else f"{self.percent:g}%"
@@ -98,6 +112,18 @@ class Rejected:
         )
         raise TooManyRejects(f"{what}{self._shown()}{allow}", self.first, self.counts)
 
+    def check_so_far(self, most: int, others: int = 0) -> None:
+        """Raises TooManyRejects if these, with so many others, are so many more than allowed that the job need not go
+        on.
+        """
+        if self.total + others > most + COUNTED_ON:
+            beside = ", and of other files" if others else ""
+            what = (
+                f"at least {self.total + others} records were rejected ({self._reasons()}{beside}); --max-rejects "
+                f"allows {most}, so the rest was not looked at and nothing was written:"
+            )
+            raise TooManyRejects(f"{what}{self._shown()}", self.first, self.counts)
+
     def check_some_left(self, read: int) -> None:
         """Raises TooManyRejects if not one record is left, whatever the budget: an empty data set is of no use."""
         if self.total < read:
@@ -116,16 +142,52 @@ class Rejected:
         return "".join(f"\n  {reject}" for reject in self.first) + more
 
 
+class _Tally:
+    """What the writers of one job in this process have rejected so far. A repeated piece of work takes the place of its
+    first attempt.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: dict[str, int] = {}
+        self._total = 0
+
+    def add(self, work: str, total: int) -> int:
+        """A piece of work has rejected so many by now; gives how many others have."""
+        with self._lock:
+            others = self._total - self._of.get(work, 0)
+            self._of[work], self._total = total, others + total
+            return others
+
+
+@functools.lru_cache(8)
+def _tally(folder: str) -> _Tally:
+    """That of the job whose rejects lie in the folder."""
+    return _Tally()
+
+
 class RejectWriter:
     """Writes rejects to one JSON-lines file, made when the first one comes.
 
     earlier, size_bytes: go on with a file that holds those in its first bytes, as an earlier writer's `mark` said.
+    most: how many the job may have, None: unknown. work: what is read, by a name that all its attempts have in common;
+    pieces of work whose rejects go to one folder are counted together.
     """
 
-    def __init__(self, path: Path, earlier: Rejected | None = None, size_bytes: int = 0) -> None:
-        self._path = path
+    def __init__(
+        self,
+        path: Path,
+        earlier: Rejected | None = None,
+        size_bytes: int = 0,
+        *,
+        most: int | None = None,
+        work: str | None = None,
+    ) -> None:
+        self._path, self._most = path, most
+        self._work, self._tally = work or path.name, _tally(str(path.parent)) if work else _Tally()
         self._file: TextIO | None = None
         self._rejected = earlier or Rejected.zero()
+        self._tally.add(self._work, self._rejected.total)
         if self._rejected.total:
             self._file = io.TextIOWrapper(
                 io.BufferedWriter(reopen_file(path, size_bytes)), encoding="utf-8", errors="backslashreplace"
@@ -134,15 +196,23 @@ class RejectWriter:
             path.unlink(missing_ok=True)
 
     def write(self, rejects: Iterable[Reject]) -> int:
-        """Add these; gives how many they were."""
+        """Add these; gives how many they were.
+
+        Raises:
+            TooManyRejects: with those of other writers of the job they are so many that it need not go on.
+        """
         found = list(rejects)
         if not found:
             return 0
         if self._file is None:
             self._file = self._path.open("w", encoding="utf-8", errors="backslashreplace")
             self._rejected += Rejected(Counter(), (), (str(self._path),))
-        self._file.writelines(json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found)
+        others = self._tally.add(self._work, self._rejected.total + len(found))
+        room = None if self._most is None else max(self._most + COUNTED_ON - others - self._rejected.total, 0)
+        self._file.writelines(json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found[:room])
         self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found[:_SHOWN]))
+        if self._most is not None:
+            self._rejected.check_so_far(self._most, others)
         return len(found)
 
     def mark(self) -> tuple[Rejected, int]:

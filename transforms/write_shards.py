@@ -149,7 +149,9 @@ class _IngestBatches(beam.DoFn):
         if self._writer is None or self._rejects is None:
             folder = Path(plan.folder)
             self._writer = RunWriter(str(folder / "runs"), plan.buckets, plan.arena_bytes)
-            self._rejects = RejectWriter(folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl")
+            self._rejects = RejectWriter(
+                folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl", most=plan.most_rejects
+            )
         fitted = conform(batch, plan.schema)
         self._rejects.write(
             Reject("pipeline", f"row {row} of a batch", reason, message) for row, reason, message in fitted.bad
