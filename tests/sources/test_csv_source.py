@@ -10,6 +10,7 @@ import math
 import pickle
 import re
 import tempfile
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -657,3 +658,22 @@ def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:
         "--dtype b=bytes"
     )
     assert read(plan(path, label="b"))[0].num_rows == len(good)
+
+
+def test_a_line_far_beyond_the_limit_is_never_held(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    with path.open("wb") as file:
+        file.write(b"a,b\n1,2\n")
+        for _ in range(96):
+            file.write(b"x" * (1 << 20))
+        file.write(b"\r\n3,4\n")
+    tracemalloc.start()
+    try:
+        source = plan_csv(inputs(path), CsvOptions(max_row_bytes=1 << 20), PlanOptions(memory_bytes=64 << 20))
+        chunks = [chunk for unit in source.units for chunk in source.read(unit)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [row for chunk in chunks for row in chunk.records.to_pylist()] == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    assert [(r.place, r.reason) for chunk in chunks for r in chunk.rejects] == [("line 3, row 1", "row-bytes")]
+    assert peak < 48 << 20
