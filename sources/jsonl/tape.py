@@ -139,7 +139,8 @@ class Scanner:
                 raise DataError(
                     f"more than {MAX_KEY_BYTES:,} bytes of keys: keys that are data can't be features; {_ADVICE}"
                 )
-            self._arena = np.concatenate([self._arena, np.zeros(max(len(self._arena), wanted), np.uint8)])
+            more = min(len(self._arena), MAX_KEY_BYTES - len(self._arena))
+            self._arena = np.concatenate([self._arena, np.zeros(max(more, wanted), np.uint8)])
         elif full == scan.NODES_FULL:
             self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
             self._rehash()
