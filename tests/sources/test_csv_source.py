@@ -426,10 +426,10 @@ def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
 
 
 DECLARED: Mapping[str, tuple[str, list[object], list[str]]] = {
-    "int8": ("1 -128 127 128 -129 1.0 x 007 +5", [1, -128, 127, 7, 5], ["range", "range", "type", "type"]),
+    "int8": ("1 -128 127 128 -129 1.0 1.5 x 007 +5", [1, -128, 127, 1, 7, 5], ["range", "range", "type", "type"]),
     "uint8": ("0 255 256 -1 -0", [0, 255, 0], ["range", "range"]),
     "uint64": ("9223372036854775807 9223372036854775808 18446744073709551616", [2**63 - 1], ["range", "range"]),
-    "int64": ("-9223372036854775808 -9223372036854775809 1e3", [-(2**63)], ["range", "type"]),
+    "int64": ("-9223372036854775808 -9223372036854775809 1e3 1e-3", [-(2**63), 1000], ["range", "type"]),
     "bool": ("true FALSE 1 0 2 tRUE yes", [True, False, True, False], ["type"] * 3),
     "float16": (
         "1 2049 2048 65504 65519.9 65520 0.1",
