@@ -120,11 +120,13 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
     files = _Spool(os.fspath(folder))
     unifier = Unifier(_declared(common))
     classes: ClassNames | None = None
+    rows = 0
     try:
         for batch in batches_of(source):
             flat = flatten(batch)
             nulls = {name: column.null_count for name, column in zip(flat.schema.names, flat.columns, strict=True)}
-            unifier.add(flat.schema, f"rows {sum(files.rows)} to {sum(files.rows) + batch.num_rows - 1}", nulls)
+            unifier.add(flat.schema, f"rows {rows} to {rows + batch.num_rows - 1}", nulls)
+            rows += batch.num_rows
             classes = _collect(classes, flat, common)
             files.write(flat)
     finally:

@@ -86,35 +86,54 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
         DataError: no Parquet file, a column that can't be a feature, files that don't go together, no rows.
         UsageError: an option names a column that is not there.
     """
-    opened = [_open(file) for file in files]
-    columns = tuple(
-        _chosen(file, parquet.schema_arrow.names, options) for file, parquet in zip(files, opened, strict=True)
-    )
-    _check_select(options, [parquet.schema_arrow.names for parquet in opened])
+    footers = [_footer(file, options) for file in files]
+    columns = tuple(footer.columns for footer in footers)
+    _check_select(options, [footer.names for footer in footers])
     unifier = Unifier(_declared(common))
-    for file, parquet, names in zip(files, opened, columns, strict=True):
-        whole = parquet.schema_arrow
-        chosen = pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
-        flat = flatten_schema(chosen)
+    for file, footer in zip(files, footers, strict=True):
         if options.columns == STRICT:
-            _check_same(
-                file,
-                flat,
-                files[0],
-                flatten_schema(pa.schema([opened[0].schema_arrow.field(name) for name in columns[0]])),
-            )
-        if parquet.metadata.num_rows:
-            unifier.add(flat, file.name, _nulls(parquet.metadata, flat))
-    units = _units(opened)
+            _check_same(file, footer.flat, files[0], footers[0].flat)
+        if footer.rows:
+            unifier.add(footer.flat, file.name, footer.nulls)
+    units = _units([footer.groups for footer in footers])
     if not units:
         raise DataError("there are no rows", source=files[0].name if files else "")
     inferred = unifier.schema()
-    classes = _classes(files, opened, columns, common, inferred)
+    classes = _classes(files, footers, common, inferred)
     schema, notes = finish_schema(inferred, unifier.untold(), classes, common, "the files")
     digests = dict(enumerate(thread_map(lambda file: digest_file(file.path), files, common.threads)))
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return ParquetSource(schema, tuple(files), units, columns, digests, notes)
+
+
+@dataclass(frozen=True)
+class _Footer:
+    """What the plan needs of one file's footer, so that no file stays open.
+
+    names: of its top-level columns. columns: those that are read. flat: their flattened schema. nulls: see _nulls.
+    groups: by row group (rows, uncompressed bytes).
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    flat: pa.Schema
+    nulls: Mapping[str, int]
+    groups: Sequence[tuple[int, int]]
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for rows, _ in self.groups)
+
+
+def _footer(file: InputFile, options: ParquetOptions) -> _Footer:
+    with _open(file) as parquet:
+        whole, about = parquet.schema_arrow, parquet.metadata
+    columns = _chosen(file, whole.names, options)
+    flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
+    groups = [about.row_group(at) for at in range(about.num_row_groups)]
+    sizes = [(group.num_rows, group.total_byte_size) for group in groups]
+    return _Footer(tuple(whole.names), columns, flat, _nulls(about, flat), sizes)
 
 
 def _open(file: InputFile) -> pq.ParquetFile:
@@ -193,16 +212,14 @@ def _nulls(about: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
     return {name: 0 if not flat.field(name).nullable else count for name, count in found.items()}
 
 
-def _units(opened: Sequence[pq.ParquetFile]) -> tuple[Unit, ...]:
+def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
     """Consecutive row groups of about UNIT_BYTES, uncompressed."""
     units: list[Unit] = []
-    for ordinal, parquet in enumerate(opened):
-        about = parquet.metadata
+    for ordinal, groups in enumerate(files):
         start = first_row = rows = size = 0
-        for group in range(about.num_row_groups):
-            rows += about.row_group(group).num_rows
-            size += about.row_group(group).total_byte_size
-            if size >= UNIT_BYTES or group + 1 == about.num_row_groups:
+        for group, (group_rows, group_bytes) in enumerate(groups):
+            rows, size = rows + group_rows, size + group_bytes
+            if size >= UNIT_BYTES or group + 1 == len(groups):
                 if rows:
                     units.append(Unit(ordinal, ordinal + 1, start, group + 1, first_row, rows, size))
                 start, first_row, rows, size = group + 1, first_row + rows, 0, 0
@@ -210,21 +227,17 @@ def _units(opened: Sequence[pq.ParquetFile]) -> tuple[Unit, ...]:
 
 
 def _classes(
-    files: Sequence[InputFile],
-    opened: Sequence[pq.ParquetFile],
-    columns: Sequence[Sequence[str]],
-    common: PlanOptions,
-    inferred: Schema,
+    files: Sequence[InputFile], footers: Sequence[_Footer], common: PlanOptions, inferred: Schema
 ) -> ClassNames | None:
     """The label's texts, by reading that one column."""
     label = common.label
     if label is None or common.schema is not None or label not in inferred or inferred[label].dtype != "string":
         return None
     classes = ClassNames(label)
-    for file, parquet, names in zip(files, opened, columns, strict=True):
-        top = label if label in names else label.split(".")[0]
-        if top in names:
-            for batch in _batches(file, range(parquet.metadata.num_row_groups), [top], 64):
+    for file, footer in zip(files, footers, strict=True):
+        top = label if label in footer.columns else label.split(".")[0]
+        if top in footer.columns:
+            for batch in _batches(file, range(len(footer.groups)), [top], 64):
                 flat = flatten(batch)
                 if label in flat.schema.names and is_text_type(plain(flat.column(label)).type):
                     classes.add(plain(flat.column(label)))

@@ -10,9 +10,9 @@ import numpy as np
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.schemas.lattice import TEXT, Seen
-from recordmill.sources.csv import kernels as kernels
 from recordmill.sources.csv.fields import Rows
 from recordmill.sources.csv.parse import text_column
+from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.labels import MAX_CLASSES
 from recordmill.sources.values.null_tokens import NullTokens
 

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Callable
 
 from recordmill.schemas.feature import Feature
-from recordmill.sources.csv import kernels as kernels
 from recordmill.sources.csv.tokenize import TOO_LONG
+from recordmill.sources.values import field_kernels as kernels
 
 _SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
 

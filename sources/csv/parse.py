@@ -7,7 +7,7 @@ that helps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,44 +19,13 @@ from recordmill.base.byte_masks import Bytes
 from recordmill.base.room import room
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.csv import kernels as kernels
 from recordmill.sources.csv.fields import Rows
 from recordmill.sources.csv.messages import explain_fields
-from recordmill.sources.values.casting import narrow_floats
+from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.null_tokens import NullTokens
-from recordmill.sources.values.text_values import OVERFLOW_FLOAT32
+from recordmill.sources.values.text_columns import Fields, array_of, convert
 
 MISSING = -1  # instead of a column's place in the file: the file lacks it
-
-_INT_LIMITS = {
-    **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32)},
-    "uint64": (0, (1 << 63) - 1),  # Example's int64_list holds no more
-}
-# dtype: significant bits, and where rounding to it gives infinity (half a step above the largest value)
-_FLOAT_LIMITS = {
-    "float16": (11, 65520.0),
-    "bfloat16": (8, 2.0**128 - 2.0**119),
-    "float32": (24, OVERFLOW_FLOAT32),
-    "float64": (53, np.inf),
-}
-_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
-
-
-@dataclass(frozen=True)
-class _Fields:
-    """One column of rows: where its fields lie, and room for their validity and faults."""
-
-    data: Bytes
-    starts: npt.NDArray[np.int32]
-    infos: npt.NDArray[np.int32]
-    tokens: NullTokens
-    valid: Bytes
-    fault: Bytes
-
-    @property
-    def rows(self) -> int:
-        return len(self.starts)
 
 
 @dataclass(frozen=True)
@@ -88,7 +57,7 @@ class Parser:
                 columns.append(pa.nulls(count, arrow_type(feature)))
                 continue
             valid, fault = np.ones(count, np.uint8), np.zeros(count, np.uint8)
-            fields = _Fields(data, rows.starts[place], rows.infos[place], self._tokens, valid, fault)
+            fields = Fields(data, rows.starts[place], rows.infos[place], self._tokens, valid, fault)
             array, faults = self._column(feature, fields)
             if feature.required and array.null_count:
                 faults += _mark_nulls(fields)
@@ -106,14 +75,10 @@ class Parser:
         batch = _batch([pc.filter(column, mask) for column in columns], self._arrow, int(kept.sum()))
         return Parsed(batch, kept, sorted(rejects))
 
-    def _column(self, feature: Feature, fields: _Fields) -> tuple[pa.Array, int]:
+    def _column(self, feature: Feature, fields: Fields) -> tuple[pa.Array, int]:
         if feature.classes is not None:
             return _class_numbers(fields, self._classes[feature.name])
-        if feature.timestamp:
-            return _moments(fields, feature)
-        if feature.dtype in _FLOAT_LIMITS:
-            return _reals(fields, feature)
-        return _CONVERTERS.get(feature.dtype, _wholes)(fields, feature)
+        return _strings(fields, feature) if feature.dtype in ("string", "bytes") else convert(fields, feature)
 
 
 def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
@@ -122,75 +87,14 @@ def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBa
     return batch
 
 
-def _mark_nulls(fields: _Fields) -> int:
+def _mark_nulls(fields: Fields) -> int:
     """A null in a required column is a fault, where there is no other."""
     nulls = (fields.valid == 0) & (fields.fault == 0)
     fields.fault[nulls] = kernels.NO_VALUE
     return int(nulls.sum())
 
 
-def _array(kind: pa.DataType, fields: _Fields, nulls: int, *buffers: npt.NDArray[np.generic]) -> pa.Array:
-    validity = pa.py_buffer(np.packbits(fields.valid, bitorder="little")) if nulls else None
-    return pa.Array.from_buffers(kind, fields.rows, [validity, *(pa.py_buffer(buffer) for buffer in buffers)], nulls)
-
-
-def _wholes(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
-    out = room(fields.rows, np.int64)
-    low, high = _INT_LIMITS[feature.dtype]
-    nulls, faults = kernels.whole(
-        fields.data, fields.starts, fields.infos, fields.tokens, low, high, out, fields.valid, fields.fault
-    )
-    return _array(arrow_type(feature), fields, nulls, out.astype(feature.dtype, copy=False)), faults
-
-
-def _reals(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
-    out = room(fields.rows, np.float64)
-    bits, beyond = _FLOAT_LIMITS[feature.dtype]
-    nulls, faults = kernels.real(
-        fields.data, fields.starts, fields.infos, fields.tokens, bits, beyond, out, fields.valid, fields.fault
-    )
-    if faults:
-        for row in np.flatnonzero(fields.fault == kernels.UNDECIDED).tolist():
-            text = kernels.field(fields.data, fields.starts, fields.infos, row)
-            out[row], fields.fault[row] = kernels.real_by_python(text, bits, beyond)
-        faults = int(np.count_nonzero(fields.fault))
-    return _array(arrow_type(feature), fields, nulls, _narrow(out, feature.dtype)), faults
-
-
-def _narrow(numbers: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[np.generic]:
-    if dtype in ("float16", "bfloat16"):
-        return narrow_floats(numbers, dtype)[0]
-    with np.errstate(over="ignore"):  # those rows are faulty
-        return numbers.astype(dtype, copy=False)
-
-
-def _moments(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
-    assert feature.timestamp is not None
-    unit, zone = feature.timestamp
-    out = room(fields.rows, np.int64)
-    nulls, faults = kernels.moment(
-        fields.data,
-        fields.starts,
-        fields.infos,
-        fields.tokens,
-        _NANOS[unit],
-        zone is not None,
-        out,
-        fields.valid,
-        fields.fault,
-    )
-    return _array(arrow_type(feature), fields, nulls, out), faults
-
-
-def _booleans(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
-    out = room(fields.rows, np.uint8)
-    nulls, faults = kernels.boolean(
-        fields.data, fields.starts, fields.infos, fields.tokens, out, fields.valid, fields.fault
-    )
-    return _array(arrow_type(feature), fields, nulls, np.packbits(out, bitorder="little")), faults
-
-
-def _strings(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
+def _strings(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
     offsets, out = room(fields.rows + 1, np.int64), room(kernels.text_bytes(fields.infos), np.uint8)
     nulls, ascii_only = kernels.text(
         fields.data, fields.starts, fields.infos, fields.tokens, offsets, out, fields.valid
@@ -199,10 +103,10 @@ def _strings(fields: _Fields, feature: Feature) -> tuple[pa.Array, int]:
     if feature.dtype != "bytes" and not ascii_only:
         faults = int(kernels.check_utf8(offsets, out, fields.fault))
     kind = pa.large_binary() if feature.dtype == "bytes" else pa.large_string()
-    return _array(kind, fields, nulls, offsets, out), faults
+    return array_of(kind, fields, nulls, offsets, out), faults
 
 
-def _class_numbers(fields: _Fields, classes: pa.Array) -> tuple[pa.Array, int]:
+def _class_numbers(fields: Fields, classes: pa.Array) -> tuple[pa.Array, int]:
     names, faults = _strings(fields, Feature("", "string"))
     if faults:
         names = pc.if_else(pa.array(fields.fault == 0), names, pa.scalar(None, names.type))
@@ -216,12 +120,5 @@ def text_column(
     data: Bytes, starts: npt.NDArray[np.int32], infos: npt.NDArray[np.int32], tokens: NullTokens
 ) -> tuple[pa.Array, Bytes]:
     """(the column as large_string, where it is no UTF-8); what stands in those rows must not be used."""
-    fields = _Fields(data, starts, infos, tokens, np.ones(len(starts), np.uint8), np.zeros(len(starts), np.uint8))
+    fields = Fields(data, starts, infos, tokens, np.ones(len(starts), np.uint8), np.zeros(len(starts), np.uint8))
     return _strings(fields, Feature("", "string"))[0], fields.fault
-
-
-_CONVERTERS: dict[str, Callable[[_Fields, Feature], tuple[pa.Array, int]]] = {
-    "bool": _booleans,
-    "string": _strings,
-    "bytes": _strings,
-}

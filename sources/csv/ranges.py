@@ -241,11 +241,14 @@ class _RangeScan:
     def _extend(self) -> None:
         """Read as much again behind the data (at least the tail)."""
         at = self._task.start + len(self._data)
-        more = read_range(self._file.path, at, at + max(4 * (len(self._data) - self._size), self._scan.tail_bytes))
+        more = read_range(self._file.path, at, at + max(len(self._data) - self._size, self._scan.tail_bytes))
         if len(more) == 0:
-            check_unchanged(self._file.path, self._file.stat, self._file.name)
-            raise DataError("ends before the size that it had when it was listed", source=self._file.name)
+            raise self._shrunk()
         self._data = np.concatenate([self._data, more])
+
+    def _shrunk(self) -> DataError:
+        check_unchanged(self._file.path, self._file.stat, self._file.name)
+        return DataError("ends before the size that it had when it was listed", source=self._file.name)
 
     def _add(self, data: Bytes, rows: Rows) -> None:
         if len(rows.ordinals):
@@ -276,10 +279,29 @@ class _RangeScan:
             at, line, skipping = rows.stop, rows.line, rows.skipping
             if at >= len(self._data) and self._at_end():
                 break
+            if skipping and at >= self._size:
+                self._lines = line - 1
+                return self._behind_line(self._task.start + at)
             if not moved or skipping:
                 self._extend()
         self._lines = line - 1
         return self._task.start + at
+
+    def _behind_line(self, at: int) -> int:
+        """Where the line behind the one that is passed over at that byte of the file starts: however long that one is,
+        no more than a block of it is held.
+        """
+        size = self._file.stat.size_bytes
+        while at < size:
+            block = read_range(self._file.path, at, at + STREAM_BLOCK_BYTES)
+            if len(block) == 0:
+                raise self._shrunk()
+            end = self._automaton.row_end(block, 0, COMMENT)
+            if end != NOT_ENDED:
+                self._lines += 1
+                return at + end
+            at += max(len(block) - 1, 1)  # the CR of a CRLF may be the last byte
+        return size
 
 
 def file_digests(parts: Sequence[ScannedRange], heads: Sequence[Head]) -> dict[int, str]:

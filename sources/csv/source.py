@@ -44,7 +44,7 @@ from recordmill.sources.csv.stream import read_rows, utf8_blocks
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
-from recordmill.storage.files import check_unchanged, read_range
+from recordmill.storage.files import check_unchanged, read_blocks, read_range
 from recordmill.storage.listing import InputFile
 
 
@@ -102,6 +102,10 @@ class CsvSource:
             if unit.stop
             else (head.start, file.stat.size_bytes, head.line)
         )
+        if stop - start > RANGE_BYTES + self.dialect.max_row_bytes:  # a line that is passed over makes it so long
+            blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
+            yield from read_rows(tokenizer, blocks, 0, line, BATCH_BYTES)
+            return
         data, at = read_range(file.path, start, stop), 0
         while at < len(data):
             rows = tokenizer.read(data, at, at + BATCH_BYTES, final=True, line=line)

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from recordmill.base.byte_masks import LANES, Bytes, byte_mask, first_bit
 from recordmill.base.kernels import kernel
+from recordmill.sources.values.field_kernels import LENGTH as LENGTH
+from recordmill.sources.values.field_kernels import QUOTED as QUOTED
 
 Ints = npt.NDArray[np.int64]
 Spans = npt.NDArray[np.int32]  # [columns, rows]
 
-QUOTED = 1 << 29  # bit in a field's info: it was quoted
-LENGTH = (1 << 28) - 1  # the other bits: its length in bytes
 TOO_LONG = -1  # the width of a bad row that exceeds max_row_bytes or whose quote is never closed
 
 _DIRTY = 1 << 30  # bit in an info before the row is committed: it has to be unescaped

@@ -9,6 +9,7 @@ position. Memory is bounded by the block and the longest line allowed: a longer 
 from __future__ import annotations
 
 import codecs
+import threading
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.kernels import kernel
 from recordmill.sources.inputs.contract import BATCH_BYTES, UNIT_BYTES
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, detect, open_blocks
-from recordmill.storage.files import Bytes, read_blocks, read_range
+from recordmill.storage.files import Bytes, read_range
 from recordmill.storage.listing import InputFile
 
 MAX_LINE_BYTES = 16 << 20  # 16 MiB: longer than any line meant as one record, short enough to hold several
@@ -69,21 +70,44 @@ def is_plain(file: InputFile, encoding: str) -> bool:
 
 
 def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[int, int]]:
-    """Byte ranges that cover the file; `line_start` moves both ends to where lines begin."""
+    """Byte ranges that cover the file; `LineStarts` moves both ends to where lines begin."""
     return [(start, min(start + region_bytes, size_bytes)) for start in range(0, size_bytes, region_bytes)]
 
 
-def line_start(path: str, at: int, size_bytes: int) -> int:
-    """The first line start at or behind that byte."""
-    if at <= 0 or at >= size_bytes:
-        return min(max(at, 0), size_bytes)
-    place = at - 1
-    for block in read_blocks(path, _PEEK_BYTES, place):
-        found = np.flatnonzero(block == 10)
-        if len(found):
-            return min(place + int(found[0]) + 1, size_bytes)
-        place += len(block)
-    return size_bytes
+class LineStarts:
+    """Where lines of one plain file begin, for the threads that read its regions. What one search has passed over is
+    not read again for the regions that lie in it, so that a file without line feeds is not read once per region.
+    """
+
+    def __init__(self, file: InputFile) -> None:
+        self._path, self._size = file.path, file.stat.size_bytes
+        self._lock = threading.Lock()
+        self._from = self._found = 0  # the longest stretch behind which a line starts: no line starts inside it
+
+    def at(self, place: int) -> int:
+        """The first line start at or behind that byte."""
+        if place <= 0 or place >= self._size:
+            return min(max(place, 0), self._size)
+        with self._lock:
+            if not self._from < place <= self._found:
+                found = self._search(place)
+                if found - place < _PEEK_BYTES:
+                    return found
+                self._from, self._found = place - 1, found
+            return self._found
+
+    def _search(self, place: int) -> int:
+        at, block_bytes = place - 1, _PEEK_BYTES
+        while at < self._size:
+            block = read_range(self._path, at, at + block_bytes)
+            if len(block) == 0:
+                break
+            found = np.flatnonzero(block == 10)
+            if len(found):
+                return min(at + int(found[0]) + 1, self._size)
+            at += len(block)
+            block_bytes = min(2 * block_bytes, BATCH_BYTES)
+        return self._size
 
 
 def file_lines(

@@ -19,7 +19,7 @@ from recordmill.base.kernels import kernel
 from recordmill.schemas.feature import Feature
 from recordmill.sources.jsonl.grammar import ARRAY, ESCAPED, FLOAT, INT, NULL, OBJECT, TRUE, unescape
 from recordmill.sources.jsonl.tape import Path, Tape
-from recordmill.sources.values.text_values import magnitude, scan_number, word_number
+from recordmill.sources.values.text_values import magnitude, scan_number, whole_value, word_number
 
 _INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
 _GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)
@@ -250,13 +250,8 @@ def _parse_wholes(
         _, _, negative, digits, power, _, cut = scan_number(
             data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
         )
-        while power < 0 and digits % np.uint64(10) == np.uint64(0) and digits > np.uint64(0):
-            digits //= np.uint64(10)
-            power += 1
-        while power > 0 and digits < np.uint64(1) << np.uint64(58) and digits > np.uint64(0):
-            digits *= np.uint64(10)
-            power -= 1
-        whole = digits == np.uint64(0) or (power == 0 and not cut)
+        digits, power = whole_value(digits, power)
+        whole = power == 0 and not cut
         if kind == FLOAT and word_number(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))[0]:
             whole = False
         if unsigned:

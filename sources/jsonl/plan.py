@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Feature
-from recordmill.sources.inputs.lines import LineBlock, cut_regions, file_lines, is_plain, line_start, stream_lines
+from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, is_plain, stream_lines
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.grammar import ESCAPED, STRING
 from recordmill.sources.jsonl.rejects import mark_unreadable
 from recordmill.sources.jsonl.schema import Observed, feature_name
-from recordmill.sources.jsonl.tape import Path, Scanner, Tape
+from recordmill.sources.jsonl.tape import Scanner, Tape
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, digest_file
 from recordmill.storage.files import check_unchanged, read_range
@@ -78,6 +78,8 @@ def scan_parts(
         DataError: a file changed while it was read, is damaged, or has too many different keys.
     """
 
+    line_starts = [LineStarts(file) for file in files]
+
     def work(number_and_task: tuple[int, Task]) -> ScannedFile:
         number, task = number_and_task
         file = files[task.ordinal]
@@ -86,8 +88,7 @@ def scan_parts(
             part.digest = digest_file(file.path)
             blocks = stream_lines(file, encoding, max_line_bytes)
         else:
-            part.start = line_start(file.path, task.start, file.stat.size_bytes)
-            part.stop = line_start(file.path, task.stop, file.stat.size_bytes)
+            part.start, part.stop = map(line_starts[task.ordinal].at, (task.start, task.stop))
             for at in range(task.start, task.stop, DIGESTED_BYTES):
                 part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, task.stop))))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
@@ -109,24 +110,19 @@ def _scan(part: ScannedFile, number: int, blocks: Iterable[LineBlock], label: st
         for tape in scanner.scan(block.data):
             part.observed.add(tape, scanner.paths, number, part.lines)
             if label is not None:
-                part.classes = _classes(part.classes, tape, scanner.paths, label)
+                part.classes = _classes(part.classes, tape, scanner, label)
             part.lines += tape.lines
             part.records += tape.rows + len(tape.errors)
 
 
-def _classes(classes: ClassNames | None, tape: Tape, paths: list[Path], label: str) -> ClassNames | None:
+def _classes(classes: ClassNames | None, tape: Tape, scanner: Scanner, label: str) -> ClassNames | None:
     """The label's texts, if it has any; a label in a list or with two places is told later."""
+    paths = scanner.paths
     found = [node for node, path in enumerate(paths) if node and feature_name(path) == label and None not in path]
     for node in found:
         kinds = tape.entries[tape.of(node), 0] & 15
         if ((kinds == STRING) | (kinds == ESCAPED)).any():
-            leaf = Leaf(Feature(label, "string"), nodes_of(paths, paths[node]), paths[node])
+            leaf = Leaf(Feature(label, "string"), scanner.nodes_of(paths[node]), paths[node])
             classes = classes or ClassNames(label)
             classes.add(build_columns(tape, [leaf])[0].column(0))
     return classes
-
-
-def nodes_of(paths: list[Path], path: Path) -> tuple[int, ...]:
-    """The nodes on the way to that path; -1 for what no record had so far."""
-    known = {p: node for node, p in enumerate(paths)}
-    return tuple(known.get(path[: depth + 1], -1) for depth in range(len(path)))

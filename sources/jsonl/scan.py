@@ -45,7 +45,9 @@ UNREADABLE = 0xFF  # a line that starts with this byte, which is in no UTF-8 tex
 # PLAIN: 1 if the key stands in a text as it is, since nothing in it needs an escape
 PARENT, KEY_START, KEY_STOP, ELEMENT, FIRST, NEXT, COUNT, LAST, PLAIN, FIELDS = range(10)
 # cells of the state that the kernel keeps between calls
-AT, LINE, ROWS, ERRORS, TAPE, NODES, ARENA, STATUS, STATES = range(9)
+AT, LINE, ROWS, ERRORS, TAPE, NODES, ARENA, STATUS, FULL, WANTED, STATES = range(11)
+# what is FULL where STATUS is GROW; of an arena, WANTED is how many bytes it needs
+TAPE_FULL, NODES_FULL, ARENA_FULL = range(3)
 _TRUE, _FALSE, _NULL = (np.frombuffer(word, np.uint8).copy() for word in (b"true", b"false", b"null"))
 _NAN = np.frombuffer(b"NaN", np.uint8).copy()
 
@@ -64,7 +66,7 @@ def scan_records(
     state: npt.NDArray[np.int64],
 ) -> None:
     """Read lines from state[AT] on until stop, or rows, errors or tape are full,
-    or a table must grow (state[STATUS] = GROW).
+    or a table must grow (state[STATUS] = GROW; state[FULL] says which).
 
     row_lines, row_tape: per record its line and its first entry on the tape. errors [*, 4]: line, what is wrong, where,
     line start.
@@ -158,7 +160,10 @@ def _scan_record(
                 wrong = DUPLICATE
             if wrong != OK:
                 return at, wrong
-        if child < 0 or state[TAPE] >= len(tape):
+        if child < 0:
+            return at, GROW
+        if state[TAPE] >= len(tape):
+            state[FULL] = TAPE_FULL
             return at, GROW
         at, kind, wrong = _scan_value(data, at, stop, tape, state, child, stack[depth, 1])
         if wrong != OK:
@@ -227,6 +232,7 @@ def _element(node: int, nodes: Any, state: Any) -> int:
     """The node of the array's elements; -1 if there is no room for it."""
     if nodes[node, ELEMENT] < 0:
         if state[NODES] >= len(nodes):
+            state[FULL] = NODES_FULL
             return -1
         child = state[NODES]
         nodes[child] = -1
@@ -263,6 +269,7 @@ def _member(
     at = skip_space(data, at + 1, stop)
     if kind == ESCAPED:
         if state[ARENA] + end - start > len(arena):
+            state[FULL], state[WANTED] = ARENA_FULL, end - start
             return at, 0, GROW
         length = unescape(data, start, end, arena, state[ARENA]) - state[ARENA]
         node = _find(arena, state[ARENA], state[ARENA] + length, parent, guess, nodes, arena, table, state)
@@ -329,7 +336,11 @@ def _find(
             return node
         slot = (slot + 1) & (len(table) - 1)
     node = int(state[NODES])
-    if node >= len(nodes) or 2 * node >= len(table) or state[ARENA] + stop - start > len(arena):
+    if node >= len(nodes) or 2 * node >= len(table):
+        state[FULL] = NODES_FULL
+        return -1
+    if state[ARENA] + stop - start > len(arena):
+        state[FULL], state[WANTED] = ARENA_FULL, stop - start
         return -1
     nodes[node] = -1
     key = state[ARENA]

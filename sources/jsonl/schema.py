@@ -20,6 +20,7 @@ import numpy.typing as npt
 from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.lattice import BOOL, FLOAT32, INT64, TEXT, resolve_dtype
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.jsonl.grammar import ARRAY, ESCAPED, FALSE, FLOAT, INT, NULL, OBJECT, STRING, TRUE, VALUE_KINDS
 from recordmill.sources.jsonl.tape import Path, Tape, check_count
@@ -222,9 +223,10 @@ def _where(place: Place, where: Mapping[int, tuple[str, int]]) -> str:
 
 
 def _dtype(form: str | None, seen: ValuesSeen) -> str:
-    if form == "a number" and not seen.inexact[2]:
-        return "float32" if seen.counts[FLOAT] else "int64"
-    return "bool" if form == "true or false" else "string"
+    if form == "a number":
+        wholes, decimals = (INT64 if seen.counts[INT] else 0), (FLOAT32 if seen.counts[FLOAT] else 0)
+        return resolve_dtype(wholes | decimals | (TEXT if seen.inexact[2] else 0))
+    return resolve_dtype(BOOL if form == "true or false" else TEXT)
 
 
 def _always(observed: Observed, leaf: Path) -> bool:

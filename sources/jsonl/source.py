@@ -21,7 +21,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, check_encoding, file_lines, stream_lines
 from recordmill.sources.jsonl.columns import Leaf, build_columns
-from recordmill.sources.jsonl.plan import ScannedFile, make_tasks, nodes_of, scan_parts
+from recordmill.sources.jsonl.plan import ScannedFile, make_tasks, scan_parts
 from recordmill.sources.jsonl.rejects import explain_misfits, line_reject, mark_unreadable, too_long
 from recordmill.sources.jsonl.schema import Declared, Observed, infer_features
 from recordmill.sources.jsonl.tape import Path, Scanner
@@ -94,7 +94,7 @@ class JsonlSource:
             rejects = {
                 line + error[0]: line_reject(tape, error, name, line, unreadable) for error in tape.errors.tolist()
             }
-            batch, misfits = build_columns(tape, self._leaves(scanner.paths))
+            batch, misfits = build_columns(tape, self._leaves(scanner))
             keep = np.ones(tape.rows, np.bool_)
             for row, reason, message in explain_misfits(tape, misfits):
                 keep[row] = False
@@ -118,10 +118,10 @@ class JsonlSource:
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], to_arrow(self.schema))
         return Chunk(batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
 
-    def _leaves(self, paths: list[Path]) -> list[Leaf]:
+    def _leaves(self, scanner: Scanner) -> list[Leaf]:
         """The features that some record read so far has; conform gives nulls for the others."""
         leaves = (
-            Leaf(f, nodes_of(paths, self.paths[f.name]), self.paths[f.name])
+            Leaf(f, scanner.nodes_of(self.paths[f.name]), self.paths[f.name])
             for f in self.schema
             if f.name in self.paths
         )

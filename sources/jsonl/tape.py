@@ -20,6 +20,8 @@ from recordmill.storage.files import Bytes
 Path = tuple[str | None, ...]  # keys from the record inwards; None stands for the elements of a list
 
 MAX_NODES = 20_000  # different places in a record: keys beyond that are data (identifiers), not names
+MAX_KEY_BYTES = 64 << 20  # 64 MiB: all keys together
+_ADVICE = "keys that are data can't be features; make them values"
 _ENTRIES = 1 << 20  # 1,048,576 values on a tape: 16 MiB, and a batch of 65,536 records with 16 values each
 _ERRORS = 1 << 12  # 4,096 bad lines per tape: bounds the messages made at once
 
@@ -73,6 +75,7 @@ class Scanner:
         self._state = np.zeros(scan.STATES, np.int64)
         self._state[scan.NODES] = 1
         self._paths: list[Path] = [()]
+        self._known: dict[Path, int] = {(): 0}
 
     @property
     def paths(self) -> list[Path]:
@@ -81,13 +84,19 @@ class Scanner:
             parent, start, stop = self._nodes[node, [scan.PARENT, scan.KEY_START, scan.KEY_STOP]].tolist()
             name = None if start < 0 else self._arena[start:stop].tobytes().decode()
             self._paths.append((*self._paths[parent], name))
+            self._known[self._paths[-1]] = node
         return self._paths
+
+    def nodes_of(self, path: Path) -> tuple[int, ...]:
+        """The nodes on the way to that path; -1 for what no record had so far."""
+        assert len(self.paths) == len(self._known)
+        return tuple(self._known.get(path[: depth + 1], -1) for depth in range(len(path)))
 
     def scan(self, data: Bytes) -> Iterator[Tape]:
         """The tapes of a block of whole lines; each is valid until the next one is asked for.
 
         Raises:
-            DataError: more than MAX_NODES different keys.
+            DataError: more than MAX_NODES different keys, or MAX_KEY_BYTES of them.
         """
         state = self._state
         state[scan.AT] = 0
@@ -110,7 +119,7 @@ class Scanner:
             if state[scan.LINE]:
                 yield self._result(data)
             if state[scan.STATUS] == GROW:
-                self._grow(len(data))
+                self._grow()
 
     def _result(self, data: Bytes) -> Tape:
         lines, rows, errors, used, nodes = self._state[
@@ -122,17 +131,20 @@ class Scanner:
             data, entries, order, bounds, self._row_lines[:rows], self._row_tape[:rows], self._errors[:errors], lines
         )
 
-    def _grow(self, block_bytes: int) -> None:
-        """Make room in whatever is full; a line that needs more than the whole tape makes the tape larger."""
-        nodes, arena, tape = self._state[[scan.NODES, scan.ARENA, scan.TAPE]].tolist()
-        if 2 * nodes + 2 >= min(len(self._nodes) * 2, len(self._table)):
+    def _grow(self) -> None:
+        """Make room in what is full; a line that needs more than the whole tape makes the tape larger."""
+        full, used, wanted = self._state[[scan.FULL, scan.ARENA, scan.WANTED]].tolist()
+        if full == scan.ARENA_FULL:
+            if used + wanted > MAX_KEY_BYTES:
+                raise DataError(
+                    f"more than {MAX_KEY_BYTES:,} bytes of keys: keys that are data can't be features; {_ADVICE}"
+                )
+            more = min(len(self._arena), MAX_KEY_BYTES - len(self._arena))
+            self._arena = np.concatenate([self._arena, np.zeros(max(more, wanted), np.uint8)])
+        elif full == scan.NODES_FULL:
             self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
             self._rehash()
-        if arena * 2 >= len(self._arena) or block_bytes > len(self._arena):
-            self._arena = np.concatenate(
-                [self._arena, np.zeros(max(len(self._arena), min(block_bytes, 1 << 20)), np.uint8)]
-            )
-        if len(self._tape) < _ENTRIES or tape == 0 or self._state[scan.LINE] == 0:
+        elif len(self._tape) < _ENTRIES or self._state[scan.LINE] == 0:
             self._tape = np.empty((len(self._tape) * 2, 4), np.int32)
 
     def _rehash(self) -> None:
@@ -144,10 +156,7 @@ def check_count(places: int, example: Callable[[], Path]) -> None:
     """Raises DataError if records have more than MAX_NODES different places."""
     if places > MAX_NODES:
         named = ".".join(name for name in example() if name is not None)
-        raise DataError(
-            f"more than {MAX_NODES:,} different keys, such as {named!r}: keys that are data can't be "
-            "features; make them values"
-        )
+        raise DataError(f"more than {MAX_NODES:,} different keys, such as {named!r}: {_ADVICE}")
 
 
 @kernel

@@ -16,7 +16,7 @@ from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_ROWS, UNIT_BYTES, Chunk, Unit
-from recordmill.sources.inputs.lines import LineBlock, cut_regions, file_lines, is_plain, line_start, stream_lines
+from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, is_plain, stream_lines
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, check_unchanged, read_range
 from recordmill.storage.listing import InputFile
@@ -194,6 +194,7 @@ def count_lines(
     files: Sequence[InputFile], encoding: str, max_line_bytes: int, blank_lines: bool, threads: int
 ) -> TextParts:
     """Count the lines of every file, on all threads."""
+    line_starts = [LineStarts(file) for file in files]
 
     def work(part: _Part) -> _Part:
         file = files[part.ordinal]
@@ -203,8 +204,7 @@ def count_lines(
         else:
             for at in range(part.start, part.stop, DIGESTED_BYTES):
                 part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, part.stop))))
-            part.start = line_start(file.path, part.start, file.stat.size_bytes)
-            part.stop = line_start(file.path, part.stop, file.stat.size_bytes)
+            part.start, part.stop = map(line_starts[part.ordinal].at, (part.start, part.stop))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
         for block in blocks:
             starts, stops = _split(block.data)

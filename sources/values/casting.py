@@ -17,16 +17,13 @@ import pyarrow.compute as pc
 
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
-
-Mask = npt.NDArray[np.bool_]
+from recordmill.sources.values import field_kernels as kernels
+from recordmill.sources.values.floats import MANTISSA_BITS, Mask, inexact, narrow_floats
+from recordmill.sources.values.null_tokens import NullTokens
+from recordmill.sources.values.text_columns import Fields, convert, reals
 
 INT64_MAX = (1 << 63) - 1
-_MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
-_INTEGER = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
-_TIMESTAMP = (
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}(:?[0-9]{2}){0,2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?)?$"
-)
+_MOST_TEXT_BYTES = (1 << 31) - 1  # what the 32 bits of a text's start can say
 
 
 class Cast(NamedTuple):
@@ -47,7 +44,9 @@ def cast_values(values: pa.Array, feature: Feature) -> Cast:
         return Cast(pa.nulls(len(values), target))
     if feature.classes is not None and is_text_type(values.type):
         return _to_classes(values, feature.classes)
-    if feature.dtype in _MANTISSA_BITS:
+    if is_text_type(values.type) and feature.dtype not in ("string", "bytes"):
+        return _from_text(values, feature)
+    if feature.dtype in MANTISSA_BITS:
         return _to_float(values, feature.dtype)
     cast = _to_other(values, target)
     if feature.dtype == "uint64" and not feature.raw:
@@ -120,8 +119,6 @@ def _to_float(values: pa.Array, dtype: str) -> Cast:
     if not pa.types.is_floating(kind):
         cast = _arrow_cast(values, pa.float64())
         values, bad = cast.values, cast.bad
-        if is_text_type(kind):
-            bad = either(bad, _overflowed_text(cast.values))
     numbers = _numbers(values)
     narrow, lost = narrow_floats(numbers, dtype)
     beyond = np.isinf(narrow) & ~np.isinf(numbers)
@@ -130,53 +127,41 @@ def _to_float(values: pa.Array, dtype: str) -> Cast:
     )
 
 
-def _overflowed_text(values: pa.Array) -> Mask | None:
-    # Arrow reads 1e400 as infinity, as C's strtod does. A text that says "inf" can't be told apart here, so it is
-    # refused with it: infinities in a text column are rarer than typing errors, and the message says what was found.
-    return _mask(pc.is_inf(values))
-
-
-def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[Any], int]:
-    """(the numbers as that float dtype, how many of them were rounded); bfloat16 is held as float32."""
-    target = np.dtype("float32" if dtype == "bfloat16" else dtype)
-    with np.errstate(over="ignore"):
-        narrow = numbers.astype(target, copy=False)
-    if dtype == "bfloat16":
-        narrow = _round_bfloat16(narrow)
-    if narrow is numbers or numbers.dtype.kind != "f":
-        return narrow, 0
-    return narrow, int(np.count_nonzero((narrow != numbers) & ~np.isnan(numbers)))
-
-
-def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Round to nearest, ties to even, in the upper 16 bits; NaN stays NaN."""
-    bits = np.ascontiguousarray(numbers).view(np.uint32)
-    with np.errstate(over="ignore"):
-        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
-    result: npt.NDArray[np.float32] = np.where(np.isfinite(numbers), rounded, bits & np.uint32(0xFFFF0000)).view(
-        np.float32
-    )
-    result[np.isnan(numbers)] = np.nan
-    return result
-
-
-def inexact(numbers: npt.NDArray[Any], dtype: str) -> Mask:
-    """Where an integer has no equal in that float dtype:
-    more significant bits than the mantissa, or beyond the range.
-    """
-    if numbers.dtype.kind == "u":
-        magnitude = numbers.astype(np.uint64)
+def _from_text(values: pa.Array, feature: Feature) -> Cast:
+    """Numbers, truth values and times in texts, by the grammar of text_values."""
+    there = pc.cast(values.drop_null(), pa.large_string())
+    offsets = np.frombuffer(there.buffers()[1], np.int64, len(there) + 1, there.offset * 8)
+    if len(there) and offsets[-1] - offsets[0] > _MOST_TEXT_BYTES and len(values) > 1:
+        half = len(values) // 2
+        return _joined(_from_text(values.slice(0, half), feature), _from_text(values.slice(half), feature), half)
+    data = there.buffers()[2]
+    texts = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    lengths = np.minimum(np.diff(offsets), kernels.LENGTH).astype(np.int32)
+    starts = (offsets[:-1] - offsets[0]).astype(np.int32)
+    valid, fault = np.ones(len(there), np.uint8), np.zeros(len(there), np.uint8)
+    fields = Fields(texts[offsets[0] :], starts, lengths, NullTokens.of(()), valid, fault)
+    lost = 0
+    if feature.dtype in MANTISSA_BITS:
+        wide, _, faults = reals(fields, feature.dtype)
+        narrow, lost = narrow_floats(wide, feature.dtype)
+        column = pa.array(narrow)
     else:
-        wide = numbers.astype(np.int64)
-        magnitude = np.where(wide < 0, -wide, wide).view(np.uint64)  # -2**63 wraps to itself, whose bits are 2**63
-    bits = _MANTISSA_BITS[dtype]
-    bad: Mask = magnitude > np.uint64(1 << bits)
-    if bad.any():
-        large = magnitude[bad]
-        bad[bad] = large // (large & (~large + np.uint64(1))) >= np.uint64(1 << bits)
-    if dtype == "float16":
-        bad |= magnitude > np.uint64(65504)
-    return bad
+        column, faults = convert(fields, feature)
+    present = ~values.is_null().to_numpy(zero_copy_only=False)
+    if len(there) < len(values):
+        column = column.take(pa.array(np.cumsum(present) - 1, mask=~present))
+    bad = np.zeros(len(values), np.bool_)
+    bad[present] = fault != 0
+    return Cast(column, bad if faults else None, lost)
+
+
+def _joined(one: Cast, other: Cast, rows: int) -> Cast:
+    bad = None
+    if one.bad is not None or other.bad is not None:
+        size = len(other.values)
+        parts = [np.zeros(rows, np.bool_) if one.bad is None else one.bad]
+        bad = np.concatenate([*parts, np.zeros(size, np.bool_) if other.bad is None else other.bad])
+    return Cast(pa.concat_arrays([one.values, other.values]), bad, one.lost + other.lost)
 
 
 def _to_other(values: pa.Array, target: pa.DataType) -> Cast:
@@ -224,11 +209,7 @@ def _arrow_cast(values: pa.Array, target: pa.DataType) -> Cast:
         bad = np.zeros(len(values), np.bool_)
     if not _can_cast(values.type, target):
         return Cast(pa.nulls(len(values), target), _mask(values.is_valid()))
-    pattern = _pattern(values.type, target)
-    if pattern is not None:
-        bad |= pc.fill_null(pc.invert(pc.match_substring_regex(values, pattern)), False).to_numpy(zero_copy_only=False)
-    rest = np.flatnonzero(~bad)
-    _bisect(values.take(pa.array(rest)), rest, target, bad)
+    _bisect(values, np.arange(len(values)), target, bad)
     kept = pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
     return Cast(_one_cast(kept, target), bad if bad.any() else None)
 
@@ -239,17 +220,6 @@ def _can_cast(kind: pa.DataType, target: pa.DataType) -> bool:
     except pa.ArrowNotImplementedError:
         return False
     return True
-
-
-def _pattern(kind: pa.DataType, target: pa.DataType) -> str | None:
-    """What a text must look like, so that a column full of misfits is not bisected down to each of them."""
-    if not is_text_type(kind):
-        return None
-    if pa.types.is_integer(target):
-        return _INTEGER
-    if pa.types.is_floating(target):
-        return _NUMBER
-    return _TIMESTAMP if pa.types.is_timestamp(target) else None
 
 
 def _bisect(values: pa.Array, at: npt.NDArray[np.int64], target: pa.DataType, bad: Mask) -> None:

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from recordmill.base.errors import DataError
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.values.casting import Mask, cast_values, plain
+from recordmill.sources.values.casting import cast_values, plain
+from recordmill.sources.values.floats import Mask
 
 Rows = npt.NDArray[np.int64]
 BadRow = tuple[int, str, str]  # (row in the batch, reason, message)

@@ -4,7 +4,8 @@ whole numbers, decimals, truth values, in Numba kernels.
 Strict on purpose: nothing is trimmed, and what a round trip would change is text. The rules:
 
 * whole number: `-?` and digits without a leading zero. `007` and `+49` are text unless the column is declared a number,
-  where they are read as numbers. `-0` is the whole number 0 (and -0.0 in a float column).
+  where they are read as numbers, as are `5.0` and `5e18` in a column of whole numbers, since nothing is lost. `-0` is
+  the whole number 0 (and -0.0 in a float column).
 * decimal: the same with `.` or an exponent: `1.5`, `.5`, `5.`, `-1e-3`; leading zeros and plus as above. `nan`, `inf`
   and `infinity`, in any case and with an optional minus, are decimals too, since NumPy, Python, R and C write them so.
 * truth value: `true`/`false`, `True`/`False`, `TRUE`/`FALSE`; where the column is declared bool, `1`/`0` as well.
@@ -167,6 +168,20 @@ def magnitude(digits: np.uint64, power: int, cut: bool) -> tuple[float, bool]:
         above, decided = scale(digits + np.uint64(1), power)
         decided = decided and above == value
     return value, decided
+
+
+@kernel
+def whole_value(digits: np.uint64, power: int) -> tuple[np.uint64, int]:
+    """digits * 10^power with a power nearer to 0: 0 of a whole number below 2^64; else what no digits could take in."""
+    if digits == np.uint64(0):
+        return digits, 0
+    while power < 0 and digits % np.uint64(10) == np.uint64(0):
+        digits //= np.uint64(10)
+        power += 1
+    while power > 0 and digits <= np.uint64(((1 << 64) - 1) // 10):
+        digits *= np.uint64(10)
+        power -= 1
+    return digits, power
 
 
 @kernel

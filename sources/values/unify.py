@@ -66,17 +66,25 @@ class Unifier:
 
         A column of nothing but nulls, which has no type, is text.
         """
-        wanted = [f for f in self._features.values() if f.name in self._known or not self._is_struct(f.name)]
+        structs = self._structs()
+        wanted = [f for f in self._features.values() if f.name in self._known or f.name not in structs]
         features = tuple(replace(f, required=f.required and self._seen[f.name] == self._parts) for f in wanted)
         return Schema(features, self._label if any(f.name == self._label for f in wanted) else None)
 
     def untold(self) -> tuple[str, ...]:
         """The columns in which there is no value at all."""
-        return tuple(name for name in self._features if name not in self._known and not self._is_struct(name))
+        structs = self._structs()
+        return tuple(name for name in self._features if name not in self._known and name not in structs)
 
-    def _is_struct(self, name: str) -> bool:
-        """Whether a column that is null in some parts is a struct in others, where its members have taken its place."""
-        return any(other.startswith(f"{name}.") for other in self._features)
+    def _structs(self) -> set[str]:
+        """All that stands before a dot in some name: a column that is null in some parts may be a struct in others,
+        where its members have taken its place.
+        """
+        found: set[str] = set()
+        for name in self._features:
+            while (name := name.rpartition(".")[0]) and name not in found:
+                found.add(name)
+        return found
 
     def _feature(self, field: pa.Field, where: str) -> Feature:
         try:

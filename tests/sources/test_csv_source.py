@@ -10,6 +10,7 @@ import math
 import pickle
 import re
 import tempfile
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -425,10 +426,10 @@ def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
 
 
 DECLARED: Mapping[str, tuple[str, list[object], list[str]]] = {
-    "int8": ("1 -128 127 128 -129 1.0 x 007 +5", [1, -128, 127, 7, 5], ["range", "range", "type", "type"]),
+    "int8": ("1 -128 127 128 -129 1.0 1.5 x 007 +5", [1, -128, 127, 1, 7, 5], ["range", "range", "type", "type"]),
     "uint8": ("0 255 256 -1 -0", [0, 255, 0], ["range", "range"]),
     "uint64": ("9223372036854775807 9223372036854775808 18446744073709551616", [2**63 - 1], ["range", "range"]),
-    "int64": ("-9223372036854775808 -9223372036854775809 1e3", [-(2**63)], ["range", "type"]),
+    "int64": ("-9223372036854775808 -9223372036854775809 1e3 1e-3", [-(2**63), 1000], ["range", "type"]),
     "bool": ("true FALSE 1 0 2 tRUE yes", [True, False, True, False], ["type"] * 3),
     "float16": (
         "1 2049 2048 65504 65519.9 65520 0.1",
@@ -657,3 +658,22 @@ def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:
         "--dtype b=bytes"
     )
     assert read(plan(path, label="b"))[0].num_rows == len(good)
+
+
+def test_a_line_far_beyond_the_limit_is_never_held(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    with path.open("wb") as file:
+        file.write(b"a,b\n1,2\n")
+        for _ in range(96):
+            file.write(b"x" * (1 << 20))
+        file.write(b"\r\n3,4\n")
+    tracemalloc.start()
+    try:
+        source = plan_csv(inputs(path), CsvOptions(max_row_bytes=1 << 20), PlanOptions(memory_bytes=64 << 20))
+        chunks = [chunk for unit in source.units for chunk in source.read(unit)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [row for chunk in chunks for row in chunk.records.to_pylist()] == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    assert [(r.place, r.reason) for chunk in chunks for r in chunk.rejects] == [("line 3, row 1", "row-bytes")]
+    assert peak < 48 << 20

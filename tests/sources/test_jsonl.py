@@ -540,3 +540,23 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
+
+
+def test_long_keys_make_only_room_for_keys() -> None:
+    scanner = json_tape.Scanner()
+    for number in range(12):
+        line = b'{"%d%s": 1}\n' % (number, b"k" * 700_000)
+        assert sum(tape.rows for tape in scanner.scan(np.frombuffer(line, np.uint8).copy())) == 1
+    assert len(scanner._tape) == 1 << 16
+    assert len(scanner._arena) < 32 << 20
+    lines_left = [b'{"%d%s": 1}\n' % (number, b"k" * 700_000) for number in range(12, 120)]
+    with pytest.raises(DataError, match="more than 67,108,864 bytes of keys: keys that are data can't be features"):
+        [list(scanner.scan(np.frombuffer(line, np.uint8).copy())) for line in lines_left]
+
+
+def test_the_way_to_a_place_in_a_record() -> None:
+    scanner = json_tape.Scanner()
+    list(scanner.scan(np.frombuffer(b'{"a": {"b": [1]}}\n{"c": 1}\n', np.uint8).copy()))
+    ways = [scanner.nodes_of(path) for path in (("a", "b", None), ("a", "x"), ("c",))]
+    assert [[node >= 0 for node in way] for way in ways] == [[True] * 3, [True, False], [True]]
+    assert scanner.paths[ways[0][-1]] == ("a", "b", None)

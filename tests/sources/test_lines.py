@@ -13,7 +13,9 @@ from source_reading import input_files
 
 from recordmill.base.errors import DataError
 from recordmill.base.utf8 import bad_lines, first_bad_byte, is_utf8
-from recordmill.sources.inputs.lines import cut_regions, file_lines, is_plain, line_start, stream_lines, whole_lines
+from recordmill.sources.inputs import lines
+from recordmill.sources.inputs.lines import LineStarts, cut_regions, file_lines, is_plain, stream_lines, whole_lines
+from recordmill.storage.files import Bytes, read_range
 
 
 def array(data: bytes) -> np.ndarray:  # type: ignore[type-arg]
@@ -77,10 +79,8 @@ def test_regions_begin_at_lines(tmp_path: Path) -> None:
     path.write_bytes(data)
     file = input_files(path)[0]
     for region in (1, 17, 1000, 40_000, 10**6):
-        bounds = [
-            *[line_start(str(path), start, len(data)) for start, _ in cut_regions(len(data), region)][:200],
-            len(data),
-        ]
+        starts = LineStarts(file)
+        bounds = [*[starts.at(start) for start, _ in cut_regions(len(data), region)][:200], len(data)]
         assert all(at == 0 or at == len(data) or data[at - 1] == 10 for at in bounds)
         got = b"".join(
             block.data.tobytes() for a, b in itertools.pairwise(bounds) for block in file_lines(file, a, b, 100)
@@ -100,3 +100,20 @@ def test_marks_of_other_encodings(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfx\n")
     assert is_plain(input_files(path)[0], "utf-8")
     assert b"".join(block.data.tobytes() for block in file_lines(input_files(path)[0], 0, 5, 100)) == b"x\n"
+
+
+def test_a_file_without_line_feeds_is_read_once_for_all_its_regions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 3_000_000 + b"\n" + b"y" * 100_000)
+    starts, reads = LineStarts(input_files(path)[0]), []
+
+    def counted(*args: int) -> Bytes:
+        reads.append(len(block := read_range(*args)))  # type: ignore[arg-type]
+        return block
+
+    monkeypatch.setattr(lines, "read_range", counted)
+    bounds = [starts.at(start) for start, _ in cut_regions(3_100_001, 50_000)]
+    assert bounds == [0, *[3_000_001] * 60, 3_100_001, 3_100_001][: len(bounds)]
+    assert sum(reads) < 4_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,14 @@ def test_damaged_files(tmp_path: Path) -> None:
         list(source.read(source.units[0]))
     with pytest.raises(DataError, match="there are no rows"):
         plan(write(tmp_path / "b.parquet", {"a": pa.array([], pa.int64())}))
+
+
+def test_more_files_than_may_be_open(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{number:03}.parquet", {"a": [number], "l": [str(number % 3)]}) for number in range(200)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (150, hard))
+    try:
+        source = plan(*paths, label="l")
+        assert values(read_all(source)[0]) == [{"a": number, "l": number % 3} for number in range(200)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

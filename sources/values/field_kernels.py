@@ -1,8 +1,9 @@
-"""One column of tokenized fields in, one NumPy column out: values, validity and faults, in Numba kernels.
+"""One column of texts in, one NumPy column out: values, validity and faults, in Numba kernels; with `text_values` the
+one grammar of scalars for CSV fields, JSON strings, and text in Arrow columns.
 
-Every kernel takes (data, starts, infos) as `csv_fields` gives them, writes values, `valid` (1: not null) and `fault`
-(why a field does not fit) and gives back how many fields were null and how many were faulty. A quoted null token is a
-null here; only `text` takes it for text.
+Every kernel takes (data, starts, infos): where each text begins, and its length with QUOTED; it writes values, `valid`
+(1: not null) and `fault` (why a text does not fit) and gives back how many were null and how many were faulty. A quoted
+null token is a null here; only `text` takes it for text.
 """
 
 # mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
@@ -16,9 +17,9 @@ import numpy.typing as npt
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.kernels import kernel
 from recordmill.schemas.lattice import SECONDS, TEXT
-from recordmill.sources.csv.tokenize import LENGTH, QUOTED
 from recordmill.sources.values.null_tokens import NullTokens, null_index
 from recordmill.sources.values.text_values import (
+    DECIMAL,
     INEXACT_DECIMAL,
     INEXACT_INTEGER,
     NOT_A_NUMBER,
@@ -29,9 +30,13 @@ from recordmill.sources.values.text_values import (
     magnitude,
     scan_number,
     truth,
+    whole_value,
     word_number,
 )
 from recordmill.sources.values.timestamp_text import scan_timestamp
+
+QUOTED = 1 << 29  # bit in an info: the field was quoted
+LENGTH = (1 << 28) - 1  # the other bits: its length in bytes
 
 Spans = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
@@ -86,7 +91,7 @@ def whole(
     valid: Bytes,
     fault: Bytes,
 ) -> tuple[int, int]:
-    """Whole numbers in [low, high]."""
+    """Whole numbers in [low, high], however they are written: 5, 5.0, 5e0."""
     nulls, faults = 0, 0
     for row in range(len(starts)):
         start, size = np.int64(starts[row]), np.int64(infos[row] & LENGTH)
@@ -95,13 +100,15 @@ def whole(
             valid[row] = 0
             nulls += 1
             continue
-        kind, _, negative, digits, _, long, _ = scan_number(data, start, start + size)
-        if kind != WHOLE:
+        kind, _, negative, digits, power, long, cut = scan_number(data, start, start + size)
+        if kind == DECIMAL:
+            digits, power = whole_value(digits, power)
+        if kind == NOT_A_NUMBER or power < 0 or (kind == DECIMAL and cut):
             fault[row] = WRONG_TYPE
             faults += 1
             continue
         value = -np.int64(digits) if negative else np.int64(digits)
-        if not fits_int64(negative, digits, long) or value < low or value > high:
+        if not fits_int64(negative, digits, long or power > 0) or value < low or value > high:
             fault[row] = BEYOND_RANGE
             faults += 1
             continue

@@ -1,0 +1,145 @@
+"""A text means the same wherever it stands: as a CSV field, as a JSON string, as text in memory or in Parquet."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from source_reading import input_files
+
+from recordmill.sources.arrow.memory import spool
+from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import plan_csv
+from recordmill.sources.inputs.contract import PlanOptions, Source
+from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+
+BAD = "a reject"
+UTC = datetime.timezone.utc
+MIDNIGHT = datetime.datetime(2020, 1, 1)
+GRAMMAR: list[tuple[str, str, Any]] = [
+    ("5", "int64", 5),
+    ("+5", "int64", 5),
+    ("007", "int64", 7),
+    (" 5", "int64", BAD),
+    ("5 ", "int64", BAD),
+    ("0x10", "int64", BAD),
+    ("1_000", "int64", BAD),
+    ("5.0", "int64", 5),
+    ("5.5", "int64", BAD),
+    ("1e3", "int64", 1000),
+    ("50e-1", "int64", 5),
+    ("5e18", "int64", 5 * 10**18),
+    ("-5e18", "int64", -5 * 10**18),
+    ("9223372036854775807", "int64", 2**63 - 1),
+    ("-9223372036854775808", "int64", -(2**63)),
+    ("9223372036854775808", "int64", BAD),
+    ("1e19", "int64", BAD),
+    ("1e400", "int64", BAD),
+    ("0e400", "int64", 0),
+    ("nan", "int64", BAD),
+    ("5e18", "uint64", 5 * 10**18),
+    ("-1", "uint8", BAD),
+    ("256", "uint8", BAD),
+    ("1.5", "float64", 1.5),
+    (".5", "float64", 0.5),
+    ("5.", "float64", 5.0),
+    ("+1.5", "float64", 1.5),
+    ("NaN", "float64", math.nan),
+    ("-INFINITY", "float64", -math.inf),
+    ("inf", "float32", math.inf),
+    ("+inf", "float64", BAD),
+    ("1e400", "float64", BAD),
+    ("1e39", "float32", BAD),
+    ("16777217", "float32", BAD),
+    ("1,5", "float64", BAD),
+    ("true", "bool", True),
+    ("False", "bool", False),
+    ("TRUE", "bool", True),
+    ("tRuE", "bool", BAD),
+    ("1", "bool", True),
+    ("0", "bool", False),
+    ("yes", "bool", BAD),
+    ("2020-01-01", "timestamp[s]", MIDNIGHT),
+    ("2020-01-01 00:00", "timestamp[s]", MIDNIGHT),
+    ("2020-01-01T00:00:00.5", "timestamp[ms]", MIDNIGHT.replace(microsecond=500_000)),
+    ("2020-01-01T10", "timestamp[s]", BAD),
+    ("2020-01-01T00:00:00.5", "timestamp[s]", BAD),
+    ("2020-01-01T00:00+0100", "timestamp[s, UTC]", BAD),
+    ("2020-01-01T01:00+01:00", "timestamp[s, UTC]", MIDNIGHT.replace(tzinfo=UTC)),
+    ("2020-01-01T00:00Z", "timestamp[s]", BAD),
+    ("2020-01-01", "timestamp[s, UTC]", BAD),
+    ("2020-02-30", "timestamp[s]", BAD),
+]
+
+
+def planned(kind: str, values: list[str], dtype: str | None, folder: Path) -> Source:
+    """A source whose column x holds these texts, and y something."""
+    common = PlanOptions(dtypes={} if dtype is None else {"x": dtype})
+    path = folder / f"in.{kind}"
+    table = {"x": values, "y": ["y"] * len(values)}
+    if kind == "csv":
+        path.write_text("x,y\n" + "".join(f'"{value}",y\n' for value in values))
+        return plan_csv(input_files(path), CsvOptions(), common)
+    if kind == "jsonl":
+        path.write_text("".join(f'{{"x": "{value}", "y": "y"}}\n' for value in values))
+        return plan_jsonl(input_files(path), JsonlOptions(), common)
+    if kind == "parquet":
+        pq.write_table(pa.table(table), path)
+        return plan_parquet(input_files(path), ParquetOptions(), common)
+    return spool(table, folder, common)
+
+
+def read(source: Source) -> tuple[str, list[Any]]:
+    """(the dtype of x, its value per row)."""
+    values: dict[int, Any] = {}
+    for unit in source.units:
+        for chunk in source.read(unit):
+            assert isinstance(chunk.records, pa.RecordBatch)
+            values.update(zip(chunk.position.tolist(), chunk.records.column("x").to_pylist(), strict=True))
+    return source.schema["x"].dtype, [values.get(row, BAD) for row in range(max(values, default=-1) + 1)]
+
+
+def spelled(value: Any) -> str:
+    """So that NaN equals itself, and UTC is UTC whoever says it."""
+    return value.isoformat() if isinstance(value, datetime.datetime) else repr(value)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "memory"])
+def test_a_declared_text_has_one_value(kind: str, tmp_path: Path) -> None:
+    by_dtype: dict[str, list[tuple[str, Any]]] = {}
+    for text, dtype, value in GRAMMAR:
+        by_dtype.setdefault(dtype, []).append((text, value))
+    for dtype, cases in by_dtype.items():
+        last = {"bool": "true", "timestamp[s]": "2020-01-01", "timestamp[ms]": "2020-01-01"}.get(dtype, "1")
+        last = "2020-01-01T00:00Z" if "UTC" in dtype else last  # so that there is a row that fits
+        found = read(planned(kind, [*(text for text, _ in cases), last], dtype, tmp_path))
+        assert found[0] == dtype
+        for (text, value), got in zip(cases, found[1], strict=False):
+            assert spelled(got) == spelled(value), f"{text!r} as {dtype}"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "memory"])
+def test_a_text_that_is_not_declared_stays_one(kind: str, tmp_path: Path) -> None:
+    texts = ["5", "true", "2020-01-01", ""]
+    assert read(planned(kind, texts, None, tmp_path)) == ("string", texts)
+
+
+@pytest.mark.parametrize(
+    ("literals", "dtype", "values"),
+    [
+        (["5e18", "1"], "int64", [5 * 10**18, 1]),
+        (["-5e18", "1.0"], "int64", [-5 * 10**18, 1]),
+        (["18446744073709551615", "1e19", "1.5", "3"], "int64", [BAD, BAD, BAD, 3]),
+        (["9e18", "1"], "uint64", [9 * 10**18, 1]),
+    ],
+)
+def test_json_numbers_that_are_whole(literals: list[str], dtype: str, values: list[Any], tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(f'{{"x": {literal}}}\n' for literal in literals))
+    assert read(plan_jsonl(input_files(path), JsonlOptions(), PlanOptions(dtypes={"x": dtype}))) == (dtype, values)
