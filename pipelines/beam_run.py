@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from recordmill.base.errors import MissingExtraError, UsageError
@@ -28,6 +29,16 @@ def is_local(runner: str | None) -> bool:
     return runner in LOCAL_RUNNERS
 
 
+def check_beam() -> None:
+    """Raise MissingExtraError where apache_beam is not installed; nothing is imported."""
+    try:
+        is_there = find_spec("apache_beam") is not None
+    except ValueError:  # it was kept from being imported
+        is_there = False
+    if not is_there:
+        raise MissingExtraError("build", "beam", "apache_beam")
+
+
 def run_pipeline(
     construct: Callable, runner: str | None, beam_args: Sequence[str], name: str, progress: Progress
 ) -> None:
@@ -41,14 +52,11 @@ def run_pipeline(
         KeyboardInterrupt: the user stopped it; every thread has ended by then.
         Exception: what a stage raised, itself where it ran in this process, else as the runner tells it.
     """
-    try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
-        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-    except ImportError as error:
-        if (error.name or "").split(".")[0] != "apache_beam":
-            raise
-        raise MissingExtraError("build", "beam", "apache_beam") from None
+    check_beam()
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
     # Its log of a failed stage is a traceback of what is raised below anyway; on engines it is all there is.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL if is_local(runner) else logging.WARNING)
     arguments = list(beam_args) if is_local(runner) else [f"--runner={runner}", *beam_args]

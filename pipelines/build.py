@@ -20,7 +20,7 @@ from recordmill.base.progress import Progress
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER, BuildPlan, group_units
 from recordmill.building.run_file import Buckets
-from recordmill.pipelines.beam_run import is_local, run_pipeline
+from recordmill.pipelines.beam_run import check_beam, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.planning import plan_source
@@ -105,6 +105,7 @@ def build(
         MissingExtraError: Apache Beam is not installed.
     """
     started = time.monotonic()
+    check_beam()
     settings = make_options(out, **options)
     progress = progress or Progress()
     path = Path(out)
