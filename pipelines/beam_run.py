@@ -13,10 +13,13 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.base.progress import Progress, job
+
+if TYPE_CHECKING:
+    from recordmill.transforms.beam_types import Pipeline
 
 _ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
 _asking = threading.Lock()
@@ -40,7 +43,7 @@ def check_beam() -> None:
 
 
 def run_pipeline(
-    construct: Callable, runner: str | None, beam_args: Sequence[str], name: str, progress: Progress
+    construct: Callable[[Pipeline], None], runner: str | None, beam_args: Sequence[str], name: str, progress: Progress
 ) -> None:
     """Build the graph with `construct(pipeline)` and run it to its end.
 
@@ -116,7 +119,14 @@ def _tell_cells_apart() -> None:
         interactive_utils.is_in_ipython = pipeline.is_in_ipython = is_in_ipython
 
 
-def _check_arguments(arguments: Sequence[str], options: type) -> None:
+class _Options(Protocol):
+    """A class of Beam's options, which adds its flags to a parser."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None: ...
+
+
+def _check_arguments(arguments: Sequence[str], options: type[_Options]) -> None:
     """Beam warns of unknown flags and goes on;
     a mistyped flag, or an INPUT that slipped in behind one, must not pass.
     """

@@ -94,7 +94,8 @@ def _plan(kind: str, listing: Listing, options: Any, common: PlanOptions) -> Sou
         from recordmill.sources.tfrecord import TfrecordOptions, plan_tfrecord
 
         planned = plan_tfrecord(files, _options(kind, options, TfrecordOptions), common)
-    return replace(planned, notes=(*notes, *planned.notes))
+    noted: Source = replace(planned, notes=(*notes, *planned.notes))
+    return noted
 
 
 def _tables(kind: str, listing: Listing, split_from: str) -> tuple[tuple[InputFile, ...], tuple[str, ...]]:
