@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recordmill.base.installed import command_for
+
 
 class RecordmillError(Exception):
     """Base of the errors that the command line prints as one line, without a traceback."""
@@ -39,12 +41,12 @@ class UsageError(RecordmillError, ValueError):
 class MissingExtraError(RecordmillError, ImportError):
     """A package of an optional extra is not installed.
 
-    >>> str(MissingExtraError("build", "beam", "apache_beam"))
-    'build needs apache_beam, which is not installed: pip install "recordmill[beam]"'
+    >>> str(MissingExtraError("build", "beam", "apache_beam")).split(": pip install ")[0]
+    'build needs apache_beam, which is not installed'
     """
 
     def __init__(self, what: str, extra: str, module: str) -> None:
-        super().__init__(f'{what} needs {module}, which is not installed: pip install "recordmill[{extra}]"')
+        super().__init__(f"{what} needs {module}, which is not installed: {command_for(extra)}")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
 from numba.core.dispatcher import Dispatcher
 
+from recordmill.base.progress import compiling
+
 _DIGEST_CHARS = 16
 _UNUSED_SEC = 14 * 86400  # two weeks: longer than a branch is left alone, short enough that the folder stays small
 _TOUCH_SEC = 86400  # a day: use is noted no more often than that
@@ -76,6 +78,7 @@ def _open(function: Callable[..., Any]) -> Any:
     try:
         cache = FunctionCache(function)
     except RuntimeError:  # numba: "no locator available": no folder for the cache can be written
+        compiling.is_kept = False
         return NullCache()
     digest = code_digest(function)
     files = IndexDataCacheFile(cache.cache_path, f"{cache._impl.filename_base}.{digest}", digest)

@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 import llvmlite.binding
 import numba
+from numba.core import event
 
 from recordmill.base.kernel_cache import KernelCache
+from recordmill.base.progress import compiling
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,6 +52,19 @@ def _compiled(function: Function, options: dict[str, bool]) -> Function:
     # Numba's dispatcher looks this method up on itself when a call finds no compiled code.
     dispatcher._compile_for_args = _retrying(dispatcher._compile_for_args)
     return dispatcher  # type: ignore[no-any-return]
+
+
+class _Told(event.Listener):  # type: ignore[misc]
+    """Numba says when it compiles, which it does not when it finds compiled code in the cache."""
+
+    def on_start(self, event: object) -> None:
+        compiling.begin()
+
+    def on_end(self, event: object) -> None:
+        compiling.end()
+
+
+event.register("numba:compile", _Told())
 
 
 def _retrying(compile_for: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,6 +19,38 @@ class Cancelled(RecordmillError):
     """The user stopped the job; nothing of it is kept."""
 
 
+class Compiling:
+    """Whether kernels are being compiled in this process, and since when; `base.kernels` tells, displays ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._at_once = 0
+        self.since: float | None = None
+        self.is_kept = True
+
+    def begin(self) -> None:
+        """A kernel is compiled, perhaps for another that is."""
+        with self._lock:
+            self._at_once += 1
+            self.since = time.monotonic() if self.since is None else self.since
+
+    def end(self) -> None:
+        """It is ready."""
+        with self._lock:
+            self._at_once -= 1
+            if not self._at_once:
+                self.since = None
+
+    @property
+    def seconds(self) -> float:
+        """For how long kernels have been compiled without a break; 0 if none are."""
+        since = self.since
+        return 0.0 if since is None else time.monotonic() - since
+
+
+compiling = Compiling()
+
+
 class Progress:
     """One job's counters: its stage, how many records it will have (None: unknown), and how many it has."""
 

@@ -12,10 +12,14 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.base.progress import Progress, job
+
+if TYPE_CHECKING:
+    from recordmill.transforms.beam_types import Pipeline
 
 _ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
 _asking = threading.Lock()
@@ -28,8 +32,18 @@ def is_local(runner: str | None) -> bool:
     return runner in LOCAL_RUNNERS
 
 
+def check_beam() -> None:
+    """Raise MissingExtraError where apache_beam is not installed; nothing is imported."""
+    try:
+        is_there = find_spec("apache_beam") is not None
+    except ValueError:  # it was kept from being imported
+        is_there = False
+    if not is_there:
+        raise MissingExtraError("build", "beam", "apache_beam")
+
+
 def run_pipeline(
-    construct: Callable, runner: str | None, beam_args: Sequence[str], name: str, progress: Progress
+    construct: Callable[[Pipeline], None], runner: str | None, beam_args: Sequence[str], name: str, progress: Progress
 ) -> None:
     """Build the graph with `construct(pipeline)` and run it to its end.
 
@@ -41,14 +55,11 @@ def run_pipeline(
         KeyboardInterrupt: the user stopped it; every thread has ended by then.
         Exception: what a stage raised, itself where it ran in this process, else as the runner tells it.
     """
-    try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
-        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-    except ImportError as error:
-        if (error.name or "").split(".")[0] != "apache_beam":
-            raise
-        raise MissingExtraError("build", "beam", "apache_beam") from None
+    check_beam()
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
     # Its log of a failed stage is a traceback of what is raised below anyway; on engines it is all there is.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL if is_local(runner) else logging.WARNING)
     arguments = list(beam_args) if is_local(runner) else [f"--runner={runner}", *beam_args]
@@ -108,7 +119,14 @@ def _tell_cells_apart() -> None:
         interactive_utils.is_in_ipython = pipeline.is_in_ipython = is_in_ipython
 
 
-def _check_arguments(arguments: Sequence[str], options: type) -> None:
+class _Options(Protocol):
+    """A class of Beam's options, which adds its flags to a parser."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None: ...
+
+
+def _check_arguments(arguments: Sequence[str], options: type[_Options]) -> None:
     """Beam warns of unknown flags and goes on;
     a mistyped flag, or an INPUT that slipped in behind one, must not pass.
     """

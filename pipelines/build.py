@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
 from recordmill.base.errors import RecordmillError, UsageError
@@ -20,7 +20,7 @@ from recordmill.base.progress import Progress
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER, BuildPlan, group_units
 from recordmill.building.run_file import Buckets
-from recordmill.pipelines.beam_run import is_local, run_pipeline
+from recordmill.pipelines.beam_run import check_beam, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.planning import plan_source
@@ -30,6 +30,9 @@ from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run_folder import RunFolder, check_out, loaded
 from recordmill.sources.inputs.contract import Source
+
+if TYPE_CHECKING:
+    from recordmill.transforms.beam_types import Pipeline
 
 _COPIES_IN_RUNNER = 4  # FnApiRunner's peak in a GroupByKey, in times the payload
 
@@ -105,6 +108,7 @@ def build(
         MissingExtraError: Apache Beam is not installed.
     """
     started = time.monotonic()
+    check_beam()
     settings = make_options(out, **options)
     progress = progress or Progress()
     path = Path(out)
@@ -181,13 +185,12 @@ def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> No
     local = is_local(settings.runner)
     path = plan.save()
 
-    def construct(pipeline: Any) -> None:
-        import apache_beam as beam
-
+    def construct(pipeline: Pipeline) -> None:
+        from recordmill.transforms.beam_types import Create
         from recordmill.transforms.stages import IngestGroups, ShardRuns
 
         groups = range(len(plan.groups))
-        packs = pipeline | "Groups" >> beam.Create([tuple(groups)] if local else [(group,) for group in groups])
+        packs = pipeline | "Groups" >> Create([tuple(groups)] if local else [(group,) for group in groups])
         ingested = packs | "Ingest" >> IngestGroups(path)
         _ = ingested | "Shard" >> ShardRuns(path, packs=1 if local else 1 << 16)
 

@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from recordmill.base.progress import Progress
+from recordmill.base.progress import Progress, compiling
 
 _STAGES = {
     "plan": "planning",
@@ -21,7 +21,10 @@ _STAGES = {
     "convert": "reading",
     "verify": "verifying",
 }
-_MOVING_SEC, _PLAIN_SEC = 0.2, 10.0
+_LOOK_SEC, _PLAIN_SEC = 0.2, 10.0
+_COMPILING_SEC = 1.0  # one that takes less is not worth a line
+COMPILING = "compiling kernels for this machine, which is done once and may take a minute"
+NOT_KEPT = "compiling kernels, in each run anew: no folder for them can be written (NUMBA_CACHE_DIR names one)"
 
 
 class Display:
@@ -33,7 +36,7 @@ class Display:
         self._moving = _is_terminal(self._stream) or "ipykernel" in sys.modules
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._show, name="recordmill-progress", daemon=True)
-        self._width, self._last = 0, ""
+        self._width, self._last, self._told = 0, "", False
 
     def __enter__(self) -> Display:
         if not self._quiet:
@@ -55,13 +58,23 @@ class Display:
             self._put(("\r" if self._moving else "") + text.ljust(self._width) + "\n")
 
     def _show(self) -> None:
-        while not self._stop.wait(_MOVING_SEC if self._moving else _PLAIN_SEC):
-            text = describe_progress(self._progress)
-            if self._moving and text == self._last:
-                continue  # a notebook keeps every line that it is sent
-            self._last = text
-            self._put("\r" + text.ljust(self._width) if self._moving else text + "\n")
-            self._width = len(text)
+        shown = time.monotonic()
+        while not self._stop.wait(_LOOK_SEC):
+            self._tell_of_compiling()
+            if self._moving or time.monotonic() - shown >= _PLAIN_SEC:
+                shown = time.monotonic()
+                self._update(describe_progress(self._progress))
+
+    def _tell_of_compiling(self) -> None:
+        if not self._told and compiling.seconds >= _COMPILING_SEC:
+            self._told = True
+            self.say(COMPILING if compiling.is_kept else NOT_KEPT)
+
+    def _update(self, text: str) -> None:
+        if self._moving and text == self._last:
+            return  # a notebook keeps every line that it is sent
+        self._put("\r" + text.ljust(self._width) if self._moving else text + "\n")
+        self._last, self._width = text, len(text)
 
     def _put(self, text: str) -> None:
         # a stream that is closed, broken or None is no reason to stop

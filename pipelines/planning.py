@@ -86,7 +86,8 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
         options = {name: value for name, value in options.items() if name != "split_from"}
     files, notes = _tables(kind.name, listing, split_from)
     planned = kind.planner(files, _options(kind, options), common)
-    return replace(planned, notes=(*notes, *planned.notes))  # type: ignore[type-var]
+    noted: Source = replace(planned, notes=(*notes, *planned.notes))  # type: ignore[type-var]
+    return noted
 
 
 def _tables(kind: str, listing: Listing, split_from: str) -> tuple[tuple[InputFile, ...], tuple[str, ...]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,10 +25,12 @@ from recordmill.storage.files import map_file, read_range
 
 if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
+    from recordmill.transforms.beam_types import Pipeline
 
 
 def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress) -> list[JobResult]:
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data."""
+    from recordmill.transforms.beam_types import Create
     from recordmill.transforms.read import ReadJobs, ReadRun
 
     parts = plan.options.to in FOLDERS
@@ -51,12 +53,10 @@ def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progr
     )
     path = run.save(folder.path.absolute() / "read_run.pickle")
 
-    def construct(pipeline: Any) -> None:
-        import apache_beam as beam
-
+    def construct(pipeline: Pipeline) -> None:
         numbers = range(len(jobs))
         packs = [tuple(numbers)] if local else [(number,) for number in numbers]
-        _ = pipeline | "Packs" >> beam.Create(packs) | "Read" >> ReadJobs(path)
+        _ = pipeline | "Packs" >> Create(packs) | "Read" >> ReadJobs(path)
 
     run_pipeline(construct, settings.runner, settings.beam_args, path, progress)
     results: list[JobResult] = [

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import apache_beam as beam
-
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.exporting.job import JobResult, run_job
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.storage.files import atomic_write, read_range, write_all
+from recordmill.transforms.beam_types import FlatMap, PCollection, PTransform, Reshuffle
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,10 @@ def run_pack(numbers: Iterable[int], path: str) -> Iterator[JobResult]:
 
 
 @dataclass
-class ReadJobs(beam.PTransform):
+class ReadJobs(PTransform):
     """Packs of job numbers to JobResults. path: of the saved ReadRun."""
 
     path: str
 
-    def expand(self, packs: beam.PCollection) -> beam.PCollection:
-        return packs | "Spread" >> beam.Reshuffle() | "Run" >> beam.FlatMap(run_pack, self.path)
+    def expand(self, packs: PCollection) -> PCollection:
+        return packs | "Spread" >> Reshuffle() | "Run" >> FlatMap(run_pack, self.path)

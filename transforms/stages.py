@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.pvalue import AsIter, AsSingleton
-
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.building.conclude import conclude
@@ -26,13 +23,24 @@ from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_
 from recordmill.building.slices import RunCutter, RunSlice
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.names import ShardName
+from recordmill.transforms.beam_types import (
+    AsIter,
+    AsSingleton,
+    CombineFn,
+    CombineGlobally,
+    FlatMap,
+    GroupByKey,
+    Map,
+    PCollection,
+    PTransform,
+)
 
 _SYNCING = 4  # threads that only wait for the disk, so that the others need not
 
 PlanPath = str  # where the BuildPlan is pickled; workers load it once
 
 
-def _given(plan: PlanPath | beam.PCollection) -> Any:
+def _given(plan: PlanPath | PCollection) -> Any:
     """The path as the functions of a stage get it:
     as it is, or as a side input where it is known only when the pipeline runs.
     """
@@ -63,19 +71,19 @@ def ingest_pack(groups: Iterable[int], plan_path: PlanPath) -> Iterator[Ingested
 
 
 @dataclass
-class IngestGroups(beam.PTransform):
+class IngestGroups(PTransform):
     """Packs of group numbers to what each became: runs on disk, and accounts.
 
     plan: the path of the pickled plan, or a PCollection with it.
     """
 
-    plan: PlanPath | beam.PCollection
+    plan: PlanPath | PCollection
 
-    def expand(self, packs: beam.PCollection) -> beam.PCollection:  # (group, ...) -> Ingested
-        return packs | beam.FlatMap(ingest_pack, _given(self.plan))
+    def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> Ingested
+        return packs | FlatMap(ingest_pack, _given(self.plan))
 
 
-class _MergeHistograms(beam.CombineFn):
+class _MergeHistograms(CombineFn):
     """The footers' monoid; the zero needs the plan's shape, so None stands for it."""
 
     def create_accumulator(self) -> Histogram | None:
@@ -150,7 +158,7 @@ def finish_build(
 
 
 @dataclass
-class ShardRuns(beam.PTransform):
+class ShardRuns(PTransform):
     """Runs, wherever they came from, to a committed data set:
     footers decide the cuts, blocks travel to their shards, shards are merged.
 
@@ -158,29 +166,29 @@ class ShardRuns(beam.PTransform):
     on one machine). Gives a PCollection with the one Manifest.
     """
 
-    plan: PlanPath | beam.PCollection
+    plan: PlanPath | PCollection
     packs: int = 1
 
-    def expand(self, ingested: beam.PCollection) -> beam.PCollection:  # Ingested -> Manifest
+    def expand(self, ingested: PCollection) -> PCollection:  # Ingested -> Manifest
         plan = _given(self.plan)
         # From here on only footers travel: kilobytes a run. They add up to one histogram, which fixes every cut.
         cuts = (
             ingested
-            | "Footers" >> beam.FlatMap(lambda one: [run.histogram for run in one.runs])
-            | "AddFooters" >> beam.CombineGlobally(_MergeHistograms())
-            | "PlanCuts" >> beam.Map(plan_cuts, plan)
+            | "Footers" >> FlatMap(lambda one: [run.histogram for run in one.runs])
+            | "AddFooters" >> CombineGlobally(_MergeHistograms())
+            | "PlanCuts" >> Map(plan_cuts, plan)
         )
         # One block for each run and shard: a reference on one machine,
         # the bytes themselves where the engine is to carry them.
         shards = (
             ingested
-            | "CutRuns" >> beam.FlatMap(cut_run, AsSingleton(cuts), plan, self.packs)
-            | "ToShards" >> beam.GroupByKey()
-            | "WriteShards" >> beam.FlatMap(write_pack, AsSingleton(cuts), plan)
+            | "CutRuns" >> FlatMap(cut_run, AsSingleton(cuts), plan, self.packs)
+            | "ToShards" >> GroupByKey()
+            | "WriteShards" >> FlatMap(write_pack, AsSingleton(cuts), plan)
         )
-        accounts = ingested | "Accounts" >> beam.Map(_without_footers)
+        accounts = ingested | "Accounts" >> Map(_without_footers)
         # The cuts are one element, also of no records: with it the last step runs once, when what it looks at is there.
-        return cuts | "Finish" >> beam.Map(finish_build, AsIter(accounts), AsIter(shards), plan)
+        return cuts | "Finish" >> Map(finish_build, AsIter(accounts), AsIter(shards), plan)
 
 
 def _without_footers(ingested: Ingested) -> Ingested:

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.pvalue import AsSingleton
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -33,6 +31,17 @@ from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.sources.arrow.rows import batches_of_rows
 from recordmill.sources.values.conform import conform
+from recordmill.transforms.beam_types import (
+    AsSingleton,
+    BatchElements,
+    Create,
+    DoFn,
+    FlatMap,
+    Map,
+    ParDo,
+    PCollection,
+    PTransform,
+)
 from recordmill.transforms.stages import PlanPath, ShardRuns
 
 _held: dict[
@@ -55,23 +64,23 @@ def _release_all() -> None:
 
 
 @dataclass
-class BatchDicts(beam.PTransform):
+class BatchDicts(PTransform):
     """A PCollection of dicts (feature name to value, missing ones absent or None) to RecordBatches of up
     to batch_rows rows.
     """
 
     batch_rows: int = 4096
 
-    def expand(self, rows: beam.PCollection) -> beam.PCollection:  # {name: value} -> RecordBatch
+    def expand(self, rows: PCollection) -> PCollection:  # {name: value} -> RecordBatch
         return (
             rows
-            | beam.BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows)
-            | beam.FlatMap(batches_of_rows)
+            | BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows)
+            | FlatMap(batches_of_rows)
         )
 
 
 @dataclass
-class WriteShards(beam.PTransform):
+class WriteShards(PTransform):
     """RecordBatches with the schema's columns to a data set at `out`; gives a PCollection with its one Manifest.
 
     The records have no position, so a record's place is a hash of its bytes, or of `order.key`; the same records give
@@ -103,12 +112,12 @@ class WriteShards(beam.PTransform):
                     f"no column {column!r} to decide order or split by; the schema has {', '.join(self.schema.names)}"
                 )
 
-    def expand(self, batches: beam.PCollection) -> beam.PCollection:  # RecordBatch -> Manifest
+    def expand(self, batches: PCollection) -> PCollection:  # RecordBatch -> Manifest
         run = uuid.uuid4().hex[:12]
-        plan = batches.pipeline | "Start" >> beam.Create([run]) | "MakeFolder" >> beam.Map(start_run, self)
-        ingested = batches | "Ingest" >> beam.ParDo(_IngestBatches(), AsSingleton(plan))
+        plan = batches.pipeline | "Start" >> Create([run]) | "MakeFolder" >> Map(start_run, self)
+        ingested = batches | "Ingest" >> ParDo(_IngestBatches(), AsSingleton(plan))
         manifest = ingested | "Shard" >> ShardRuns(plan, self.packs)
-        return manifest | "Release" >> beam.Map(_release, AsSingleton(plan))
+        return manifest | "Release" >> Map(_release, AsSingleton(plan))
 
 
 def start_run(run: str, options: WriteShards) -> PlanPath:
@@ -136,7 +145,7 @@ def start_run(run: str, options: WriteShards) -> PlanPath:
         return str(_held[run].path.absolute() / PLAN_NAME)
 
 
-class _IngestBatches(beam.DoFn):
+class _IngestBatches(DoFn):
     """Collects a bundle's batches in one RunWriter; gives Ingested accounts as runs fill and when the bundle ends."""
 
     def start_bundle(self) -> None:

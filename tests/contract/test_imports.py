@@ -5,6 +5,7 @@ a build no TensorFlow.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,9 +115,10 @@ def test_a_build_without_beam_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a,b\n1,2\n")
     done = run_cli("build", "csv", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), blocked=("apache_beam",))
     assert done.returncode != 0
-    assert 'pip install "recordmill[beam]"' in done.stderr
+    assert re.search(r'pip install .*\[beam\]"', done.stderr), done.stderr
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out/_manifests").exists()
+    assert "note:" not in done.stderr + done.stdout  # said before anything is planned
+    assert not (tmp_path / "out").exists()
 
 
 def test_tf_data_without_tensorflow_says_what_to_install(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ import recordmill
 try:
     recordmill.open({str(tmp_path / "out")!r}).to_tf()
 except ImportError as error:
-    assert 'pip install "recordmill[tf]"' in str(error), error
+    assert "pip install " in str(error) and "[tf]" in str(error), error
 else:
     raise SystemExit("to_tf() worked without TensorFlow")
 """

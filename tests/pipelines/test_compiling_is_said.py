@@ -1,0 +1,64 @@
+"""That kernels are compiled is said once, when it takes more than a moment, and not where they are found compiled."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from recordmill.base.progress import Compiling, Progress
+from recordmill.pipelines import display
+from recordmill.pipelines.display import COMPILING, NOT_KEPT, Display
+
+READ = "from recordmill.__main__ import main; import sys; sys.exit(main(sys.argv[1:]))"
+
+
+def test_a_first_read_says_it_and_a_second_does_not(tmp_path: Path) -> None:
+    import recordmill
+
+    recordmill.build({"x": [1, 2, 3], "y": ["a", "b", "c"]}, tmp_path / "set")
+    said = []
+    for out in ("first", "second"):
+        done = subprocess.run(
+            [sys.executable, "-c", READ, "read", str(tmp_path / "set"), "--out", str(tmp_path / out)],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels")},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=True,
+        )
+        said.append(done.stderr.count(COMPILING))
+    assert said == [1, 0]
+
+
+def test_it_is_said_once_however_many_kernels_there_are(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    for kept, line in ((True, COMPILING), (False, NOT_KEPT)):
+        compiling, stream = Compiling(), io.StringIO()
+        compiling.is_kept = kept
+        monkeypatch.setattr(display, "compiling", compiling)
+        monkeypatch.setattr(display, "_COMPILING_SEC", 0.0)
+        monkeypatch.setattr(display, "_LOOK_SEC", 0.01)
+        with Display(Progress(), stream=stream):
+            compiling.begin()
+            until = time.monotonic() + 30
+            while line not in stream.getvalue() and time.monotonic() < until:
+                time.sleep(0.01)
+            compiling.end()
+            compiling.begin()
+            time.sleep(0.05)
+        assert stream.getvalue().count(line) == 1
+
+
+def test_what_calls_another_kernel_counts_as_one_time() -> None:
+    compiling = Compiling()
+    assert compiling.seconds == 0
+    compiling.begin()
+    since = compiling.since
+    compiling.begin()
+    compiling.end()
+    assert compiling.since == since
+    compiling.end()
+    assert compiling.seconds == 0
