@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.reader.faces.readable import Readable
 from recordmill.reader.faces.tf_images import batch_decoder, image_features
 from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
+from recordmill.reader.fetching.readable import Readable
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import check_unchanged
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.faces.readable import Readable
+from recordmill.reader.fetching.readable import Readable
 
 _MAGIC = (b"\xff\xd8", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 # what tf.io decodes to so many channels
