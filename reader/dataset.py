@@ -341,27 +341,45 @@ class Dataset:
         self,
         batch_size: int | None = 256,
         *,
-        shuffle: bool = True,
+        shuffle: bool | Literal["window", "global"] = True,
         seed: int = 7,
         label: str | Literal[False] | None = None,
         epochs: int | None = 1,
         drop_remainder: bool = False,
         decode_images: tuple[int, int] | None = None,
         channels: int = 3,
-        defaults: dict[str, Any] | None = None,
+        antialias: bool = False,
+        defaults: Mapping[str, Any] | None = None,
+        num_hosts: int = 1,
+        host_index: int = 0,
+        state: Mapping[str, Any] | None = None,
+        start_step: int = 0,
+        window_bytes: int = WINDOW_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
+        portable: bool = False,
         shuffle_records: int = 10_000,
     ) -> tf.data.Dataset:
-        """A tf.data.Dataset of batches; see `recordmill.reader.faces.tf.to_tf`."""
+        """A tf.data.Dataset of batches, in the order and with the values of `batches`; see
+        `recordmill.reader.faces.tf.Options`.
+
+        Iterated again, as Keras does for each epoch, it goes on with the next epochs. start_step: so many steps of the
+        run are done, or begin at a `state` of `batches`: the first iteration goes on there. portable: a graph of
+        TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
+        """
+        order = Order(
+            shuffle, seed, window_bytes, epochs, drop_remainder, False, num_hosts, host_index, state
+        )  # fmt: skip
         options = in_tf.Options(
             batch_size,
-            shuffle,
-            seed,
+            order,
             label,
-            epochs,
-            drop_remainder,
             decode_images,
             channels,
+            antialias,
             defaults or {},
+            start_step,
+            memory_bytes,
+            portable,
             shuffle_records,
         )
         return in_tf.to_tf(self, options)
