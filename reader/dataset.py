@@ -8,8 +8,9 @@ asked for. Neither apache_beam nor tensorflow is imported here.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -24,8 +25,10 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.threads import thread_map
 from recordmill.reader.faces import arrays
 from recordmill.reader.faces import tf as in_tf
+from recordmill.reader.faces.batches import Batches
 from recordmill.reader.faces.rebatch import rebatched
-from recordmill.reader.faces.shuffling import Order, numpy_batches
+from recordmill.reader.fetching.fetcher import MEMORY_BYTES
+from recordmill.reader.fetching.order import WINDOW_BYTES, Order
 from recordmill.reader.record import Plan, make_record_plan, parse_record
 from recordmill.reader.selection import Selection, until
 from recordmill.reader.shown_tables import show_tables
@@ -114,7 +117,7 @@ class Dataset:
         self.catalog, self.sample, self.where = catalog, sample, where
         self.threads = threads or os.cpu_count() or 1
         self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
-        self._files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
+        self.files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
         if schema is not None:
             _ = self.schema, self._selection  # an unknown column is reported now
 
@@ -171,24 +174,36 @@ class Dataset:
     def _plan(self) -> Plan | None:
         return make_record_plan(self.schema)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells this data set from others, wherever it lies: its files' names, sizes and digests, and `where`."""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self.files:
+            about = file.file
+            digest.update(b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes))
+            digest.update((about.info.sha256 if about.info else "").encode() + b"\n")
+        if self.where is not None:
+            digest.update(str(self.where.predicate).encode())
+        return digest.hexdigest()
+
     @property
     def splits(self) -> tuple[str, ...]:
         return self.catalog.splits
 
     @cached_property
-    def _ends(self) -> npt.NDArray[np.int64]:
+    def ends(self) -> npt.NDArray[np.int64]:
         """The number of records up to and with each file."""
-        return np.cumsum([file.records for file in self._files], dtype=np.int64)
+        return np.cumsum([file.records for file in self.files], dtype=np.int64)
 
     @property
     def file_records(self) -> list[int]:
         """The number of records of each file, with those that `where` leaves out."""
-        return [file.records for file in self._files]
+        return [file.records for file in self.files]
 
     @property
     def _total(self) -> int:
         """The records of all files."""
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return int(self.ends[-1]) if len(self.ends) else 0
 
     def __len__(self) -> int:
         return self._total if self.matching is None else len(self.matching)
@@ -215,9 +230,9 @@ class Dataset:
         if not -total <= at < total:
             raise IndexError(f"record {at} of {total}")
         at = at % total if self.matching is None else int(self.matching[at])
-        number = int(np.searchsorted(self._ends, at, "right"))
-        file = self._files[number]
-        record = at - int(self._ends[number - 1] if number else 0)
+        number = int(np.searchsorted(self.ends, at, "right"))
+        file = self.files[number]
+        record = at - int(self.ends[number - 1] if number else 0)
         frame = file.frame(record)
         if self._plan is not None:
             found = parse_record(frame.payload(0).tobytes(), self._plan, self.schema, whole=self._columns is None)
@@ -244,9 +259,9 @@ class Dataset:
 
     def _ascending(self, numbers: Int64s) -> pa.Table:
         """The records of these numbers among all, ascending."""
-        if are_scattered(numbers) and all(file.seekable for file in self._files):
+        if are_scattered(numbers) and all(file.seekable for file in self.files):
             with contextlib.suppress(DataError):  # which the other way finds, too, and says where
-                return self._table(scattered_batches(self._files, self._ends, numbers, self.schema, self.threads))
+                return self._table(scattered_batches(self.files, self.ends, numbers, self.schema, self.threads))
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
         return self._table(
             record_batches(
@@ -287,50 +302,87 @@ class Dataset:
         self,
         batch_size: int,
         *,
-        shuffle: bool = False,
+        shuffle: bool | Literal["window", "global"] = False,
         seed: int = 0,
         epochs: int | None = 1,
         drop_remainder: bool = False,
-        window_bytes: int = 64 << 20,
-    ) -> Iterator[dict[str, Array | Ragged | Strings]]:
-        """NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
+        pad_remainder: bool = False,
+        num_hosts: int = 1,
+        host_index: int = 0,
+        state: Mapping[str, Any] | None = None,
+        window_bytes: int = WINDOW_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> Batches:
+        """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
         Args:
-            batch_size: rows of a batch.
-            shuffle: another order in each epoch, the same for the same seed: pieces of shards in random order, and
-                records shuffled among as many pieces as fit the window.
+            batch_size: rows of a batch, of this host.
+            shuffle: another order in each epoch, the same for the same seed. "window" (or True): pieces of shards in
+                random order, and records mixed among as many pieces as fit the window; "global": every record anywhere,
+                which files that are only streamed can't give.
             seed: any integer.
             epochs: how often all records are given; None: without end. A batch never mixes two epochs.
-            drop_remainder: leave out an epoch's last batch if it is shorter.
-            window_bytes: framed bytes among which records are shuffled; memory is a few times as much.
+            drop_remainder: leave out an epoch's last records if they do not fill the batches of all hosts.
+            pad_remainder: fill these batches up instead, with other records of the epoch; each batch has `"mask"`, a
+                bool per row that says which rows count.
+            num_hosts, host_index: each step's records are cut into equal parts, and this host gets its part: all hosts
+                have equally many batches, and together the epoch.
+            state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
+                hosts may be another one; the data set, `where`, seed, shuffle and batch_size may not.
+            window_bytes: framed bytes among which "window" mixes records.
+            memory_bytes: what may be under way, read ahead or being decoded.
+
+        Raises:
+            UsageError: options that do not fit, or a state of something else.
         """
-        return numpy_batches(self, batch_size, Order(seed, window_bytes) if shuffle else None, epochs, drop_remainder)
+        order = Order(
+            shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
+        )  # fmt: skip
+        return Batches(self, batch_size, order, memory_bytes)
 
     def to_tf(
         self,
         batch_size: int | None = 256,
         *,
-        shuffle: bool = True,
+        shuffle: bool | Literal["window", "global"] = True,
         seed: int = 7,
         label: str | Literal[False] | None = None,
         epochs: int | None = 1,
         drop_remainder: bool = False,
         decode_images: tuple[int, int] | None = None,
         channels: int = 3,
-        defaults: dict[str, Any] | None = None,
+        antialias: bool = False,
+        defaults: Mapping[str, Any] | None = None,
+        num_hosts: int = 1,
+        host_index: int = 0,
+        state: Mapping[str, Any] | None = None,
+        start_step: int = 0,
+        window_bytes: int = WINDOW_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
+        portable: bool = False,
         shuffle_records: int = 10_000,
     ) -> tf.data.Dataset:
-        """A tf.data.Dataset of batches; see `recordmill.reader.faces.tf.to_tf`."""
+        """A tf.data.Dataset of batches, in the order and with the values of `batches`; see
+        `recordmill.reader.faces.tf.Options`.
+
+        Iterated again, as Keras does for each epoch, it goes on with the next epochs. start_step: so many steps of the
+        run are done, or begin at a `state` of `batches`: the first iteration goes on there. portable: a graph of
+        TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
+        """
+        order = Order(
+            shuffle, seed, window_bytes, epochs, drop_remainder, False, num_hosts, host_index, state
+        )  # fmt: skip
         options = in_tf.Options(
             batch_size,
-            shuffle,
-            seed,
+            order,
             label,
-            epochs,
-            drop_remainder,
             decode_images,
             channels,
+            antialias,
             defaults or {},
+            start_step,
+            memory_bytes,
+            portable,
             shuffle_records,
         )
         return in_tf.to_tf(self, options)
@@ -363,8 +415,8 @@ class Dataset:
     @property
     def _headline(self) -> str:
         manifest = self.catalog.manifest
-        name = manifest.name if manifest else f"{len(self._files)} file{'s' if len(self._files) != 1 else ''}"
-        known = manifest is not None or "_ends" in self.__dict__
+        name = manifest.name if manifest else f"{len(self.files)} file{'s' if len(self.files) != 1 else ''}"
+        known = manifest is not None or "ends" in self.__dict__
         rows = f"{self._total:,} records" if known else f"{self.catalog.size_bytes:,} bytes"
         if self.where is not None:
             found = f"{len(self):,} of " if "matching" in self.__dict__ else "of "
@@ -391,8 +443,8 @@ class Dataset:
         itself.
         """
         stop = self._total if stop is None else min(stop, self._total)
-        for number, (file, end) in enumerate(zip(self._files, self._ends.tolist(), strict=True)):
-            begin = int(self._ends[number - 1]) if number else 0
+        for number, (file, end) in enumerate(zip(self.files, self.ends.tolist(), strict=True)):
+            begin = int(self.ends[number - 1]) if number else 0
             low, high = max(start, begin) - begin, min(stop, end) - begin
             if low >= high:
                 continue
@@ -427,14 +479,14 @@ class Dataset:
         that has records.
         """
         start = 0
-        for file, end in zip(self._files, self._ends.tolist(), strict=True):
+        for file, end in zip(self.files, self.ends.tolist(), strict=True):
             if end > start:
                 yield start, end, file.seekable
             start = end
 
     def _first(self, records: int) -> Iterator[Load]:
         """The first records, without counting any file: only as much is read as they need."""
-        for number, file in enumerate(self._files):
+        for number, file in enumerate(self.files):
             if file.file.info is not None:
                 blocks = (Load(file.file, piece) for piece in file.pieces(0, min(records, file.records)))
             else:

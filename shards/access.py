@@ -29,7 +29,7 @@ class FileAccess:
         self._mapped: Bytes | None = None
         self._columns: tuple[Int64s, Int64s] | None = None
         self._members: Index | None = None
-        self._counted: int | None = None
+        self._counted: tuple[int, int] | None = None  # records and framed bytes of a stream
         self._member: tuple[int, Bytes] | None = None  # the gzip member read last, by its first uncompressed byte
 
     def __getstate__(self) -> tuple[ShardFile, int]:
@@ -50,10 +50,22 @@ class FileAccess:
             return self.file.info.records
         if self.seekable:
             return len(self.index)
+        return self._count[0]
+
+    @property
+    def framed_bytes(self) -> int:
+        """The uncompressed bytes of the file, found as `records` is."""
+        if self.file.info is not None:
+            return self.file.info.framed_bytes
+        return self.file.stat.size_bytes if self.file.compression == "none" else self._count[1]
+
+    @property
+    def _count(self) -> tuple[int, int]:
         if self._counted is None:
-            self._counted = (
-                sum(len(block.frames) for block in stream(self.file, check=False)) if self.file.stat.size_bytes else 0
-            )
+            records = payload_bytes = 0
+            for block in stream(self.file, check=False) if self.file.stat.size_bytes else ():
+                records, payload_bytes = records + len(block.frames), payload_bytes + int(block.frames.lengths.sum())
+            self._counted = records, payload_bytes + FRAME_BYTES * records
         return self._counted
 
     @property
@@ -118,6 +130,10 @@ class FileAccess:
                 "the index does not fit the shard", source=self.file.path, place=f"record {record}, byte {offset}"
             )
         return frames
+
+    def lengths(self, records: Int64s) -> Int64s:
+        """[n] the bytes of these records' payloads, of a seekable file."""
+        return self._offsets_lengths()[1][records]
 
     def portions(self, records: Int64s, portion_bytes: int) -> Iterator[Int64s]:
         """Ascending records of a seekable file, divided as `reach` takes them:

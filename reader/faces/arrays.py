@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.faces.readable import Readable
+from recordmill.reader.fetching.readable import Readable
 from recordmill.records.columns.gather import gather_columns
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns

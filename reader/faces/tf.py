@@ -1,57 +1,57 @@
-"""A `Dataset` as tf.data: TFRecordDatasets over the shards, parsed in batches from the schema,
-with a cardinality that Keras knows.
+"""A `Dataset` as tf.data, with a cardinality that Keras knows: fed by the fetcher in blocks of steps, in the order and
+with the values of `Dataset.batches`.
 
-TensorFlow reads and checks the frames itself, in its own threads. It takes a file that is cut off inside a header for a
-clean end, so each shard's record count is asserted too: a shard that is short raises tf.errors.FailedPreconditionError,
-and `Dataset` has looked at its size before.
+An error of the data is a tf.errors.InvalidArgumentError that has the DataError's text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.reader.faces.readable import Readable
+from recordmill.reader.faces.tf_blocks import block_spec, blocks_of, steps_of
 from recordmill.reader.faces.tf_images import batch_decoder, image_features
 from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
+from recordmill.reader.faces.tf_portable import serialized_records
+from recordmill.reader.fetching.fetcher import Fetcher
+from recordmill.reader.fetching.order import Order, make_schedule
+from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.sampling.schedule import Schedule
 from recordmill.schemas.feature import Schema
-from recordmill.storage.files import check_unchanged
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
-_READ_BYTES = 1 << 20  # 1 MiB per shard that is open: TensorFlow's default of 256 KiB costs a fifth of the throughput
-_OPEN_SHARDS = 16  # shards read in turn when shuffling, so that a buffer mixes records of many places
-_TURN_RECORDS = 16  # records taken from each of them in turn
+_UNBATCHED_ROWS = 256  # rows that are handed over together where single records are wanted
 
 
 @dataclass(frozen=True)
 class Options:
     """What `Dataset.to_tf` takes.
 
-    batch_size: rows of a batch; None: single records, parsed in batches all the same.
-    shuffle: shards in another order in each epoch, records through a buffer of shuffle_records; the same for the same
-    seed. label: the feature that is y in (x, y); None: the schema's label, if it has one and it is read; False: dicts
-    only. epochs: how often; None: without end. drop_remainder: leave out an epoch's last batch if it is shorter.
-    decode_images: (height, width): encoded images become uint8 [batch, height, width, channels].
-    defaults: feature name to what fills records that lack it; without one, `name/valid` says which records have it.
+    batch_size: rows of a batch; None: single records, handed over in batches all the same.
+    order: see `fetching.order`; a data set that is iterated again goes on with the next epochs.
+    label: the feature that is y in (x, y); None: the schema's label, if it has one and it is read; False: dicts only.
+    decode_images: (height, width): encoded images become uint8 [batch, height, width, channels]. antialias: resize them
+    with it. defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
+    start_step: how many steps of the run have been done. portable: as TensorFlow's own operations, in an order of their
+    own, records through a buffer of shuffle_records.
     """
 
-    batch_size: int | None = 256
-    shuffle: bool = True
-    seed: int = 7
-    label: str | Literal[False] | None = None
-    epochs: int | None = 1
-    drop_remainder: bool = False
-    decode_images: tuple[int, int] | None = None
-    channels: int = 3
-    defaults: Mapping[str, Any] | None = None
-    shuffle_records: int = 10_000
+    batch_size: int | None
+    order: Order
+    label: str | Literal[False] | None
+    decode_images: tuple[int, int] | None
+    channels: int
+    antialias: bool
+    defaults: Mapping[str, Any]
+    start_step: int
+    memory_bytes: int
+    portable: bool
+    shuffle_records: int
 
 
 def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
@@ -71,25 +71,81 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
     _check(options)
     schema, label = _label(dataset.schema, options)
     finish = _finisher(dataset, schema, label, options)
-    parse = parser(schema, options.defaults or {})
-    records = _records(dataset, options)
-    batches = records.batch(
-        options.batch_size or 256, drop_remainder=options.drop_remainder and options.batch_size is not None
-    )
-    result = batches.map(lambda batch: finish(parse(batch)), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    parse = parser(schema, options.defaults)  # which refuses the same defaults either way
+    if options.portable:
+        return _portable(dataset, options, lambda records: finish(parse(records)))
+    batches = _fed(dataset, schema, options)
+    if label is not None or options.decode_images is not None:
+        batches = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _portable(dataset: Readable, options: Options, parse: Callable[[Any], Any]) -> tf.data.Dataset:
+    import tensorflow as tf
+
+    order = options.order
+    records = serialized_records(dataset, bool(order.shuffle), order.seed, options.shuffle_records)
+    drop = order.drop_remainder and options.batch_size is not None
+    batches = records.batch(options.batch_size or _UNBATCHED_ROWS, drop_remainder=drop)
+    result = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     if options.batch_size is None:
         result = result.unbatch().apply(tf.data.experimental.assert_cardinality(len(dataset)))
-    if options.epochs != 1:
-        result = result.repeat(options.epochs)
-    return result.prefetch(tf.data.AUTOTUNE)
+    return (result if order.epochs == 1 else result.repeat(order.epochs)).prefetch(tf.data.AUTOTUNE)
+
+
+def _fed(dataset: Readable, schema: Schema, options: Options) -> tf.data.Dataset:
+    """Batches of tensors by feature name, from the fetcher."""
+    import tensorflow as tf
+
+    order = replace(options.order, epochs=None)  # it may be iterated as often as one likes
+    if options.batch_size is None:
+        order = replace(order, drop_remainder=False)
+    begin = make_schedule(dataset, options.batch_size or _UNBATCHED_ROWS, order).after(options.start_step)
+    epochs, decoded = options.order.epochs, _without(schema, options.defaults)
+    iterations = count()
+
+    def blocks() -> Iterator[dict[str, Any]]:
+        fetcher = Fetcher(dataset, _iteration(begin, epochs, next(iterations)), decoded, options.memory_bytes)
+        return chain.from_iterable(fetcher.fetch(lambda rows: blocks_of(rows, decoded)))
+
+    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(decoded)).prefetch(1)
+    same = options.batch_size if order.drop_remainder else None
+    batches = fed.flat_map(steps_of(decoded, options.defaults, same))
+    if options.batch_size is None:
+        batches = batches.unbatch()
+    if epochs is None:
+        return batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    if begin.position or begin.epoch % epochs:
+        return batches  # iterated again it is longer
+    once = begin.steps.count() if options.batch_size is not None else len(dataset)
+    return batches.apply(tf.data.experimental.assert_cardinality(epochs * once))
+
+
+def _iteration(begin: Schedule, epochs: int | None, number: int) -> Schedule:
+    """What an iteration gives: the first one what is left of so many epochs, each other one so many more."""
+    if epochs is None:
+        return begin
+    first = begin.epoch // epochs + number
+    until = replace(begin, epochs=(first + 1) * epochs)
+    return until if number == 0 else replace(until, epoch=first * epochs, position=0)
+
+
+def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
+    """The schema as the records may be: what has a default may be missing."""
+    return replace(schema, features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema))
 
 
 def _check(options: Options) -> None:
     if options.batch_size is not None and options.batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, or None for single records, not {options.batch_size}")
-    if options.epochs is not None and options.epochs < 1:
-        raise UsageError(f"epochs must be at least 1, or None for no end, not {options.epochs}")
-    if options.shuffle and options.shuffle_records < 1:
+    order = options.order
+    if order.epochs is not None and order.epochs < 1:
+        raise UsageError(f"epochs must be at least 1, or None for no end, not {order.epochs}")
+    if options.portable and (
+        order.shuffle == "global" or order.num_hosts != 1 or order.state is not None or options.start_step
+    ):
+        raise UsageError("portable=True has an order of its own: no global shuffle, hosts, state or start_step")
+    if order.shuffle and options.shuffle_records < 1:
         raise UsageError(f"shuffle_records must be at least 1, not {options.shuffle_records}")
     if options.channels not in (1, 3, 4):
         raise UsageError(f"channels must be 1, 3 or 4, not {options.channels}")
@@ -102,57 +158,9 @@ def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
         return schema, None
     if name not in schema:
         raise UsageError(f"label {name!r} is no feature that is read; there are {', '.join(schema.names)}")
-    from dataclasses import replace
-
-    if schema[name].ragged_rank or name in (options.defaults or {}):
+    if schema[name].ragged_rank or name in options.defaults:
         return schema, name
     return replace(schema, features=tuple(replace(f, required=True) if f.name == name else f for f in schema)), name
-
-
-def _records(dataset: Readable, options: Options) -> tf.data.Dataset:
-    """Serialized records, one by one, their number asserted per shard and in all."""
-    import tensorflow as tf
-
-    files = dataset.catalog.files
-    if odd := [file for file in files if file.compression not in _COMPRESSIONS]:
-        raise UsageError(
-            f"{odd[0].name} is compressed with {odd[0].compression}, which TensorFlow can't read; use "
-            "batches(), which can"
-        )
-    for file in files:
-        check_unchanged(file.path, file.stat, file.path)
-    counts = dataset.file_records
-    paths = [file.path for file in files] or tf.zeros([0], tf.string)
-    compressions = [_COMPRESSIONS[file.compression] for file in files] or tf.zeros([0], tf.string)
-    firsts = np.cumsum([0, *counts])[: len(counts)]
-    shards = tf.data.Dataset.from_tensor_slices(
-        (paths, compressions, tf.constant(counts, tf.int64), tf.constant(firsts, tf.int64))
-    )
-
-    kept = (
-        None
-        if dataset.matching is None
-        else tf.constant(np.isin(np.arange(sum(counts)), dataset.matching, assume_unique=True))
-    )
-
-    def read(path: Any, compression: Any, count: Any, first: Any) -> Any:
-        records = tf.data.TFRecordDataset(path, compression, _READ_BYTES).apply(
-            tf.data.experimental.assert_cardinality(count)
-        )
-        if kept is None:
-            return records
-        return records.enumerate(first).filter(lambda number, _: kept[number]).map(lambda _, record: record)
-
-    if not options.shuffle:
-        records = shards.flat_map(read)
-    else:
-        order = shards.shuffle(max(len(files), 1), options.seed, reshuffle_each_iteration=True)
-        open_shards = min(max(len(files), 1), _OPEN_SHARDS)
-        records = order.interleave(
-            read, open_shards, _TURN_RECORDS, num_parallel_calls=min(open_shards, dataset.threads), deterministic=True
-        )
-        records = records.shuffle(options.shuffle_records, options.seed + 1, reshuffle_each_iteration=True)
-    return records.apply(tf.data.experimental.assert_cardinality(len(dataset)))
 
 
 def _finisher(dataset: Readable, schema: Schema, label: str | None, options: Options) -> Callable[[Tensors], Any]:
@@ -161,7 +169,7 @@ def _finisher(dataset: Readable, schema: Schema, label: str | None, options: Opt
     decode: Callable[[Any, Any], Any] | None = None
     if options.decode_images is not None:
         images = image_features(dataset)
-        decode = batch_decoder(options.decode_images, options.channels)
+        decode = batch_decoder(options.decode_images, options.channels, options.antialias)
 
     def finish(tensors: Tensors) -> Any:
         for name in images:

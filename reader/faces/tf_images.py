@@ -1,5 +1,5 @@
 """Encoded images of a batch to one uint8 tensor, in the graph:
-decoded, resized with antialiasing, of the channels asked for.
+decoded, resized (bilinear, as tf.image.resize does by default), of the channels asked for.
 
 JPEG, PNG and GIF (its first frame) are decoded by TensorFlow; what it does not know (WebP, TIFF, BMP with a palette,
 channels that its decoder lacks) goes through Pillow. EXIF orientation is not applied, as in tf.io. A missing image is
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.faces.readable import Readable
+from recordmill.reader.fetching.readable import Readable
 
 _MAGIC = (b"\xff\xd8", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 # what tf.io decodes to so many channels
@@ -45,7 +45,7 @@ def image_features(dataset: Readable) -> tuple[str, ...]:
     return names
 
 
-def batch_decoder(size: tuple[int, int], channels: int) -> Callable[[Any, Any], Any]:
+def batch_decoder(size: tuple[int, int], channels: int, antialias: bool) -> Callable[[Any, Any], Any]:
     """A function of ([batch] encoded images, [batch] bool or None: which are there)
     to uint8 [batch, height, width, channels].
     """
@@ -63,7 +63,7 @@ def batch_decoder(size: tuple[int, int], channels: int) -> Callable[[Any, Any], 
             lambda: tf.numpy_function(lambda encoded: _pillow(encoded, channels), [data], tf.uint8),
         )
         image.set_shape([None, None, channels])
-        resized = tf.image.resize(image, [height, width], antialias=True)
+        resized = tf.image.resize(image, [height, width], antialias=antialias)
         return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
     def one(pair: tuple[Any, Any]) -> Any:

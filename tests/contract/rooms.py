@@ -35,11 +35,13 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "exporting.choices": "base records.columns records.protobuf records.writers schemas shards shards.loads",
     "exporting": "base exporting.choices records.columns records.example records.tfrecord records.writers schemas "
     "shards shards.loads storage",
-    "reader.faces": "base records.columns records.tfrecord records.writers schemas shards shards.loads storage",
-    "reader": "base reader.faces records.columns records.inference records.tfrecord records.writers schemas shards "
-    "shards.loads",
-    "reader.inspect": "base images reader reader.faces records.columns records.inference records.protobuf schemas "
-    "shards.loads storage",
+    "reader.sampling": "base",
+    "reader.fetching": "base reader.sampling records.example records.tfrecord schemas shards shards.loads",
+    "reader.faces": "base reader.fetching reader.sampling records.columns records.writers schemas storage",
+    "reader": "base reader.faces reader.fetching records.columns records.inference records.tfrecord records.writers "
+    "schemas shards shards.loads",
+    "reader.inspect": "base images reader reader.faces records.columns records.inference "
+    "records.protobuf schemas shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
     "sources.values storage",
     "pipelines": "base building exporting exporting.choices records.columns records.writers schemas shards sources "

@@ -70,6 +70,48 @@ def test_images(tmp_path: Path) -> None:
     assert accuracy(model, small, 3, decode_images=(8, 8)) > 0.95
 
 
+@pytest.mark.parametrize("built", [True, False])
+def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path: Path, built: bool) -> None:
+    schema = Schema((Feature("a", "float32", (3,), True), Feature("label", "float32", (), True)), "label")
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=(ROWS, 3)).astype(np.float32)
+    ds = made(tmp_path / "out", schema, {"a": a.tolist(), "label": a[:, 0].tolist()})
+
+    def fitted(weights: list[np.ndarray] | None, start_step: int, steps: int) -> list[np.ndarray]:
+        model = keras.Sequential([*([keras.Input((3,))] if built else []), keras.layers.Dense(1, "tanh")])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        if weights is not None:
+            model.build((None, 3))
+            model.set_weights(weights)
+        batches = ds.to_tf(32, seed=5, epochs=None, start_step=start_step)
+        model.fit(batches, steps_per_epoch=steps, epochs=1, verbose=0)
+        return model.get_weights()  # type: ignore[no-any-return]
+
+    keras.utils.set_random_seed(1)
+    whole = fitted(None, 0, 31)  # in the middle of the second epoch, which has 19 steps as the first
+    keras.utils.set_random_seed(1)
+    again = fitted(fitted(None, 0, 7), 7, 24)
+    assert all(np.array_equal(one, other) for one, other in zip(whole, again, strict=True))
+
+
+def test_epochs_of_keras_are_those_of_the_reader(tmp_path: Path) -> None:
+    schema = Schema((Feature("a", "float32", (3,), True), Feature("label", "float32", (), True)), "label")
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=(ROWS, 3)).astype(np.float32)
+    ds = made(tmp_path / "out", schema, {"a": a.tolist(), "label": a[:, 0].tolist()})
+    results = []
+    for endless in (False, True):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "tanh")])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        if endless:
+            model.fit(ds.to_tf(32, seed=5, epochs=None), steps_per_epoch=19, epochs=3, verbose=0)
+        else:
+            model.fit(ds.to_tf(32, seed=5), epochs=3, verbose=0)
+        results.append(model.get_weights())
+    assert all(np.array_equal(one, other) for one, other in zip(*results, strict=True))
+
+
 def test_a_table_with_missing_values(tmp_path: Path) -> None:
     schema = Schema(
         (Feature("a", "float32", (), True), Feature("b", "float32"), Feature("label", "int64", (), True)), "label"

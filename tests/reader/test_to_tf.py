@@ -44,8 +44,9 @@ def expected(feature: Feature, table: pa.Table) -> list[Any]:
     return [np.array(row).reshape(2, 3).tolist() for row in rows] if feature.name == "matrix" else rows
 
 
-def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
-    ds = open(out).to_tf(64, shuffle=False)
+@pytest.mark.parametrize("portable", [False, True])
+def test_every_feature_has_its_dtype_and_values(out: Path, portable: bool) -> None:
+    ds = open(out).to_tf(64, shuffle=False, portable=portable)
     batches = list(ds)
     for feature in MIXED:
         if feature.name == "label":
@@ -70,7 +71,8 @@ def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
     assert ds.element_spec[0]["matrix"].shape.as_list() == [None, 2, 3]
 
 
-def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("portable", [False, True])
+def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path, portable: bool) -> None:
     schema = Schema(
         (
             Feature("d", "float64", (None,)), Feature("dd", "float64", (None, None, 2), True),
@@ -85,7 +87,9 @@ def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> 
     }  # fmt: skip
     arrow = to_arrow(schema)
     table = pa.table([pa.array(rows[field.name], field.type) for field in arrow], schema=arrow)
-    ds = open(write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)).to_tf(2, shuffle=False)
+    ds = open(write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)).to_tf(
+        2, shuffle=False, portable=portable
+    )
     found: dict[str, list[Any]] = {}
     for x in ds:
         for name, value in x.items():
@@ -101,7 +105,8 @@ def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> 
     assert found["text"] == [[b"a", b"b"], [b"", b""], [b"", b"c"]]
 
 
-def test_sequence_examples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("portable", [False, True])
+def test_sequence_examples(tmp_path: Path, portable: bool) -> None:
     schema = Schema(
         (
             Feature("c", "int64"),
@@ -114,26 +119,28 @@ def test_sequence_examples(tmp_path: Path) -> None:
     rows = {"c": [1, None], "s": [[[1, 2], [3, 4]], [[5, 6]]], "t": [[[1], []], [[2, 3]]]}
     batch = pa.record_batch([pa.array(rows[field.name], field.type) for field in arrow], schema=arrow)
     (tmp_path / "a.tfrecord").write_bytes(encode_sequences(batch, schema).data.tobytes())
-    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False)
+    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False, portable=portable)
     assert x["c"].numpy().tolist() == [1, 0]
     assert x["c/valid"].numpy().tolist() == [True, False]
     assert x["s"].to_list() == rows["s"]
     assert x["t"].to_list() == rows["t"]
 
 
-def test_payloads_that_are_no_examples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("portable", [False, True])
+def test_payloads_that_are_no_examples(tmp_path: Path, portable: bool) -> None:
     schema = Schema((Feature("record", "bytes", (), True),), message="bytes")
     batch = pa.record_batch([pa.array([b"one", b""], pa.large_binary())], schema=to_arrow(schema))
     (tmp_path / "a.tfrecord").write_bytes(encode(batch, schema).data.tobytes())
-    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False)
+    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False, portable=portable)
     assert x["record"].numpy().tolist() == [b"one", b""]
 
 
-def test_the_order_is_the_seeds(out: Path) -> None:
+@pytest.mark.parametrize("portable", [False, True])
+def test_the_order_is_the_seeds(out: Path, portable: bool) -> None:
     def ids(**options: Any) -> list[int]:
         return [
             i
-            for x in open(out, columns=["id"]).to_tf(64, label=False, shuffle_records=50, **options)
+            for x in open(out, columns=["id"]).to_tf(64, label=False, shuffle_records=50, portable=portable, **options)
             for i in x["id"].numpy().tolist()
         ]
 
@@ -141,21 +148,22 @@ def test_the_order_is_the_seeds(out: Path) -> None:
     assert plain == list(range(ROWS))
     assert ids(seed=1) == ids(seed=1) != ids(seed=2)
     assert sorted(ids(seed=1)) == plain != ids(seed=1)
-    ds = open(out, columns=["id"]).to_tf(64, label=False, seed=1)
+    ds = open(out, columns=["id"]).to_tf(64, label=False, seed=1, portable=portable)
     first, second = ([i for x in ds for i in x["id"].numpy().tolist()] for _ in range(2))
     assert first != second
     assert sorted(first) == sorted(second) == plain
 
 
-def test_cardinality_is_known(out: Path) -> None:
-    ds = open(out)
-    assert ds.to_tf(64).cardinality().numpy() == 5
-    assert ds.to_tf(64, drop_remainder=True).cardinality().numpy() == 4
-    assert ds.to_tf(64, epochs=3).cardinality().numpy() == 15
-    assert ds.to_tf(64, epochs=None).cardinality().numpy() == tf.data.INFINITE_CARDINALITY
-    assert ds.to_tf(None).cardinality().numpy() == ROWS
-    x, y = next(iter(ds.to_tf(None, shuffle=False)))
-    assert x["matrix"].shape == (2, 3)
+@pytest.mark.parametrize("portable", [False, True])
+def test_cardinality_is_known(out: Path, portable: bool) -> None:
+    ds = open(out, columns=["matrix", "label"])
+    assert ds.to_tf(64, portable=portable).cardinality().numpy() == 5
+    assert ds.to_tf(64, drop_remainder=True, portable=portable).cardinality().numpy() == 4
+    assert ds.to_tf(64, epochs=3, portable=portable).cardinality().numpy() == 15
+    assert ds.to_tf(64, epochs=None, portable=portable).cardinality().numpy() == tf.data.INFINITE_CARDINALITY
+    assert ds.to_tf(None, portable=portable).cardinality().numpy() == ROWS
+    x, y = next(iter(ds.to_tf(None, shuffle=False, portable=portable)))
+    assert x.shape == (2, 3)
     assert y.numpy() == 0
 
 
@@ -172,8 +180,10 @@ def test_labels_and_what_is_left(out: Path) -> None:
         list(open(out).to_tf(8, label="maybe"))
 
 
-def test_defaults_replace_the_mask(out: Path) -> None:
-    ds = open(out).to_tf(ROWS, shuffle=False, defaults={"maybe": -1.0, "flag": True, "payload": b"none", "when": 5})
+@pytest.mark.parametrize("portable", [False, True])
+def test_defaults_replace_the_mask(out: Path, portable: bool) -> None:
+    defaults = {"maybe": -1.0, "flag": True, "payload": b"none", "when": 5}
+    ds = open(out).to_tf(ROWS, shuffle=False, defaults=defaults, portable=portable)
     x, _ = next(iter(ds))
     assert x["maybe"].numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()]
     assert x["flag"].numpy().tolist() == [True if v is None else v for v in TABLE["flag"].to_pylist()]
@@ -197,20 +207,63 @@ def test_a_short_shard_raises(out: Path, tmp_path: Path) -> None:
     index = np.load(data / FOLDER / "index" / "train-00001.npy")
     whole = shard.read_bytes()
     ds = open(data)
-    ready = ds.to_tf(64)
+    ready, fed = ds.to_tf(64, portable=True), ds.to_tf(64)
     # inside the last header: TensorFlow alone would call this the end
     shard.write_bytes(whole[: int(index["offset"][-1]) + 5])
     with pytest.raises(tf.errors.FailedPreconditionError):
         list(ready)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=shard.name):
+        list(fed)
     with pytest.raises(DataError, match="changed while it was read"):
-        ds.to_tf(64)
+        ds.to_tf(64, portable=True)
     with pytest.raises(DataError, match="has .* bytes"):  # noqa: RUF043
         open(data)
     flipped = bytearray(whole)
     flipped[int(index["offset"][3]) + 20] ^= 1
     shard.write_bytes(flipped)
     with pytest.raises(tf.errors.DataLossError):
+        list(open(data).to_tf(64, portable=True))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 3, byte \d+: CRC of the data"):
         list(open(data).to_tf(64))
+
+
+def test_it_has_the_order_and_the_values_of_batches(out: Path) -> None:
+    ds = open(out, columns=["id", "matrix"])
+    for mode in ("window", "global"):
+        for options in ({}, {"drop_remainder": True}, {"num_hosts": 2, "host_index": 1, "drop_remainder": True}):
+            fed = ds.to_tf(32, shuffle=mode, seed=3, epochs=2, window_bytes=20_000, **options)
+            same = ds.batches(32, shuffle=mode, seed=3, epochs=2, window_bytes=20_000, **options)
+            for x, batch in zip(fed, same, strict=True):
+                assert x["id"].numpy().tolist() == batch["id"].tolist()
+                assert x["matrix"].numpy().tolist() == batch["matrix"].tolist()
+
+
+def test_it_goes_on_at_any_step(out: Path) -> None:
+    ds = open(out, columns=["id"])
+
+    def epochs(**options: Any) -> list[list[list[int]]]:
+        fed = ds.to_tf(64, seed=3, **options)
+        return [[x["id"].numpy().tolist() for x in fed] for _ in range(3)]
+
+    whole = epochs()
+    assert len({tuple(epoch[0]) for epoch in whole}) == 3
+    for step in range(6):
+        behind = [batch for epoch in whole for batch in epoch][step:]
+        again = [batch for epoch in epochs(start_step=step) for batch in epoch]
+        assert again[: len(behind)] == behind
+        assert next(iter(ds.to_tf(64, seed=3, start_step=step, epochs=3)))["id"].numpy().tolist() == behind[0]
+    state = ds.batches(64, shuffle=True, seed=3)
+    next(state)
+    first = ds.to_tf(64, seed=3, state=state.state())
+    assert [x["id"].numpy().tolist() for x in first] == whole[0][1:]
+    assert [x["id"].numpy().tolist() for x in first] == whole[1]
+    state.close()
+
+
+def test_what_portable_can_not_give_is_refused(out: Path) -> None:
+    for options in ({"shuffle": "global"}, {"start_step": 1}, {"num_hosts": 2}):
+        with pytest.raises(UsageError, match="portable=True has an order of its own"):
+            open(out).to_tf(64, portable=True, **options)
 
 
 def encoded(kind: str, color: tuple[int, int, int], size: tuple[int, int]) -> bytes:
@@ -230,7 +283,11 @@ def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
         schema=to_arrow(schema),
     )
     out = write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)
-    (batch,) = open(out).to_tf(8, shuffle=False, decode_images=(12, 16))
+    portable, batch = (
+        next(iter(open(out).to_tf(8, shuffle=False, decode_images=(12, 16), portable=portable)))
+        for portable in (True, False)
+    )
+    assert np.array_equal(portable[0]["image"].numpy(), batch[0]["image"].numpy())
     pixels = batch[0]["image"].numpy()
     assert pixels.shape == (7, 12, 16, 3)
     assert pixels.dtype == np.uint8

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.feature import Schema
+from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog
 from recordmill.shards.loads.batches import Load
 from recordmill.shards.pieces import PIECE_BYTES
@@ -21,11 +22,19 @@ class Readable(Protocol):
 
     catalog: the files. threads: how many read and decode. schema: the features that are read. file_records: the records
     of each file, with those that a predicate leaves out. matching: [records] the numbers of those that a predicate
-    keeps, ascending; None without one.
+    keeps, ascending; None without one. files, ends: [files] the open files, and the number of records up to and with
+    each. fingerprint: what tells the data set from others.
     """
 
     catalog: Catalog
     threads: int
+    files: list[FileAccess]
+
+    @property
+    def ends(self) -> Int64s: ...
+
+    @property
+    def fingerprint(self) -> str: ...
 
     @property
     def schema(self) -> Schema: ...

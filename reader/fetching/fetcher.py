@@ -1,0 +1,152 @@
+"""The fetcher: a schedule to the columns of its steps, in order, read and decoded on threads ahead of the consumer.
+
+Some steps at once (a stretch) are what one thread does: it looks the numbers up, copies the frames out of the files,
+checks their CRCs and decodes all of them together, so that what a call costs is shared by thousands of records. Epochs
+follow each other without a pause. `memory` bounds what is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.errors import DataError
+from recordmill.base.threads import thread_map
+from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.scatter import Held, ordered_frames
+from recordmill.reader.fetching.streams import Streams
+from recordmill.reader.sampling.schedule import Schedule
+from recordmill.reader.sampling.steps import Stretch
+from recordmill.records.example.decode import decode_lenient
+from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s
+from recordmill.schemas.feature import Schema
+from recordmill.shards.access import FileAccess
+from recordmill.shards.loads.batches import decode_block
+from recordmill.shards.pieces import FrameBlock
+
+STRETCH_BYTES = 8 << 20  # 8 MiB of frames: a call's fixed costs vanish, and the first batch comes at once
+MEMORY_BYTES = 512 << 20  # 512 MiB under way: what four threads have, at most, of stretches and compressed windows
+_COPIES = 3  # a record under way is there as a frame, as columns and in the arrays that are made of them
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The records of a stretch of steps. batch: its rows, one step after the other. edges: int64 [steps + 1], where in
+    it each step begins. mask: [rows] which of them count; None: all do.
+    """
+
+    stretch: Stretch
+    batch: pa.RecordBatch
+    edges: Int64s
+    mask: npt.NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True)
+class _Work:
+    stretch: Stretch
+    held: Held
+
+
+@dataclass(frozen=True)
+class Fetcher:
+    """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
+    of a row beside its columns, as decoded images.
+    """
+
+    dataset: Readable
+    schedule: Schedule
+    schema: Schema
+    memory_bytes: int = MEMORY_BYTES
+    made_bytes: int = 0
+
+    def fetch(self, finish: Callable[[Rows], Result]) -> Iterator[Result]:
+        """finish(rows) of all stretches, in order; it runs in the threads.
+
+        Raises:
+            DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+        """
+        row_bytes = self._row_bytes()
+        weight = row_bytes * self.schedule.steps.batch_size
+        return thread_map(
+            lambda work: finish(self._rows(work)),
+            self._work(row_bytes),
+            self.dataset.threads,
+            weight=lambda work: weight * work.stretch.steps,
+            room=self.memory_bytes,
+        )
+
+    def _row_bytes(self) -> int:
+        """What a record takes while it is under way, on the average."""
+        framed = sum(file.framed_bytes for file in self.dataset.files)
+        return _COPIES * (framed // max(sum(self.dataset.file_records), 1) + 1) + self.made_bytes
+
+    def _stretches(self, row_bytes: int) -> Iterator[Stretch]:
+        """As many steps at once as make a stretch worth its calls. Where reading one record costs reading those around
+        it, as many as a window has, whose members are inflated once then.
+        """
+        step_bytes = row_bytes * self.schedule.steps.batch_size
+        compressed = any(file.file.compression != "none" for file in self.dataset.files)
+        goal = self.memory_bytes // (2 if compressed else 2 * self.dataset.threads)
+        goal = goal if compressed else min(goal, STRETCH_BYTES * _COPIES)
+        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=compressed)
+
+    def _work(self, row_bytes: int) -> Iterator[_Work]:
+        streams = Streams(self.dataset.files, self.dataset.ends)
+        only_seekable = all(file.seekable for file in self.dataset.files)
+        for stretch in self._stretches(row_bytes):
+            yield _Work(stretch, {} if only_seekable else streams.hold(self._numbers(stretch)))
+
+    def _numbers(self, stretch: Stretch) -> Int64s:
+        """[rows] the numbers among all records."""
+        numbers = self.schedule.numbers(stretch)
+        return numbers if self.dataset.matching is None else self.dataset.matching[numbers]
+
+    def _rows(self, work: _Work) -> Rows:
+        numbers, steps = self._numbers(work.stretch), self.schedule.steps
+        edges = np.minimum(np.arange(work.stretch.steps + 1) * steps.batch_size, len(numbers))
+        mask = self.schedule.mask(work.stretch) if steps.end == "pad" else None
+        return Rows(work.stretch, self._decoded(numbers, work.held), edges, mask)
+
+    def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
+        files, ends = self.dataset.files, self.dataset.ends
+        try:
+            return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), self.schema, "")
+        except DataError as error:
+            blame(files, ends, numbers, held, self.schema)
+            raise error
+
+
+def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, schema: Schema) -> None:
+    """Read again what could not be read together, record by record, for the error that names the place.
+
+    Raises:
+        DataError: of the first record in the files that is damaged or does not fit.
+    """
+    for number in np.unique(numbers).tolist():
+        at = int(np.searchsorted(ends, number, "right"))
+        record = number - (int(ends[at - 1]) if at else 0)
+        file = files[at]
+        if file.seekable:
+            frame = file.frame(record)
+            offset = file.offset(record) - int(frame.starts[0])
+        else:
+            block = next(block for block in held[at] if 0 <= record - block.first_record < len(block.frames))
+            within = record - block.first_record
+            frame = replace(
+                block.frames,
+                starts=block.frames.starts[within : within + 1],
+                lengths=block.frames.lengths[within : within + 1],
+                crcs=block.frames.crcs[within : within + 1],
+            )
+            offset = block.first_offset
+        start = frame.starts + HEADER_BYTES
+        _, _, bad = decode_lenient(frame.data, start, frame.lengths, schema)
+        if bad:
+            decode_block(FrameBlock(frame, record, offset), schema, file.file.path)

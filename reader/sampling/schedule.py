@@ -1,0 +1,130 @@
+"""`Schedule`: every step of a training run, from a position on. A sampler and steps in, stretches and record numbers
+out, and a state in JSON from which another run goes on.
+
+The position counts the records of the epoch that all hosts together have had, so a run goes on on another number of
+hosts with exactly those that nobody has had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.sampling.permutation import Int64s
+from recordmill.reader.sampling.sampler import Sampler
+from recordmill.reader.sampling.steps import Steps, Stretch
+
+State = dict[str, Any]
+_FORMAT = 1  # of a state; another meaning of its fields, or another order, is another format
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """epochs: how often all records are given, counted from the very first; None: without end. epoch, position: where
+    it begins.
+    """
+
+    sampler: Sampler
+    steps: Steps
+    epochs: int | None = 1
+    epoch: int = 0
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 0:
+            raise UsageError(f"epochs must be 0 or more, or None for no end, not {self.epochs}")
+        for position in {0, self.position}:
+            self.steps.check_end(position)
+
+    @property
+    def remaining(self) -> int | None:
+        """How many steps are left; None without end."""
+        if not self.steps.records or (self.epochs is not None and self.epoch >= self.epochs):
+            return 0
+        if self.epochs is None:
+            return None if self.steps.count() or self.steps.count(self.position) else 0
+        return self.steps.count(self.position) + (self.epochs - self.epoch - 1) * self.steps.count()
+
+    def stretches(self, most: int, *, by_windows: bool = False) -> Iterator[Stretch]:
+        """All steps that are left, at most so many at once; never of two epochs, and, by_windows, of no window that the
+        step before does not reach into.
+        """
+        if self.remaining == 0:
+            return  # and not for ever nothing
+        position = self.position
+        for epoch in count(self.epoch) if self.epochs is None else range(self.epoch, self.epochs):
+            left = self.steps.count(position)
+            while left:
+                taken = min(left, most)
+                if by_windows:
+                    behind = self.sampler.window_of(epoch, position)[1]
+                    taken = min(taken, -(-(behind - position) // self.steps.span))
+                yield Stretch(epoch, position, taken)
+                position, left = position + taken * self.steps.span, left - taken
+            position = 0
+
+    def numbers(self, stretch: Stretch) -> Int64s:
+        """[rows] the records of this host's batches of a stretch, one after the other."""
+        return self.sampler.at(stretch.epoch, self.steps.positions(stretch) % max(self.steps.records, 1))
+
+    def mask(self, stretch: Stretch) -> npt.NDArray[np.bool_]:
+        """[rows] which of them count, and don't only fill a batch up."""
+        counted: npt.NDArray[np.bool_] = self.steps.positions(stretch) < self.steps.records
+        return counted
+
+    def after(self, step: int) -> Schedule:
+        """What is left when so many steps of it are done.
+
+        Raises:
+            UsageError: it has not so many.
+        """
+        if step < 0 or (self.remaining is not None and step > self.remaining):
+            raise UsageError(f"step {step} of {self.remaining}")
+        left = self.steps.count(self.position)
+        if step < left:
+            return replace(self, position=self.position + step * self.steps.span)
+        epochs, steps = divmod(step - left, max(self.steps.count(), 1))
+        return replace(self, epoch=self.epoch + 1 + epochs, position=steps * self.steps.span)
+
+    def state(self) -> State:
+        """Where it begins, as JSON takes it."""
+        return {"format": _FORMAT, **self._named(), "epoch": self.epoch, "position": self.position}
+
+    def at(self, state: Mapping[str, Any]) -> Schedule:
+        """The same schedule from a state on, which may be that of another number of hosts.
+
+        Raises:
+            UsageError: it is no state, or one of another data set or other options.
+        """
+        wanted = {"format": _FORMAT, **self._named()}
+        for name, value in wanted.items():
+            if name not in state:
+                raise UsageError(f"state has no {name!r}: it is none that `state()` gave")
+            if state[name] != value:
+                raise UsageError(
+                    f"state is of another {_SAID.get(name, name)}: {state[name]!r} where it is {value!r} now; its "
+                    "position would be that of other records"
+                )
+        epoch, position = state.get("epoch"), state.get("position")
+        if not (isinstance(epoch, int) and isinstance(position, int) and min(epoch, position) >= 0):
+            raise UsageError(f"state has epoch {epoch!r} and position {position!r}, which are no numbers from 0 on")
+        return replace(self, epoch=epoch, position=position)
+
+    def _named(self) -> dict[str, Any]:
+        named = {
+            "data": self.sampler.fingerprint,
+            "records": self.sampler.records,
+            "shuffle": self.sampler.mode,
+            "seed": self.sampler.seed,
+            "batch_size": self.steps.batch_size,
+        }
+        return {**named, "window_bytes": self.sampler.window_bytes} if self.sampler.mode == "window" else named
+
+
+_SAID = {"data": "data set (its files, or `where`)", "records": "number of records", "shuffle": "mode (shuffle)"}

@@ -1,0 +1,199 @@
+"""Batches of an exact order: every mode, shares of hosts, states at every step, streamed files, damage."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_data_set import FOLDER, mixed_rows, write_data_set
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.reader.dataset import Dataset, open
+from recordmill.records.columns.where import Where
+
+ROWS = 500
+COLUMNS = ["id", "name", "tokens", "nested", "maybe", "matrix"]
+
+
+@pytest.fixture(scope="module", params=["none", "gzip", "foreign", "streamed"])
+def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("ds")
+    kind = request.param if request.param in ("none", "gzip") else "none"
+    out = write_data_set(folder / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=kind)
+    made = open(out)
+    if request.param in ("none", "gzip"):
+        return open(out, columns=COLUMNS, threads=2)
+    for at, shard in enumerate(sorted((out / FOLDER).glob("train-*"))):
+        if request.param == "streamed" and at != 1:
+            (folder / f"{at}.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()))
+        else:
+            (folder / f"{at}.tfrecord").write_bytes(shard.read_bytes())
+    return open(str(folder / "*.tfrecord*"), columns=COLUMNS, threads=2, schema=made.full_schema)
+
+
+def modes(ds: Dataset) -> list[Any]:
+    return [False, "window", *(["global"] if all(file.seekable for file in ds.files) else [])]
+
+
+def rows_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Rows by value."""
+    columns = [batch[name] for name in COLUMNS]
+    return [tuple(_plain(column[row]) for column in columns) for row in range(len(columns[0]))]
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_list"):
+        return [_plain(one) for one in value.to_list()]
+    return value.tolist() if isinstance(value, np.ndarray) else None if value is np.ma.masked else value
+
+
+def ids(batches: Any) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in batches]
+
+
+def test_rows_stay_what_they_are_in_every_mode(ds: Dataset) -> None:
+    (whole,) = ds.batches(ROWS)
+    truth = rows_of(whole)
+    assert [row[0] for row in truth] == list(range(ROWS))
+    for mode in modes(ds):
+        found = [row for batch in ds.batches(64, shuffle=mode, seed=2, window_bytes=20_000) for row in rows_of(batch)]
+        assert sorted(found) == truth
+        assert (found == truth) == (mode is False)
+
+
+def test_one_thread_little_memory_and_other_columns_give_the_same_order(ds: Dataset) -> None:
+    for mode in modes(ds):
+        options: dict[str, Any] = {"shuffle": mode, "seed": 4, "window_bytes": 15_000, "epochs": 2}
+        one = Dataset(ds.catalog, ds.full_schema, ["id"], threads=1)
+        assert ids(one.batches(7, **options, memory_bytes=1)) == ids(ds.batches(7, **options))
+
+
+def test_it_goes_on_at_every_step(ds: Dataset) -> None:
+    for mode in modes(ds):
+        options: dict[str, Any] = {"shuffle": mode, "seed": 4, "window_bytes": 15_000, "epochs": 2}
+        running = ds.batches(100, **options)
+        whole = ids(ds.batches(100, **options))
+        for step in range(len(whole) + 1):
+            assert len(running) == len(whole) - step
+            state = json.loads(json.dumps(running.state()))
+            assert ids(ds.batches(100, **options, state=state)) == whole[step:]
+            next(running, None)
+        running.close()
+
+
+def test_hosts_share_and_fewer_go_on(ds: Dataset) -> None:
+    for mode in modes(ds):
+        options: dict[str, Any] = {"shuffle": mode, "seed": 1, "pad_remainder": True}
+        hosts = [ds.batches(16, **options, num_hosts=4, host_index=host) for host in range(4)]
+        seen = [i for host in hosts for _ in range(3) for i in next(host)["id"].tolist()]
+        states = [host.state() for host in hosts]
+        assert states == [states[0]] * 4
+        rest = [ds.batches(16, **options, num_hosts=3, host_index=host, state=states[0]) for host in range(3)]
+        assert len({len(host) for host in rest}) == 1
+        seen += [i for host in rest for batch in host for i in batch["id"][batch["mask"]].tolist()]
+        assert sorted(seen) == list(range(ROWS))
+        for host in hosts:
+            host.close()
+
+
+def test_padding_says_which_rows_count(ds: Dataset) -> None:
+    *full, last = ds.batches(64, pad_remainder=True)
+    assert all(batch["mask"].all() for batch in full)
+    assert len(last["id"]) == 64
+    assert last["mask"].tolist() == [i < ROWS % 64 for i in range(64)]
+    assert last["id"][: ROWS % 64].tolist() == list(range(ROWS - ROWS % 64, ROWS))
+
+
+def test_what_hosts_can_not_share_is_refused(ds: Dataset) -> None:
+    with pytest.raises(UsageError, match=r"has 52 records, which 2 hosts can't share .* drop_remainder=True"):
+        ds.batches(32, num_hosts=2, host_index=0)
+    assert len(ds.batches(25, num_hosts=2, host_index=1)) == 10
+    assert len(ds.batches(32, num_hosts=2, host_index=1, drop_remainder=True)) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shuffle": "all"}, "shuffle is"),
+        ({"num_hosts": 0}, "num_hosts"),
+        ({"num_hosts": 2, "host_index": 2}, "host_index must be from 0 to 1"),
+        ({"window_bytes": 0}, "window_bytes"),
+        ({"memory_bytes": 0}, "memory_bytes"),
+        ({"drop_remainder": True, "pad_remainder": True}, "give one of them"),
+        ({"state": {}}, "state has no 'format'"),
+    ],
+)
+def test_wrong_options_of_batches_are_named(ds: Dataset, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ds.batches(8, **options)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"seed": 2}, r"another seed: 1 where it is 2 now"),
+        ({"shuffle": False}, r"another mode \(shuffle\): 'window' where it is False"),
+        ({"batch_size": 9}, "another batch_size: 8 where it is 9"),
+        ({"window_bytes": 5}, "another window_bytes"),
+    ],
+)
+def test_a_state_of_other_options_is_refused(ds: Dataset, changed: dict[str, Any], said: str) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": "window", "seed": 1}
+    state = ds.batches(**options).state()
+    with pytest.raises(UsageError, match=said):
+        ds.batches(**{**options, **changed}, state=state)
+
+
+def test_a_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
+    one = write_data_set(tmp_path / "one", {"train": mixed_rows(40)}, shards=1)
+    other = write_data_set(tmp_path / "other", {"train": mixed_rows(40, 1)}, shards=1)
+    state = open(one).batches(8).state()
+    (tmp_path / "one").rename(tmp_path / "moved")
+    assert len(list(open(tmp_path / "moved").batches(8, state=state))) == 5
+    with pytest.raises(UsageError, match="another data set"):
+        open(other).batches(8, state=state)
+    with pytest.raises(UsageError, match="another data set"):
+        open(tmp_path / "moved", where="id >= 0").batches(8, state=state)
+
+
+def test_a_condition_chooses_what_is_shuffled(ds: Dataset) -> None:
+    even = Dataset(ds.catalog, ds.full_schema, ["id", "name"], threads=2, where=Where("id % 2 = 0"))
+    for mode in modes(ds):
+        batches = ids(even.batches(16, shuffle=mode, seed=3, window_bytes=10_000))
+        assert sorted(chain.from_iterable(batches)) == list(range(0, ROWS, 2))
+
+
+def test_global_is_refused_where_it_can_not_be_had(ds: Dataset) -> None:
+    if "global" in modes(ds):
+        return
+    with pytest.raises(UsageError, match=r"0\.tfrecord\.gz can only be read from the front \(gzip\)"):
+        ds.batches(8, shuffle="global")
+
+
+@pytest.mark.parametrize("mode", [False, "window", "global"])
+def test_a_damaged_record_is_an_error_that_says_where(tmp_path: Path, mode: Any) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(300)}, shards=2)
+    shard = sorted((out / FOLDER).glob("train-00001*"))[0]
+    index = np.load(out / FOLDER / "index" / "train-00001.npy")
+    data = bytearray(shard.read_bytes())
+    data[int(index["offset"][7]) + 30] ^= 4
+    shard.write_bytes(data)
+    with pytest.raises(DataError, match=rf"{shard}: record 7, byte {index['offset'][7]}: CRC of the data"):
+        list(open(out).batches(64, shuffle=mode))
+
+
+def test_a_record_that_does_not_fit_is_an_error_that_says_where(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(300)}, shards=2)
+    required = open(out).full_schema
+    strict = replace(
+        required, features=tuple(replace(f, required=True) if f.name == "maybe" else f for f in required.features)
+    )
+    shard = sorted((out / FOLDER).glob("train-00000*"))[0]
+    with pytest.raises(DataError, match=rf"{shard.name}: record 0, byte 0: .*maybe"):
+        list(open(out, schema=strict).batches(64, shuffle="global"))

@@ -1,0 +1,189 @@
+"""The order of an epoch as a function: a permutation in every mode, entered anywhere, the same for ever, and good."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.sampling.layout import Extent, Layout
+from recordmill.reader.sampling.permutation import permuted, permuted_within
+from recordmill.reader.sampling.sampler import MODES, Sampler, mode_of
+from recordmill.reader.sampling.schedule import Schedule
+from recordmill.reader.sampling.steps import Steps
+
+PINNED: dict[object, list[int]] = {
+    False: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
+    "window": [15, 5, 6, 12, 7, 9, 62, 52, 54, 51, 55, 49],
+    "global": [82, 27, 0, 77, 45, 50, 54, 48, 42, 69, 86, 68],
+}
+extents = st.lists(st.builds(Extent, st.integers(0, 200), st.integers(0, 5000), st.booleans()), min_size=1, max_size=6)
+
+
+def flat(parts: Iterable[list[int]]) -> list[int]:
+    return list(chain.from_iterable(parts))
+
+
+def make_sampler(mode: object, files: list[Extent], seed: int = 0, window: int = 900, piece: int = 300) -> Sampler:
+    layout = Layout.of(files, piece)
+    return Sampler(mode_of(mode), sum(file.records for file in files), layout, seed, "data", window)  # type: ignore[arg-type]
+
+
+@given(size=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
+def test_a_permutation_gives_each_number_once(size: int, key: int) -> None:
+    assert sorted(permuted(np.arange(size), size, key).tolist()) == list(range(size))
+
+
+def test_small_permutations_are_all_as_likely() -> None:
+    found = Counter(tuple(permuted(np.arange(4), 4, key * 7919).tolist()) for key in range(12_000))
+    assert len(found) == 24
+    assert 400 < min(found.values()) <= max(found.values()) < 600
+
+
+def test_a_huge_permutation_costs_nothing() -> None:
+    size = (1 << 45) + 12_345
+    some = permuted(np.arange(size - 10_000, size), size, 3)
+    assert len(np.unique(some)) == 10_000
+    assert 0 <= some.min() <= some.max() < size
+    assert abs(some.mean() / size - 0.5) < 0.02
+
+
+def test_stretches_are_permuted_by_themselves() -> None:
+    edges = np.array([0, 5, 5, 6, 300])
+    found = permuted_within(np.arange(300), edges, 9)
+    for begin, end in pairwise(edges):
+        assert sorted(found[begin:end].tolist()) == list(range(begin, end))
+
+
+@settings(max_examples=80)
+@given(files=extents, seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 3), data=st.data())
+@pytest.mark.parametrize("mode", MODES)
+def test_an_epoch_is_every_record_once_and_is_entered_anywhere(
+    mode: object, files: list[Extent], seed: int, epoch: int, data: st.DataObject
+) -> None:
+    sampler = make_sampler(mode, files, seed)
+    whole = sampler.at(epoch, np.arange(sampler.records))
+    assert sorted(whole.tolist()) == list(range(sampler.records))
+    if sampler.records:
+        some = np.array(data.draw(st.lists(st.integers(0, sampler.records - 1), max_size=30)), np.int64)
+        assert make_sampler(mode, files, seed).at(epoch, some).tolist() == whole[some].tolist()
+
+
+def test_orders_are_pinned() -> None:
+    """Saved states rely on them: another order here is another format of the state."""
+    files = [Extent(40, 2000, True), Extent(25, 900, True), Extent(35, 1500, False)]
+    first = {mode: make_sampler(mode, files, 7).at(1, np.arange(12)).tolist() for mode in MODES}
+    assert first == PINNED
+
+
+def test_what_decides_an_order() -> None:
+    files = [Extent(500, 5000, True)] * 4
+
+    def order(mode: object = "global", seed: int = 0, epoch: int = 0, data: str = "data") -> list[int]:
+        sampler = Sampler(mode_of(mode), 2000, Layout.of(files, 300), seed, data, 900)  # type: ignore[arg-type]
+        return sampler.at(epoch, np.arange(2000)).tolist()
+
+    for mode in ("window", "global"):
+        orders = [order(mode), order(mode, seed=1), order(mode, epoch=1), order(mode, data="other")]
+        assert len({tuple(one) for one in orders}) == 4
+        assert order(mode) == orders[0]
+    assert order(False, seed=1, epoch=5) == list(range(2000))
+
+
+def test_a_file_that_is_streamed_is_gone_through_forwards() -> None:
+    files = [Extent(300, 3000, True), Extent(1000, 10_000, False), Extent(200, 2000, True)]
+    order = make_sampler("window", files).at(0, np.arange(1500))
+    where = np.flatnonzero((order >= 300) & (order < 1300))
+    streamed = order[where]
+    behind = np.maximum.accumulate(streamed)
+    assert (streamed != np.sort(streamed)).any()
+    assert int((behind - streamed).max()) <= 120  # a window of 900 bytes is 90 records, and a piece may reach over it
+    assert where[-1] - where[0] < 1000 + 200  # nothing but what shares its first and last window stands in between
+
+
+def test_the_shuffle_is_a_good_one() -> None:
+    """Of 1,200 records a window: rank correlation, mean displacement and neighbours kept, beside a true permutation."""
+    size = 20_000
+    files = [Extent(size // 8, size * 10 // 8, True)] * 8
+
+    def quality(order: np.ndarray) -> tuple[float, float, float]:
+        at = np.arange(size)
+        return (
+            abs(float(np.corrcoef(order, at)[0, 1])),
+            float(np.abs(order - at).mean() / size),
+            float(np.mean(np.abs(np.diff(order)) == 1)),
+        )
+
+    for seed in range(3):
+        true = quality(np.random.default_rng(seed).permutation(size))
+        whole = quality(make_sampler("global", files, seed).at(0, np.arange(size)))
+        window = quality(make_sampler("window", files, seed, window=12_000, piece=750).at(0, np.arange(size)))
+        assert whole[0] < 0.03
+        assert abs(whole[1] - true[1]) < 0.01
+        assert whole[2] < 0.0006
+        assert window[0] < 0.4
+        assert window[1] > 0.2
+        assert window[2] < 0.004
+
+
+@given(
+    records=st.integers(0, 60), batch=st.integers(1, 9), hosts=st.integers(1, 5), later=st.integers(1, 5),
+    end=st.sampled_from(["short", "drop", "pad"]), cut=st.integers(0, 40), at_once=st.integers(1, 4)
+)  # fmt: skip
+def test_hosts_share_every_epoch_and_others_go_on(
+    records: int, batch: int, hosts: int, later: int, end: str, cut: int, at_once: int
+) -> None:
+    def run(schedules: list[Schedule]) -> list[list[int]]:
+        """The records that count of each step of all hosts, in order."""
+        per_host = []
+        for schedule in schedules:
+            steps: list[list[int]] = []
+            for stretch in schedule.stretches(at_once):
+                numbers, mask = schedule.numbers(stretch), schedule.mask(stretch)
+                for i in range(stretch.steps):
+                    rows = slice(i * batch, (i + 1) * batch)
+                    steps.append(numbers[rows][mask[rows]].tolist())
+            assert schedule.remaining == len(steps)
+            per_host.append(steps)
+        assert len({len(steps) for steps in per_host}) == 1
+        return [flat(step) for step in zip(*per_host, strict=True)]
+
+    def schedules(count: int) -> list[Schedule]:
+        sampler = make_sampler("global", [Extent(records, 10 * records, True)], 5)
+        return [Schedule(sampler, Steps(records, batch, end, count, i), epochs=2) for i in range(count)]  # type: ignore[arg-type]
+
+    try:
+        whole = run(schedules(hosts))
+        others = schedules(later)
+    except UsageError:
+        assert end == "short"
+        return
+    if end != "drop":
+        assert sorted(flat(whole)) == sorted([*range(records)] * 2)
+    elif records:
+        assert max(Counter(flat(whole)).values(), default=0) <= 2
+    cut = min(cut, len(whole))
+    state = schedules(hosts)[0].after(cut).state()
+    assert run([one.at(state) for one in schedules(hosts)]) == whole[cut:]
+    try:
+        rest = run([one.at(state) for one in others])
+    except UsageError:
+        assert end == "short"
+        return
+    seen = whole[:cut]
+    if end != "drop":
+        assert sorted(flat(seen) + flat(rest)) == sorted([*range(records)] * 2)
+    else:
+        assert max(Counter(flat(seen) + flat(rest)).values(), default=0) <= 2
+
+
+def test_other_modes_are_refused() -> None:
+    with pytest.raises(UsageError, match="'all'"):
+        mode_of("all")
+    assert mode_of(True) == "window"
