@@ -89,6 +89,7 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
             fingerprint,
             notes,
             _run(plan),
+            {} if plan.transform is None else plan.transform.about,
         )
         return manifest, tfds_files(manifest, plan)
 

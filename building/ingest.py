@@ -21,6 +21,7 @@ from recordmill.base.room import give_back
 from recordmill.base.siphash import U64
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Run, RunWriter
+from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
 from recordmill.shards.rejects import Rejected, RejectWriter
@@ -77,7 +78,7 @@ def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
     digests: dict[int, str] = {}
     counts: Counter[str] = Counter()
     for chunk in read(plan, group):
-        records, refused = transform(place(plan, chunk))
+        records, refused = transform(plan, place(plan, chunk))
         rejected = rejects.write((*chunk.rejects, *refused))
         digests.update(chunk.digests)
         counts.update(chunk.counts)
@@ -105,9 +106,41 @@ def place(plan: BuildPlan, chunk: Chunk) -> Placed:
     return Placed(chunk.records, chunk.file, chunk.position, keys, splits)
 
 
-def transform(placed: Placed) -> tuple[Placed, tuple[Reject, ...]]:
-    """What is to be encoded of these records, and those that it refuses: all as they are, and none."""
-    return placed, ()
+def transform(plan: BuildPlan, placed: Placed) -> tuple[Placed, tuple[Reject, ...]]:
+    """What the plan's transform makes of these records, and those that it refuses; without one, all as they are."""
+    if plan.transform is None or not placed.rows:
+        return placed, ()
+    placed, rejects = parsed(plan, placed)
+    batch, refused = plan.transform.apply(placed.records)
+    kept = np.setdiff1d(np.arange(placed.rows), list(refused))
+    found = (
+        _reject(plan, placed, row, "transform", f"the transform refuses it: {why}") for row, why in refused.items()
+    )
+    return _some(placed, kept, batch), (*rejects, *found)
+
+
+def parsed(plan: BuildPlan, placed: Placed) -> tuple[Placed, tuple[Reject, ...]]:
+    """The records as a RecordBatch, also where the source gave payloads; those that can't be parsed are rejects."""
+    payloads = placed.records
+    if isinstance(payloads, pa.RecordBatch):
+        return placed, ()
+    starts, lengths = np.ascontiguousarray(payloads.offsets[:-1]), np.diff(payloads.offsets)
+    batch, kept, bad = decode_lenient(payloads.data, starts, lengths, _source(plan).schema)
+    rejects = (
+        _reject(plan, placed, one.row, "parse", f"feature {one.feature!r}: {one.reason}" if one.feature else one.reason)
+        for one in bad
+    )
+    return _some(placed, kept, batch), tuple(rejects)
+
+
+def _some(placed: Placed, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> Placed:
+    """These rows, with other records."""
+    return Placed(batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows])
+
+
+def _reject(plan: BuildPlan, placed: Placed, row: int, reason: str, message: str) -> Reject:
+    name = _source(plan).files[int(placed.file[row])].name
+    return Reject(name, f"record {int(placed.position[row])}", reason, message[:300])
 
 
 def encode(plan: BuildPlan, placed: Placed) -> Frames:

@@ -18,6 +18,7 @@ import numpy as np
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import Ordering, OrderOptions
 from recordmill.building.run_file import Buckets
+from recordmill.preprocessing.saved import SavedTransform
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.inputs.contract import Source
@@ -34,6 +35,7 @@ class BuildPlan:
     base: the generation it follows.
 
     groups: ranges of units that make one run each. told: the options of the source that decide its records.
+    transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
     """
 
     folder: str
@@ -52,6 +54,7 @@ class BuildPlan:
     budget: RejectBudget = field(default_factory=RejectBudget)
     name: str = "dataset"
     told: Mapping[str, Any] = field(default_factory=dict)
+    transform: SavedTransform | None = None
 
     @property
     def deciding(self) -> dict[str, Any]:
@@ -68,6 +71,7 @@ class BuildPlan:
             "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
             "num_shards": self.shards.num_shards,
             **self.told,
+            **({} if self.transform is None else {"transform": self.transform.digest}),
         }
 
     @property
@@ -97,9 +101,9 @@ class BuildPlan:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "ordering"}
 
-    def save(self) -> str:
-        """Write the plan into the run's folder; gives its path."""
-        path = Path(self.folder, PLAN_NAME)
+    def save(self, name: str = PLAN_NAME) -> str:
+        """Write the plan into the run's folder; gives its path. Each job's has its own name: they are kept by it."""
+        path = Path(self.folder, name)
         with path.open("wb") as file:
             pickle.dump(self, file)
         return str(path)

@@ -23,6 +23,7 @@ from recordmill.building.run_file import Buckets
 from recordmill.pipelines.beam_run import check_beam, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
+from recordmill.pipelines.fitting import find_transform, with_transform
 from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.feature import Schema
@@ -116,7 +117,7 @@ def build(
     with Display(progress, quiet):
         folder = RunFolder.create(path)
         try:
-            plan = make_plan(source, folder, base, settings)
+            plan = with_transform(make_plan(source, folder, base, settings), settings, progress)
             progress.begin("read", _rows(plan))
             run_build(plan, settings, progress)
             manifest = _committed(folder, base)
@@ -152,6 +153,8 @@ def _is_at(error: OSError, out: Path) -> bool:
 
 def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions) -> BuildPlan:
     """List, scan and infer: all that must be known before the first record is written."""
+    if settings.transform_from is not None and settings.schema is None:
+        settings = replace(settings, schema=find_transform(settings.transform_from).raw)
     planned = plan_source(source, folder, settings)
     for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
         _check_column(planned, option, column)

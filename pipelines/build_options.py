@@ -13,7 +13,7 @@ from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.cuts import ShardOptions
-from recordmill.building.order import OrderOptions
+from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
 from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER
 from recordmill.pipelines.sizes import parse_size, parse_splits
 from recordmill.schemas.feature import Schema
@@ -48,6 +48,10 @@ class BuildOptions:
     runner: str | None = None
     beam_args: tuple[str, ...] = ()
     follow_links: bool = False
+    transform: Any = None
+    transform_from: str | None = None
+    fit_on: str = DEFAULT_SPLIT
+    keep_raw: bool = False
 
     def told(self) -> dict[str, Any]:
         """What the sources were told that decides which records come out, for the manifest and its fingerprint."""
@@ -84,6 +88,10 @@ def make_options(
     runner: str | None = None,
     beam_args: tuple[str, ...] = (),
     follow_links: bool = False,
+    transform: Any = None,
+    transform_from: str | os.PathLike[str] | None = None,
+    fit_on: str | None = None,
+    keep_raw: bool = False,
     key_bits: int = 64,
 ) -> BuildOptions:
     """The options from what a user gave on the command line or in Python.
@@ -97,6 +105,7 @@ def make_options(
         raise UsageError(f"--exchange {exchange}: files or runner")
     if key is not None and not shuffle:
         raise UsageError("--key says where records are shuffled to, and --no-shuffle keeps their order: give one")
+    _check_transform(transform, transform_from, fit_on, keep_raw)
     memory_bytes = _memory(memory)
     return BuildOptions(
         kind=kind,
@@ -124,7 +133,18 @@ def make_options(
         runner=runner,
         beam_args=tuple(beam_args),
         follow_links=follow_links,
+        transform=transform,
+        transform_from=None if transform_from is None else os.fspath(transform_from),
+        fit_on=DEFAULT_SPLIT if fit_on is None else fit_on,
+        keep_raw=keep_raw,
     )
+
+
+def _check_transform(transform: Any, transform_from: Any, fit_on: str | None, keep_raw: bool) -> None:
+    if transform is not None and transform_from is not None:
+        raise UsageError("--transform fits one, and --transform-from takes one as it is: give one of them")
+    if transform is None and (fit_on is not None or keep_raw):
+        raise UsageError(f"{'--keep-raw' if keep_raw else '--fit-on'} needs --transform")
 
 
 def _plain(value: Any) -> Any:

@@ -24,6 +24,7 @@ RUN_PREFIX = "_run-"
 DATA_PREFIX = "data-"
 INDEX_FOLDER = "index"
 INPUTS_NAME = "inputs.jsonl"
+TRANSFORM_FOLDER = "transform"
 
 _NUMBER = re.compile(r"(\d{8})\.json")
 
@@ -64,7 +65,8 @@ class Manifest:
 
     name: what the user calls it. options: what decides the bytes (seed, splits, shards, ...). fingerprint: SHA-256 over
     everything that must be equal for two builds to be equal. schema: the text of schema.pbtxt. run: facts of this run
-    alone (times, versions, threads).
+    alone (times, versions, threads). transform: what made the records of what was read, see docs/transform.md; empty,
+    and left out of the file, where nothing did.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Manifest:
     fingerprint: str = ""
     statistics: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    transform: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -95,6 +98,8 @@ class Manifest:
     def to_json(self) -> str:
         """The text of the file, one trailing newline."""
         document = {"format": "recordmill", "version": list(FORMAT_VERSION), **asdict(self)}
+        if not self.transform:
+            del document["transform"]
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod

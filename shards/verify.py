@@ -23,7 +23,16 @@ from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
-from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, Manifest, generations, is_data_set, load, shard_name
+from recordmill.shards.manifest import (
+    INDEX_FOLDER,
+    INPUTS_NAME,
+    TRANSFORM_FOLDER,
+    Manifest,
+    generations,
+    is_data_set,
+    load,
+    shard_name,
+)
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.compression import MAX_RATIO
 from recordmill.storage.files import atomic_write, read_blocks, read_range, stat, write_all
@@ -193,6 +202,7 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     found: list[Problem] = []
     for part in manifest.parts:
         expected = {info.name for shards in part.splits.values() for info in shards} | {INDEX_FOLDER, INPUTS_NAME}
+        expected |= {TRANSFORM_FOLDER} if manifest.transform else set()
         names = [shard_name(info) for shards in part.splits.values() for info in shards]
         indexes = {name.index_name for name in names} | {
             name.members_name for name in names if name.compression != "none"
@@ -214,7 +224,22 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
         for name in _names(Path(out))
         if name.startswith("data-") and name not in kept
     ]
-    return found + _check_copies(out, manifest, mend)
+    return found + _check_transform(out, manifest) + _check_copies(out, manifest, mend)
+
+
+def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
+    """The files of the saved transform against what the manifest says of them."""
+    if not manifest.transform:
+        return []
+    folder = Path(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    found = [
+        Problem(str(folder / name), "", "is missing; the manifest names it" if name not in files else "SHA-256 differs")
+        for name, said in manifest.transform["files"].items()
+        if name not in files or _sha256(str(files[name])) != said["sha256"]
+    ]
+    strays = sorted(files.keys() - manifest.transform["files"].keys())
+    return found + [Problem(str(folder / name), "", "is no part of the data set") for name in strays]
 
 
 def _names(folder: Path) -> list[str]:

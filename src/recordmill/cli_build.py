@@ -59,6 +59,7 @@ def add_parser(commands: Any) -> None:
     _add_record_options(parser.add_argument_group("records"))
     _add_order_options(parser.add_argument_group("order and splits"))
     _add_shard_options(parser.add_argument_group("shards"))
+    _add_transform_options(parser.add_argument_group("transform"))
     _add_image_options(parser.add_argument_group("images"))
     _add_csv_options(parser.add_argument_group("CSV"))
     _add_text_options(parser.add_argument_group("JSONL and text"))
@@ -124,6 +125,18 @@ def _add_shard_options(group: Any) -> None:
     group.add_argument("--num-shards", type=int, metavar="N", help="exactly N shards per split, instead")
     group.add_argument("--compression", choices=("none", "gzip"), default="none", help="of the shards (default none)")
     group.add_argument("--name", help="of the data set (default: OUT's own name)")
+
+
+def _add_transform_options(group: Any) -> None:
+    group.add_argument(
+        "--transform",
+        metavar="FILE",
+        help="what to make of the records: transform.yaml, a mapping of features to steps, or transform.py[:FUNCTION], "
+        "a preprocessing_fn of tf.Transform",
+    )
+    group.add_argument("--fit-on", metavar="SPLIT", help="the split whose records it is fitted on (default train)")
+    group.add_argument("--keep-raw", action="store_true", help="keep the features as they were, too, as raw/NAME")
+    group.add_argument("--transform-from", metavar="OUT", help="take the transform of that data set as it is")
 
 
 def _add_image_options(group: Any) -> None:
@@ -275,6 +288,10 @@ def run(args: argparse.Namespace) -> int:
         runner=args.runner,
         beam_args=tuple(args.beam_args),
         follow_links=args.follow_links,
+        transform=args.transform,
+        transform_from=args.transform_from,
+        fit_on=args.fit_on,
+        keep_raw=args.keep_raw,
     )
     if args.json:
         print(json.dumps(result.to_json()))  # in ASCII: whatever the names and the terminal's encoding

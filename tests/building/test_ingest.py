@@ -61,7 +61,7 @@ def test_place_looks_at_file_and_position_alone(plan: BuildPlan) -> None:
 
 def test_without_a_transform_all_records_stay_as_they_are(plan: BuildPlan) -> None:
     for records in placed(plan):
-        assert transform(records) == (records, ())
+        assert transform(plan, records) == (records, ())
 
 
 def test_encode_gives_a_frame_a_row(plan: BuildPlan) -> None:

@@ -31,7 +31,9 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.images": "base images schemas sources.inputs sources.values storage",
     "sources.arrow": "base schemas sources.inputs sources.values storage",
     "sources.tfrecord": "base records.tfrecord schemas shards shards.loads sources.inputs storage",
-    "building": "base records.example records.tfrecord records.writers schemas shards sources.inputs storage",
+    "preprocessing": "base schemas",
+    "building": "base preprocessing records.example records.tfrecord records.writers schemas shards sources.inputs "
+    "storage",
     "exporting.choices": "base records.columns records.protobuf records.writers schemas shards shards.loads",
     "exporting": "base exporting.choices records.columns records.example records.tfrecord records.writers schemas "
     "shards shards.loads storage",
@@ -44,8 +46,9 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.protobuf schemas shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
     "sources.values storage",
-    "pipelines": "base building exporting exporting.choices records.columns records.writers schemas shards sources "
-    "sources.arrow sources.inputs storage transforms",
+    "transforms.tft": "base building preprocessing schemas",
+    "pipelines": "base building exporting exporting.choices preprocessing records.columns records.writers schemas "
+    "shards sources sources.arrow sources.inputs storage transforms transforms.tft",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

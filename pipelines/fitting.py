@@ -1,0 +1,179 @@
+"""The transform of a build: fitted by a job of its own before the records are written, or taken from a data set.
+A plan in, the same plan with the transform, and the schema of what it makes, out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
+from recordmill.base.progress import Progress
+from recordmill.building.plan import BuildPlan
+from recordmill.pipelines.beam_run import is_local, run_pipeline
+from recordmill.pipelines.build_options import BuildOptions
+from recordmill.preprocessing.about import Fit, describe, restore
+from recordmill.preprocessing.declaration import declare, read_declaration
+from recordmill.preprocessing.saved import SavedTransform
+from recordmill.preprocessing.tensors import unfit
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
+
+Function = Callable[[dict[str, Any]], dict[str, Any]]
+
+_NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
+
+
+@dataclass(frozen=True)
+class SavedBefore:
+    """A data set whose transform is to be used. raw: the schema of the records that it takes."""
+
+    out: Path
+    manifest: Manifest
+    raw: Schema
+
+
+def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
+    """The data set's transform; UsageError if it has none."""
+    manifest = load(out)
+    if not manifest.transform:
+        raise UsageError(f"{os.fspath(out)} was built without a transform: there is none to take from it")
+    return SavedBefore(Path(out), manifest, from_pbtxt(manifest.transform["raw_schema"], os.fspath(out)))
+
+
+def with_transform(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> BuildPlan:
+    """The plan with what its records are to become.
+
+    Raises:
+        UsageError: the transform doesn't fit the records. DataError: its analysis failed.
+        MissingExtraError: tf.Transform is not installed.
+    """
+    if settings.transform is None and settings.transform_from is None:
+        return plan
+    target = os.path.join(plan.folder, "data", TRANSFORM_FOLDER)
+    if settings.transform_from is not None:
+        saved = _take_over(find_transform(settings.transform_from), plan, target)
+    else:
+        saved = _fit(plan, settings, target, progress)
+    return replace(plan, transform=saved, schema=saved.schema)
+
+
+def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransform:
+    """The same transform, its files copied to where this data set's lie."""
+    assert plan.source is not None
+    _check_same(before.raw, plan.source.schema, before.out)
+    part = before.manifest.parts[-1]
+    shutil.copytree(before.out / part.folder / TRANSFORM_FOLDER, target)
+    return restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, str(before.out)))
+
+
+def _check_same(wanted: Schema, given: Schema, out: Path) -> None:
+    for feature in wanted:
+        if feature.name not in given or given[feature.name] != feature:
+            there = given[feature.name].describe() if feature.name in given else "not there"
+            raise UsageError(
+                f"the transform of {out} takes {feature.name!r} as {feature.describe()}"
+                f"{', always there' if feature.required else ''}; here it is {there}"
+            )
+
+
+def _fit(plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress) -> SavedTransform:
+    assert plan.source is not None
+    raw = plan.source.schema
+    if settings.fit_on not in plan.splits:
+        raise UsageError(f"--fit-on {settings.fit_on}: no such split; there are {', '.join(plan.splits)}")
+    given = settings.transform
+    if isinstance(given, str | os.PathLike) and os.fspath(given).endswith((".yaml", ".yml")):
+        given = read_declaration(given)
+    _check_installed()
+    if isinstance(given, Mapping):
+        from recordmill.transforms.tft.declared import DeclaredFunction
+
+        declaration = declare(given, raw)
+        fit = Fit(raw, _inputs(raw, declaration.inputs), declaration, _plain(given), settings.fit_on, settings.keep_raw)
+        function: Function = DeclaredFunction(declaration)
+    else:
+        function, name = _function(given)
+        fit = Fit(raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw)
+    _run_fit(plan, settings, fit, function, target, progress)
+    return describe(target, fit)
+
+
+def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
+    for name in names:
+        if (reason := unfit(raw[name])) is not None:
+            raise UsageError(f"transform: feature {name!r}: {reason}; a declared transform can keep or drop it")
+    return replace(raw.select(names), label=None)
+
+
+def _function(given: Any) -> tuple[Function, str]:
+    """(the guarded function, what to call it)."""
+    from recordmill.transforms.tft.user_function import GuardedFunction, load_function, send_by_value
+
+    if isinstance(given, str | os.PathLike):
+        function, name = load_function(os.fspath(given)), os.path.basename(os.fspath(given))
+    elif callable(given):
+        function, name = given, getattr(given, "__name__", type(given).__name__)
+    else:
+        raise UsageError(f"transform: {type(given).__name__} is neither a path, nor a function, nor a dict of steps")
+    send_by_value(function)
+    return GuardedFunction(function), name
+
+
+def _run_fit(
+    plan: BuildPlan, settings: BuildOptions, fit: Fit, function: Function, target: str, progress: Progress
+) -> None:
+    path = plan.save("fit.pickle")
+    local = is_local(settings.runner)
+
+    def construct(pipeline: Any) -> None:
+        import apache_beam as beam
+
+        from recordmill.transforms.tft.fit import FitTransform, temporary
+
+        groups = range(len(plan.groups))
+        packs = pipeline | "Groups" >> beam.Create([tuple(groups)] if local else [(group,) for group in groups])
+        with temporary(plan.folder):
+            _ = packs | "Fit" >> FitTransform(path, fit.split, fit.inputs, function, target)
+
+    progress.begin("fit", None)
+    try:
+        run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress)
+    except (RecordmillError, OSError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise DataError(_reason(error, fit)) from None
+
+
+def _reason(error: Exception, fit: Fit) -> str:
+    """What failed, without TensorFlow's message, which may hold values of features."""
+    node = _NODE.search(str(error))
+    where = f" in operation {node[1]}" if node else ""
+    return (
+        f"the transform can't be fitted on split {fit.split!r}: {type(error).__name__}{where}; does the "
+        "function fail for some of these records, or is there none?"
+    )
+
+
+def _check_installed() -> None:
+    try:
+        import tensorflow_transform  # noqa: F401
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("tensorflow_transform", "tensorflow", "tfx_bsl", "apache_beam"):
+            raise
+        raise MissingExtraError("--transform", "tft", "tensorflow-transform") from None
+
+
+def _plain(declared: Any) -> Any:
+    """The declaration as JSON has it."""
+    if isinstance(declared, Mapping):
+        return {str(name): _plain(value) for name, value in declared.items()}
+    if isinstance(declared, list | tuple):
+        return [_plain(value) for value in declared]
+    return declared

@@ -1,0 +1,143 @@
+"""What a saved transform is, as the manifest says it in plain JSON: where it came from, what it takes and gives, what
+its analysers found, and the digests of its files; and the `SavedTransform` made of that again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.errors import DataError
+from recordmill.preprocessing.declaration import Declaration
+from recordmill.preprocessing.graph import TransformGraph, digest_graph, load_graph, vocabulary_files
+from recordmill.preprocessing.outputs import declared_outputs, kept_beside, traced_outputs, whole_schema
+from recordmill.preprocessing.saved import SavedTransform
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
+
+_MOST_NUMBERS = 1000  # of one result in the manifest: it is for people
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was fitted. raw: the schema of the records read. inputs: the features that the function got.
+
+    declaration: None for a user's function. given: what people call it. split: whose records it saw.
+    """
+
+    raw: Schema
+    inputs: Schema
+    declaration: Declaration | None
+    given: Any
+    split: str
+    keep_raw: bool = False
+
+
+def describe(folder: str, fit: Fit) -> SavedTransform:
+    """The transform that was saved in the folder, with all that the manifest is to say of it.
+
+    Raises:
+        UsageError: it gives what no feature can be, or two outputs have one name.
+    """
+    graph = TransformGraph(load_graph(folder).transform_fn)
+    declared = fit.declaration
+    outputs = traced_outputs(graph, fit.raw) if declared is None else declared_outputs(declared)
+    kept = () if declared is None else declared.kept
+    passed = {name: source for name in outputs.names if (source := graph.passed_on(name)) is not None}
+    if fit.keep_raw:
+        kept = (*kept, *kept_beside(fit.raw, [*kept, *passed.items()]))
+    sources = {column.name: column.source for column in declared.columns} if declared is not None else passed
+    schema = whole_schema(fit.raw, outputs, kept, sources)
+    texts = [to_pbtxt(fit.inputs), to_pbtxt(replace(schema, label=None)), repr(kept)]
+    digest = digest_graph(folder, graph, texts)
+    about = {
+        "digest": digest,
+        "fitted_on": fit.split,
+        "given": fit.given,
+        "raw_schema": to_pbtxt(fit.raw),
+        "inputs": list(fit.inputs.names),
+        "outputs": list(outputs.names),
+        "kept": [list(pair) for pair in kept],
+        "needs": {name: sorted(graph.needs(name)) for name in outputs.names},
+        "found": _found(folder, graph, declared),
+        "files": dict(_files(folder)),
+    }
+    return SavedTransform(folder, fit.inputs, outputs, kept, schema, digest, about)
+
+
+def restore(folder: str, about: Mapping[str, Any], schema: Schema) -> SavedTransform:
+    """The transform that a manifest describes; folder: where its files lie. schema: of the transformed records.
+
+    Raises:
+        DataError: a file is missing, or is not what the manifest says; the manifest doesn't fit itself.
+    """
+    check_files(folder, about)
+    try:
+        raw = from_pbtxt(about["raw_schema"], "manifest")
+        kept = tuple((str(name), str(source)) for name, source in about["kept"])
+        inputs = replace(raw.select(about["inputs"]), label=None)
+        outputs = replace(schema.select(about["outputs"]), label=None)
+        return SavedTransform(folder, inputs, outputs, kept, schema, about["digest"], about)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"the manifest's transform can't be read ({error})", source=folder) from None
+
+
+def check_files(folder: str, about: Mapping[str, Any]) -> None:
+    """Raises DataError unless the folder holds the files that the manifest names, as they were."""
+    found = dict(_files(folder))
+    for name, expected in about["files"].items():
+        if found.get(name) != expected:
+            what = "is missing" if name not in found else "differs from what the manifest says"
+            raise DataError(f"{what}; the transform can't be used", source=os.path.join(folder, name))
+
+
+def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name below the folder, size and SHA-256) of all files, by name."""
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            data = path.read_bytes()
+            yield path.relative_to(folder).as_posix(), {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _found(folder: str, graph: TransformGraph, declared: Declaration | None) -> dict[str, Any]:
+    """Output, or operation of a user's graph, to what was found for it; vocabularies with the number of their words."""
+    found: dict[str, Any] = {}
+    if declared is None:
+        constants = graph.constants()
+        found = {name: _plain(value) for name, value in constants.items() if value.size <= _MOST_NUMBERS}
+    else:
+        for (number, result), value in sorted(graph.fitted().items()):
+            found.setdefault(declared.columns[number].name, {})[result] = _plain(value)
+    words = {os.path.basename(path): _count_lines(path) for path in vocabulary_files(folder)}
+    if declared is not None:
+        for name, count in words.items():
+            column = declared.columns[int(name.split("_")[1])].name
+            found.setdefault(column, {}).update(vocabulary=count, vocabulary_file=f"transform_fn/assets/{name}")
+        return found
+    return {**found, **{f"assets/{name}": {"vocabulary": count} for name, count in words.items()}}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and texts as JSON has them; what is no number stands as text."""
+    flat = value.tolist()
+    if isinstance(flat, list) and len(flat) == 1:
+        flat = flat[0]  # boundaries are [1, n]
+    return _json(flat)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _count_lines(path: str) -> int:
+    with open(path, "rb") as file:
+        return sum(1 for _ in file)

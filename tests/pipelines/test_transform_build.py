@@ -1,0 +1,309 @@
+"""Builds with a transform: what comes out equals what NumPy computes over the train split alone, the same bytes come
+whatever the threads, data and transform are one, and what goes wrong says where.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformed_set import DECLARED, ROWS, SPLITS, words, write_csv, zscore
+
+pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
+
+import recordmill
+from recordmill.base.errors import DataError, UsageError
+from recordmill.pipelines.build import build
+from recordmill.preprocessing.about import restore
+from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
+from recordmill.shards.rejects import TooManyRejects
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("in") / "rides.csv"
+    write_csv(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def raw(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Split to the raw columns, sorted by id."""
+    out = tmp_path_factory.mktemp("raw") / "out"
+    build(inputs, out, splits=SPLITS, label="label")
+    return {split: recordmill.open(out, split=split).to_table().sort_by("id") for split in ("train", "validation")}
+
+
+@pytest.fixture(scope="module")
+def out(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("declared") / "out"
+    build(inputs, path, splits=SPLITS, label="label", transform=DECLARED, threads=2)
+    return path
+
+
+def table(out: Path, split: str) -> Any:
+    return recordmill.open(out, split=split).to_table().sort_by("id")
+
+
+def shards(out: Path) -> dict[str, bytes]:
+    part = load(out).parts[-1]
+    return {info.name: (out / part.folder / info.name).read_bytes() for _, _, info in load(out).shards()}
+
+
+def folder_of(out: Path) -> Path:
+    return out / load(out).parts[-1].folder / TRANSFORM_FOLDER
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_numbers_are_what_numpy_makes_of_the_train_split(out: Path, raw: Any, split: str) -> None:
+    made, before, train = table(out, split), raw[split], raw["train"]
+    assert made.num_rows == before.num_rows > 0
+    np.testing.assert_array_max_ulp(
+        made["age"].to_numpy(), zscore(before["age"].to_numpy(), train["age"].to_numpy()), maxulp=1
+    )
+    fare = np.log1p(np.nan_to_num(before["fare"].to_numpy().astype(np.float64))).astype(np.float32)
+    np.testing.assert_array_max_ulp(made["fare"].to_numpy(), fare, maxulp=1)
+    miles, fitted = before["miles"].to_numpy().astype(np.float64), train["miles"].to_numpy().astype(np.float64)
+    expected = ((miles - fitted.min()) / (fitted.max() - fitted.min())).astype(np.float32)
+    np.testing.assert_array_max_ulp(made["miles"].to_numpy(), expected, maxulp=1)
+
+
+def test_words_are_numbered_by_their_frequency_in_the_train_split(out: Path, raw: Any) -> None:
+    top = words(raw["train"]["city"].to_pylist())[:5]
+    for split in ("train", "validation"):
+        made, before = table(out, split)["city"].to_pylist(), raw[split]["city"].to_pylist()
+        assert None in made
+        for index, city in zip(made, before, strict=True):
+            assert index is None if city is None else index == top.index(city) if city in top else index in (5, 6)
+    notes = words([word for note in raw["train"]["note"].to_pylist() for word in note.lower().split()])
+    assert table(out, "train")["note"].to_pylist() == [
+        [notes.index(word) for word in note.lower().split()] for note in raw["train"]["note"].to_pylist()
+    ]
+    kinds = words(raw["train"]["kind"].to_pylist())
+    assert table(out, "validation")["kind"].to_pylist() == [
+        [float(word == kind) for word in kinds] for kind in raw["validation"]["kind"].to_pylist()
+    ]
+
+
+def test_buckets_lie_within_the_sketch_s_bound(out: Path, raw: Any) -> None:
+    boundaries = load(out).transform["found"]["age_group"]["boundaries"]
+    age = raw["train"]["age"].to_numpy()
+    for place, boundary in enumerate(boundaries, start=1):
+        below, upto = np.mean(age < boundary), np.mean(age <= boundary)
+        assert below - 0.01 <= place / 4 <= upto + 0.01
+    for split in ("train", "validation"):
+        expected = np.searchsorted(boundaries, raw[split]["age"].to_numpy(), side="right")
+        np.testing.assert_array_equal(table(out, split)["age_group"].to_numpy(), expected)
+
+
+def test_what_has_no_step_stays_and_the_label_too(out: Path, raw: Any) -> None:
+    manifest = load(out)
+    schema = from_pbtxt(manifest.schema)
+    assert schema.names == ("id", "age", "age_group", "fare", "miles", "city", "note", "kind", "label")
+    assert (schema.label, schema["label"].classes) == ("label", ("no", "yes"))
+    assert schema["fare"].required
+    assert not schema["city"].required
+    assert table(out, "train")["label"].equals(raw["train"]["label"])
+    assert recordmill.verify(out) == []
+
+
+def test_the_manifest_says_what_was_found_in_plain_json(out: Path, raw: Any) -> None:
+    about = json.loads((out / "manifest.json").read_text())["transform"]
+    age, miles = raw["train"]["age"].to_numpy(), raw["train"]["miles"].to_numpy()
+    assert about["found"]["age"] == {"mean": pytest.approx(age.mean()), "variance": pytest.approx(age.var())}
+    assert about["found"]["miles"] == {"min": float(miles.min()), "max": float(miles.max())}
+    assert about["found"]["city"]["vocabulary"] == 5
+    path = folder_of(out) / about["found"]["city"]["vocabulary_file"]
+    assert path.read_text().splitlines() == words(raw["train"]["city"].to_pylist())[:5]
+    assert about["given"] == DECLARED
+    assert (about["fitted_on"], about["inputs"]) == ("train", ["age", "fare", "miles", "city", "note", "kind"])
+    assert load(out).options["transform"] == about["digest"]
+
+
+def test_tf_transform_reads_what_was_saved(out: Path) -> None:
+    import tensorflow_transform as tft
+
+    output = tft.TFTransformOutput(str(folder_of(out)))
+    assert set(output.transformed_feature_spec()) == {"age", "age_group", "fare", "miles", "city", "note", "kind"}
+    assert output.vocabulary_size_by_name("vocabulary_3_city") == 5
+
+
+def test_a_row_gives_the_same_bits_in_whatever_batch_it_stands(out: Path, inputs: Path, raw: Any) -> None:
+    manifest = load(out)
+    saved = restore(str(folder_of(out)), manifest.transform, from_pbtxt(manifest.schema))
+    batch = raw["train"].slice(0, 137).combine_chunks().to_batches()[0]
+    whole, refused = saved.apply(batch)
+    assert not refused
+    for first, count in ((0, 1), (1, 15), (16, 17), (33, 104)):
+        part, _ = saved.apply(batch.slice(first, count))
+        assert part.equals(whole.slice(first, count))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"threads": 1}, {"threads": 4, "memory": "128MiB"}, {"beam_args": ("--direct_runner_bundle_repeat=1",)}],
+    ids=["1 thread", "4 threads", "repeated bundles"],
+)
+def test_a_given_transform_gives_the_same_bytes(out: Path, inputs: Path, tmp_path: Path, options: Any) -> None:
+    build(inputs, tmp_path / "again", splits=SPLITS, label="label", transform_from=out, **options)
+    assert shards(tmp_path / "again") == shards(out)
+    again, before = load(tmp_path / "again"), load(out)
+    assert (again.transform, again.schema) == (before.transform, before.schema)
+    assert recordmill.verify(tmp_path / "again") == []
+
+
+def test_other_validation_rows_leave_the_transform_as_it_is_also_with_repeated_bundles(
+    out: Path, inputs: Path, raw: Any, tmp_path: Path
+) -> None:
+    """A fit sees the train split only, and a repeated bundle changes nothing of what it finds."""
+    train = set(raw["train"]["id"].to_pylist())
+    lines = inputs.read_text().splitlines()
+    changed = [
+        line if i == 0 or i - 1 in train else f"{i - 1},1000,99999,77.5,nowhere,never seen,cash,no"
+        for i, line in enumerate(lines)
+    ]
+    assert changed != lines
+    (tmp_path / "rides.csv").write_text("\n".join(changed) + "\n")
+    build(
+        tmp_path / "rides.csv", tmp_path / "out", splits=SPLITS, label="label", transform=DECLARED,
+        beam_args=("--direct_runner_bundle_repeat=1",),
+    )  # fmt: skip
+    here, before = load(tmp_path / "out").transform, load(out).transform
+    assert here["found"] == before["found"]
+    assert here["digest"] == before["digest"]
+    assert table(tmp_path / "out", "train").equals(table(out, "train"))
+
+
+def test_a_changed_file_of_the_transform_is_found_and_not_used(out: Path, inputs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    words_file = folder_of(copy) / load(copy).transform["found"]["city"]["vocabulary_file"]
+    words_file.write_text(words_file.read_text().replace("city 1", "city 9"))
+    (folder_of(copy) / "stray").write_text("")
+    found = [str(problem) for problem in recordmill.verify(copy)]
+    assert found == [f"{words_file}: SHA-256 differs", f"{folder_of(copy) / 'stray'}: is no part of the data set"]
+    with pytest.raises(DataError, match="differs from what the manifest says; the transform can't be used"):
+        build(inputs, tmp_path / "new", splits=SPLITS, label="label", transform_from=copy)
+    assert not (tmp_path / "new").exists()
+
+
+FUNCTION = """
+import tensorflow as tf
+import tensorflow_transform as tft
+
+MISSING = -1.0
+
+def preprocessing_fn(inputs):
+    fare = tft.sparse_tensor_to_dense_with_shape(inputs["fare"], [None, 1], MISSING)
+    return {
+        "id": inputs["id"],
+        "label": inputs["label"],
+        "fare": tf.squeeze(fare, 1),
+        "age": tft.scale_to_z_score(tf.cast(inputs["age"], tf.float32)),
+        "city": tft.compute_and_apply_vocabulary(inputs["city"], top_k=3),
+        "old": inputs["age"] > 50,
+    }
+
+def fails(inputs):
+    return {"x": inputs["no such feature"]}
+
+def returns_a_list(inputs):
+    return [inputs["age"]]
+
+def returns_a_number(inputs):
+    return {"age": 7}
+"""
+
+
+def test_a_function_of_the_user_s_own(inputs: Path, raw: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    done = build(inputs, tmp_path / "out", splits=SPLITS, label="label", transform=tmp_path / "mine.py", keep_raw=True)
+    schema = done.schema
+    described = {feature.name: feature.describe() for feature in schema if not feature.name.startswith("raw/")}
+    assert described == {
+        "id": "int64", "age": "float32", "fare": "float32", "city": "int64 [?]", "label": "int64", "old": "int64"
+    }  # fmt: skip
+    assert (schema.label, schema["label"].classes) == ("label", ("no", "yes"))
+    assert {name for name in schema.names if name.startswith("raw/")} == {
+        "raw/age", "raw/fare", "raw/miles", "raw/city", "raw/note", "raw/kind"
+    }  # fmt: skip
+    made = table(tmp_path / "out", "validation")
+    before = raw["validation"]
+    assert made["raw/fare"].equals(before["fare"])
+    np.testing.assert_allclose(
+        made["age"].to_numpy(), zscore(before["age"].to_numpy(), raw["train"]["age"].to_numpy()), rtol=1e-4, atol=1e-6
+    )
+    assert made["fare"].to_pylist() == [-1.0 if fare is None else fare for fare in before["fare"].to_pylist()]
+    assert load(tmp_path / "out").transform["given"] == "mine.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fails", r"mine\.py, line \d+, in fails: `return \{\"x\": inputs\[\"no such feature\"\]\}`: KeyError"),
+        ("returns_a_list", r"line \d+: `def returns_a_list\(inputs\):`: it returns a list, not a dict of tensors"),
+        ("returns_a_number", r"`def returns_a_number\(inputs\):`: output 'age' is a int, not a tensor"),
+        ("nothing", r"has no function nothing; there are preprocessing_fn, fails, returns_a_list"),
+    ],
+)
+def test_a_function_that_fails_is_told_by_the_user_s_own_line(
+    inputs: Path, tmp_path: Path, name: str, message: str
+) -> None:
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    with pytest.raises(UsageError, match=message):
+        build(inputs, tmp_path / "out", transform=f"{tmp_path / 'mine.py'}:{name}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_that_the_transform_refuses_are_rejects_without_their_values(tmp_path: Path) -> None:
+    from io import BytesIO
+
+    from PIL import Image
+
+    stream = BytesIO()
+    Image.new("RGB", (6, 5), (0, 128, 255)).save(stream, "PNG")
+    photos = [stream.getvalue() if i % 50 != 7 else b"secret, and no image" for i in range(200)]
+    data = {"id": np.arange(200), "photo": photos}
+    declared = {"photo": {"image": {"resize": [2, 3], "scale": 1 / 255}}}
+    with pytest.raises(TooManyRejects, match="4 of 200 records were rejected"):
+        build(data, tmp_path / "none", transform=declared)
+    done = build(data, tmp_path / "out", transform=declared, max_rejects=4)
+    rejects = [json.loads(line) for path in done.rejects for line in path.read_text().splitlines()]
+    assert sorted(reject["place"] for reject in rejects) == ["record 107", "record 157", "record 57", "record 7"]
+    assert {reject["reason"] for reject in rejects} == {"transform"}
+    assert "secret" not in json.dumps(rejects)
+    made = recordmill.open(tmp_path / "out")
+    assert made.schema["photo"].describe() == "float32 [2, 3, 3]"
+    np.testing.assert_allclose(made.to_numpy()["photo"][0, 0, 0], [0, 128 / 255, 1])
+    assert len(made) == 196
+
+
+def test_options_that_do_not_go_together_are_refused(inputs: Path, out: Path, tmp_path: Path) -> None:
+    for options, message in (
+        ({"transform": DECLARED, "fit_on": "dev"}, "--fit-on dev: no such split; there are train"),
+        ({"transform": DECLARED, "transform_from": out}, "give one of them"),
+        ({"fit_on": "train"}, "--fit-on needs --transform"),
+        ({"keep_raw": True}, "--keep-raw needs --transform"),
+        ({"transform": 7}, "int is neither a path, nor a function, nor a dict of steps"),
+        ({"transform": "missing.py"}, "there is no file missing.py"),
+        ({"transform_from": inputs.parent}, "holds no data set"),
+        ({"transform_from": out, "dtypes": {"age": "int32"}}, "takes 'age' as int64, always there; here it is int32"),
+    ):
+        with pytest.raises((UsageError, DataError), match=message):
+            build(inputs, tmp_path / "new", label="label", **options)
+        assert not (tmp_path / "new").exists()
+
+
+def test_a_manifest_without_a_transform_does_not_speak_of_one(inputs: Path, tmp_path: Path) -> None:
+    build(inputs, tmp_path / "out", num_shards=1)
+    text = (tmp_path / "out/manifest.json").read_text()
+    assert "transform" not in json.loads(text)
+    assert Manifest.from_json(text).transform == {}
+    assert load(tmp_path / "out").records == {"train": ROWS}
+    with pytest.raises(UsageError, match="was built without a transform"):
+        build(inputs, tmp_path / "other", transform_from=tmp_path / "out")

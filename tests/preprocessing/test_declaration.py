@@ -1,0 +1,138 @@
+"""Declared transforms: how steps are written, what each makes of a value, and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recordmill.base.errors import UsageError
+from recordmill.preprocessing.declaration import declare, read_declaration
+from recordmill.preprocessing.steps import STEPS
+from recordmill.schemas.feature import Feature, Schema
+
+SCHEMA = Schema(
+    (
+        Feature("age", "int32", required=True),
+        Feature("fare", "float64"),
+        Feature("company", "string"),
+        Feature("photo", "bytes", required=True),
+        Feature("tags", "string", (None,)),
+        Feature("boxes", "float32", (None, 4)),
+        Feature("label", "int64", required=True, classes=("no", "yes")),
+    ),
+    label="label",
+)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["zscore", {"zscore": None}, {"zscore": True}, ["zscore"], [{"zscore": None}]],
+)
+def test_a_step_without_an_argument_is_a_word_or_a_mapping(spec: Any) -> None:
+    (column,) = declare({"age": spec}, SCHEMA).columns
+    assert (column.name, column.source, [step.name for step in column.steps]) == ("age", "age", ["zscore"])
+    assert (column.value.dtype, column.value.required) == ("float32", True)
+
+
+def test_what_is_not_named_stays_and_what_is_dropped_does_not() -> None:
+    declared = declare({"age": "zscore", "photo": "drop", "label": {"rename": "y"}}, SCHEMA)
+    assert declared.kept == (
+        ("fare", "fare"), ("company", "company"), ("tags", "tags"), ("boxes", "boxes"), ("y", "label")
+    )  # fmt: skip
+    assert declared.inputs == ("age",)
+
+
+def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
+    declared = declare(
+        {
+            "fare": [{"impute": "mean"}, "log1p", {"rename": "cost"}],
+            "age_group": {"from": "age", "bucketize": 4, "one_hot": True},
+            "words": {"from": "company", "tokenize": {"lower": True}, "hash": 50},
+        },
+        SCHEMA,
+    )
+    found = {column.name: (column.source, column.value.dtype, column.value.shape) for column in declared.columns}
+    assert found == {
+        "cost": ("fare", "float32", ()),
+        "age_group": ("age", "float32", (4,)),
+        "words": ("company", "int64", (None,)),
+    }
+    assert dict(declared.kept)["age"] == "age"
+
+
+@pytest.mark.parametrize(
+    ("feature", "spec", "dtype", "shape", "required"),
+    [
+        ("age", {"clip": [0, None]}, "int64", (), True),
+        ("fare", "minmax", "float32", (), False),
+        ("fare", {"bucketize": 3}, "int64", (), False),
+        ("company", "vocabulary", "int64", (), False),
+        ("company", {"impute": "?", "vocabulary": {"top_k": 3}, "one_hot": None}, "float32", (4,), True),
+        ("tags", {"vocabulary": {"oov_buckets": 0}}, "int64", (None,), True),
+        ("label", "one_hot", "float32", (2,), True),
+        ("age", {"hash": 7}, "int64", (), True),
+        ("photo", {"image": {"resize": [8, 9], "channels": 1}}, "float32", (8, 9, 1), True),
+    ],
+)
+def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: tuple[int, ...], required: bool) -> None:
+    (column,) = declare({feature: spec}, SCHEMA).columns
+    assert (column.value.dtype, column.value.shape, column.value.required) == (dtype, shape, required)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"agee": "zscore"}, "there is no feature 'agee'; there are age, fare, .* `from: FEATURE` makes"),
+        ({"x": {"from": "z", "zscore": None}}, "there is no feature 'z'; there are age"),
+        (
+            {"age": "z-score"},
+            f"feature 'age', step 'z-score': there is no such step; there are {', '.join(STEPS)}, keep",
+        ),
+        (
+            {"company": "zscore"},
+            "feature 'company', step 'zscore': it takes numbers, not string that may be missing; that",
+        ),
+        ({"age": {"bucketize": 1}}, "step 'bucketize': 1 is not a number of at least 2; write bucketize: 10"),
+        ({"age": {"bucketize": True}}, "step 'bucketize': True is not a number"),
+        ({"company": {"vocabulary": {"top": 3}}}, "step 'vocabulary': 'top' is none of top_k, min_count, oov_buckets"),
+        ({"fare": "vocabulary"}, "it takes text or whole numbers, not float32; bucketize makes those"),
+        ({"fare": ["zscore", {"hash": 3}]}, "step 'hash': it takes text or whole numbers"),
+        ({"company": {"vocabulary": None, "one_hot": None}}, "not int64 that may be missing; impute first"),
+        ({"age": "one_hot"}, "not known before the data is read; write one_hot: N"),
+        ({"age": {"clip": [3, 1]}}, "step 'clip': 3 is above 1; write clip: "),
+        ({"age": {"impute": "x"}}, "step 'impute': 'x' does not fit int64"),
+        ({"photo": "image"}, "step 'image': resize is missing"),
+        ({"photo": "tokenize"}, "it takes text, not bytes; that takes vocabulary, hash, impute, image"),
+        (
+            {"boxes": "zscore"},
+            r"feature 'boxes': it is float32 \[\?, 4\], and a transform takes no lists of lists; keep",
+        ),
+        ({"age": ["drop", "zscore"]}, "feature 'age': 'drop' goes with no other step"),
+        ({"age": {"rename": "fare", "zscore": None}}, "two outputs are called 'fare'; rename or drop one"),
+        ({"age": 7}, "feature 'age': 7 is no step; write one, as in `zscore`"),
+        ({"age": "drop"}, "no feature has a step; there are zscore"),
+        ({3: "zscore"}, "3 is no feature's name; quote it"),
+        ({"age": {"zscore": 3}}, "step 'zscore': 3: it takes no argument; write zscore"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_feature_step_and_choices(declared: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        declare(declared, SCHEMA)
+
+
+def test_yaml_is_data_only(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text("age: zscore\nfare: [{impute: 0}, log1p]\n")
+    assert read_declaration(path) == {"age": "zscore", "fare": [{"impute": 0}, "log1p"]}
+    for text, message in (
+        ("age: !!python/object/apply:os.system [echo]\n", "can't be read: could not determine a constructor"),
+        ("- age\n", "is no mapping of features to steps"),
+        ("a: [\n", "can't be read"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=message):
+            read_declaration(path)
+    with pytest.raises(UsageError, match=r"missing\.yaml: can't be read"):
+        read_declaration(tmp_path / "missing.yaml")

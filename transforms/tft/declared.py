@@ -1,0 +1,208 @@
+"""A `Declaration` to tf.Transform's preprocessing function: a dict of tensors in, a dict of tensors out.
+
+What the analysers find goes through operations named `fitted_COLUMN_RESULT`, by which the manifest names them. Numbers
+are computed in float64 and come out as float32, so that what is found equals what NumPy finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from recordmill.preprocessing.declaration import Column, Declaration
+from recordmill.preprocessing.steps import Step
+
+
+@dataclass(frozen=True)
+class DeclaredFunction:
+    """The preprocessing function of a declaration; it can be pickled."""
+
+    declaration: Declaration
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        columns = self.declaration.columns
+        return {column.name: _make(inputs[column.source], column, number) for number, column in enumerate(columns)}
+
+
+def _make(tensor: Any, column: Column, number: int) -> Any:
+    import tensorflow as tf
+
+    for place, step in enumerate(column.steps):
+        tensor = _STEPS[step.name](tensor, step, _Found(number, column.name, place))
+    dtype = {"float32": tf.float32, "int64": tf.int64}.get(column.value.dtype, tf.string)
+    return tf.cast(tensor, dtype) if tensor.dtype != dtype else tensor
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Names what one step's analysers find. number: of the column; place: of the step in it."""
+
+    number: int
+    column: str
+    place: int
+
+    def mark(self, result: str, tensor: Any) -> Any:
+        """The same tensor, by an operation that names it."""
+        import tensorflow as tf
+
+        return tf.identity(tensor, name=f"fitted_{self.number}_{result}")
+
+    @property
+    def vocabulary(self) -> str:
+        """The file of a vocabulary; a feature's name may have any letter."""
+        plain = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in self.column)
+        return f"vocabulary_{self.number}_{plain[:80]}" + (f"_{self.place}" if self.place else "")
+
+
+def _each(tensor: Any, function: Callable[[Any], Any]) -> Any:
+    """The function on the values of any kind of tensor."""
+    import tensorflow as tf
+
+    if isinstance(tensor, tf.SparseTensor):
+        return tf.SparseTensor(tensor.indices, function(tensor.values), tensor.dense_shape)
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.with_flat_values(function(tensor.flat_values))
+    return function(tensor)
+
+
+def _values(tensor: Any) -> Any:
+    """The values of any kind of tensor."""
+    return getattr(tensor, "flat_values", getattr(tensor, "values", tensor))
+
+
+def _numbers(tensor: Any) -> Any:
+    import tensorflow as tf
+
+    return _each(tensor, lambda values: tf.cast(values, tf.float64))
+
+
+def _zscore(tensor: Any, _: Step, found: _Found) -> Any:
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    numbers = _numbers(tensor)
+    mean, variance = found.mark("mean", tft.mean(numbers)), found.mark("variance", tft.var(numbers))
+    return _each(numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance)))
+
+
+def _minmax(tensor: Any, _: Step, found: _Found) -> Any:
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    numbers = _numbers(tensor)
+    least, most = found.mark("min", tft.min(numbers)), found.mark("max", tft.max(numbers))
+    return _each(numbers, lambda values: tf.math.divide_no_nan(values - least, most - least))
+
+
+def _bucketize(tensor: Any, step: Step, found: _Found) -> Any:
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    numbers = _each(tensor, lambda values: tf.cast(values, tf.float32))  # as tf.Transform's sketches hold them
+    boundaries = tft.quantiles(_values(numbers), step.argument, epsilon=min(1.0 / step.argument, 0.01))
+    return tft.apply_buckets(numbers, found.mark("boundaries", boundaries))
+
+
+def _vocabulary(tensor: Any, step: Step, found: _Found) -> Any:
+    import tensorflow_transform as tft
+
+    return tft.compute_and_apply_vocabulary(
+        tensor,
+        top_k=step.argument["top_k"],
+        frequency_threshold=step.argument["min_count"],
+        num_oov_buckets=step.argument["oov_buckets"],
+        vocab_filename=found.vocabulary,
+    )
+
+
+def _hash(tensor: Any, step: Step, _: _Found) -> Any:
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    text = tensor if tensor.dtype == tf.string else _each(tensor, tf.strings.as_string)
+    return tft.hash_strings(text, step.argument)
+
+
+def _log1p(tensor: Any, _: Step, __: _Found) -> Any:
+    import tensorflow as tf
+
+    return _each(_numbers(tensor), tf.math.log1p)
+
+
+def _clip(tensor: Any, step: Step, _: _Found) -> Any:
+    import tensorflow as tf
+
+    low, high = step.argument
+
+    def clip(values: Any) -> Any:
+        if low is not None:
+            values = tf.maximum(values, tf.cast(low, values.dtype))
+        return values if high is None else tf.minimum(values, tf.cast(high, values.dtype))
+
+    return _each(tensor, clip)
+
+
+def _one_hot(tensor: Any, step: Step, _: _Found) -> Any:
+    import tensorflow as tf
+
+    return tf.one_hot(tensor, step.argument, dtype=tf.float32)
+
+
+def _tokenize(tensor: Any, step: Step, _: _Found) -> Any:
+    import tensorflow as tf
+
+    if isinstance(tensor, tf.SparseTensor):
+        tensor = _filled(tensor, "")
+    if step.argument["lower"]:
+        tensor = tf.strings.lower(tensor, encoding="utf-8")
+    return tf.strings.split(tensor, sep=step.argument["separator"])
+
+
+def _impute(tensor: Any, step: Step, found: _Found) -> Any:
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    filling = step.argument
+    if tensor.dtype != tf.string and (filling == "mean" or (tensor.dtype.is_integer and filling != int(filling))):
+        tensor = _numbers(tensor)
+    if filling == "mean" and tensor.dtype != tf.string:
+        filling = found.mark("mean", tft.mean(tensor))
+    return _filled(tensor, filling) if isinstance(tensor, tf.SparseTensor) else tensor
+
+
+def _filled(tensor: Any, filling: Any) -> Any:
+    """[rows] of a SparseTensor with at most one value a row."""
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    default = tf.cast(filling, tensor.dtype) if tensor.dtype != tf.string else tf.constant(filling)
+    return tf.reshape(tft.sparse_tensor_to_dense_with_shape(tensor, [None, 1], default), [-1])
+
+
+def _image(tensor: Any, step: Step, _: _Found) -> Any:
+    import tensorflow as tf
+
+    height, width = step.argument["resize"]
+    channels, scale = step.argument["channels"], step.argument["scale"]
+
+    def decode(data: Any) -> Any:
+        pixels = tf.io.decode_image(data, channels=channels, expand_animations=False)
+        return tf.ensure_shape(tf.image.resize(pixels, [height, width]) * scale, [height, width, channels])
+
+    return tf.map_fn(decode, tensor, fn_output_signature=tf.TensorSpec([height, width, channels], tf.float32))
+
+
+_STEPS: dict[str, Callable[[Any, Step, _Found], Any]] = {
+    "zscore": _zscore,
+    "minmax": _minmax,
+    "bucketize": _bucketize,
+    "vocabulary": _vocabulary,
+    "hash": _hash,
+    "log1p": _log1p,
+    "clip": _clip,
+    "one_hot": _one_hot,
+    "tokenize": _tokenize,
+    "impute": _impute,
+    "image": _image,
+}

@@ -1,0 +1,106 @@
+"""The analysis: the records of one split through tf.Transform's `AnalyzeDataset` to a saved graph in the run's folder.
+
+Reading is fused with analysing, so that no batch waits between stages while one pass suffices; analysers upon what
+other analysers found take a pass each, and tf.Transform keeps the batches for the later ones.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.pvalue import AsSingleton
+
+from recordmill.base.progress import progress_of
+from recordmill.building.ingest import parsed, place, read
+from recordmill.building.plan import load_plan
+from recordmill.preprocessing.tensors import as_lists, list_schema, representations
+from recordmill.schemas.feature import Schema
+
+TRANSFORM_FN, METADATA = "transform_fn", "transformed_metadata"  # as tft.TFTransformOutput names them
+
+
+def split_batches(groups: Iterable[int], plan_path: str, split: str, inputs: Schema) -> Iterator[pa.RecordBatch]:
+    """The records of a split in these groups of units, each column a list, as tf.Transform's adapter takes them."""
+    plan = load_plan(plan_path)
+    progress = progress_of(plan.folder)
+    ordinal = plan.splits.index(split)
+    for group in groups:
+        for chunk in read(plan, group):
+            placed, _ = parsed(plan, place(plan, chunk))
+            batch = placed.records.select(list(inputs.names))
+            mine = placed.splits == ordinal
+            if not mine.all():
+                batch = batch.take(pa.array(np.flatnonzero(mine)))
+            progress.advance(batch.num_rows)
+            if batch.num_rows:
+                yield as_lists(batch, inputs)
+
+
+@dataclass
+class FitTransform(beam.PTransform):
+    """Packs of group numbers to the folder that then holds the saved transform.
+
+    plan: the path of the pickled plan. split: whose records are analysed. inputs: the features that the function gets.
+    target: the folder that is to hold it; whoever finds it there already leaves it.
+    """
+
+    plan: str
+    split: str
+    inputs: Schema
+    function: Callable[[dict[str, Any]], dict[str, Any]]
+    target: str
+
+    def expand(self, packs: beam.PCollection) -> beam.PCollection:  # (group, ...) -> path
+        import tensorflow_transform.beam as tft_beam
+        from tfx_bsl.tfxio.tensor_adapter import TensorAdapterConfig
+
+        batches = packs | "Read" >> beam.FlatMap(split_batches, self.plan, self.split, self.inputs).with_output_types(
+            pa.RecordBatch
+        )
+        config = TensorAdapterConfig(list_schema(self.inputs), representations(self.inputs))
+        model, metadata = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(self.function)
+        return (
+            packs.pipeline
+            | "Once" >> beam.Create([self.target])
+            | "Publish"
+            >> beam.Map(publish, AsSingleton(model), AsSingleton(metadata.deferred_metadata), metadata.asset_map)
+        )
+
+
+def publish(target: str, model: str, metadata: Any, asset_map: dict[str, str]) -> str:
+    """Put the saved transform where it belongs, whole or not at all: a copy under a name of its own, then one rename;
+    a repeated or a second attempt leaves what is there.
+    """
+    from tensorflow_transform.tf_metadata import metadata_io
+
+    attempt = Path(f"{target}.{uuid.uuid4().hex}")
+    shutil.copytree(model, attempt / TRANSFORM_FN, ignore=shutil.ignore_patterns(".tft_metadata", "fingerprint.pb"))
+    metadata_io.write_metadata(metadata, os.fspath(attempt / METADATA))
+    if asset_map:
+        import json
+
+        (attempt / METADATA / "asset_map").write_text(json.dumps(asset_map))
+    try:
+        os.rename(attempt, target)
+    except OSError:
+        if not os.path.isdir(target):
+            raise
+        shutil.rmtree(attempt)
+    return target
+
+
+def temporary(folder: str) -> Any:
+    """The context in which the analysis keeps its files in the run's folder."""
+    import tensorflow_transform.beam as tft_beam
+
+    return tft_beam.Context(temp_dir=tempfile.mkdtemp(prefix="tft-", dir=folder))

@@ -1,0 +1,154 @@
+"""A user's preprocessing function: taken out of a module by its path, guarded so that an error shows the user's own
+line, and sent to workers by value.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from recordmill.base.errors import UsageError
+
+FUNCTION = "preprocessing_fn"
+
+
+def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The function of `FILE.py[:NAME]`.
+
+    Raises:
+        UsageError: there is no such file or function, or the module fails; it shows the module's own line.
+    """
+    path, _, name = given.partition(".py:")
+    path, name = (path + ".py", name) if name else (given, FUNCTION)
+    if not os.path.isfile(path):
+        raise UsageError(f"--transform {given}: there is no file {path}")
+    stem = os.path.splitext(os.path.basename(path))[0]
+    module_name = f"recordmill_transform_{stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"--transform {given}: {own_line(error, path)}") from None
+    found = getattr(module, name, None)
+    if not callable(found):
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        there = f"; there are {', '.join(functions)}" if functions else ""
+        raise UsageError(f"--transform {given}: {path} has no function {name}{there}")
+    return found
+
+
+def own_line(error: BaseException, path: str) -> str:
+    """The error with the last line of the user's file that it came through: nothing of a feature's values is known when
+    a function is traced.
+    """
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        where = f"line {error.lineno}: `{(error.text or '').strip()}`"
+    elif lines:
+        where = f"line {lines[-1].lineno}, in {lines[-1].name}: `{lines[-1].line}`"
+    else:
+        where = f"in {os.path.basename(path)}"
+    message = str(error).strip().splitlines()
+    return f"{where}: {type(error).__name__}: {message[0] if message else ''}"
+
+
+@dataclass(frozen=True)
+class GuardedFunction:
+    """Calls the user's function; what it raises or returns amiss becomes a UsageError that shows the user's own line.
+
+    Whole numbers come out as int64 and other numbers as float32, which is what tf.Transform describes.
+    """
+
+    function: Callable[[dict[str, Any]], dict[str, Any]]
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        path = self._code.co_filename if self._code else "<transform>"
+        try:
+            outputs = self.function(inputs)
+        except Exception as error:
+            raise UsageError(f"transform: {os.path.basename(path)}, {own_line(error, path)}") from error
+        if not isinstance(outputs, dict) or not outputs:
+            raise UsageError(f"transform: {self._place}: it returns {_kind(outputs)}, not a dict of tensors")
+        return {self._name(name): self._output(name, tensor) for name, tensor in outputs.items()}
+
+    @property
+    def _code(self) -> Any:
+        return getattr(self.function, "__code__", None)
+
+    @property
+    def _place(self) -> str:
+        """Where the function stands."""
+        if self._code is None:
+            return repr(self.function)
+        line = linecache.getline(self._code.co_filename, self._code.co_firstlineno).strip()
+        return f"{os.path.basename(self._code.co_filename)}, line {self._code.co_firstlineno}: `{line}`"
+
+    def _name(self, name: Any) -> str:
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"transform: {self._place}: an output's name is {name!r}, which is no text")
+        return name
+
+    def _output(self, name: str, tensor: Any) -> Any:
+        import tensorflow as tf
+
+        if not isinstance(tensor, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
+            raise UsageError(f"transform: {self._place}: output {name!r} is {_kind(tensor)}, not a tensor")
+        if tensor.dtype in (tf.string, tf.int64, tf.float32):
+            return tensor
+        if tensor.dtype.is_integer or tensor.dtype.is_bool:
+            return tf.cast(tensor, tf.int64)
+        if tensor.dtype.is_floating:
+            return tf.cast(tensor, tf.float32)
+        raise UsageError(
+            f"transform: {self._place}: output {name!r} is of {tensor.dtype.name}, which no feature can be"
+        )
+
+
+def _kind(value: Any) -> str:
+    return "an empty dict" if value == {} and isinstance(value, dict) else f"a {type(value).__name__}"
+
+
+def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Have Beam's pickler carry the function's module as it is, since workers have no such module.
+
+    Raises:
+        UsageError: it holds something that can't be pickled; it names what.
+    """
+    from apache_beam.internal import pickler
+    from apache_beam.internal.cloudpickle import cloudpickle
+
+    module = sys.modules.get(getattr(function, "__module__", "") or "")
+    if module is not None and module.__name__.startswith("recordmill_transform_"):
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        pickler.dumps(function)
+    except Exception as error:
+        culprit = _unpicklable(function, pickler)
+        raise UsageError(
+            f"transform: {culprit} can't be sent to workers ({type(error).__name__}: {str(error).splitlines()[0]}); "
+            "make it inside the function"
+        ) from None
+
+
+def _unpicklable(function: Any, pickler: Any) -> str:
+    """The global name, or the variable around the function, that can't be pickled."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return repr(function)
+    around = dict(zip(code.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=False))
+    for name, value in {**{n: function.__globals__.get(n) for n in code.co_names}, **around}.items():
+        try:
+            pickler.dumps(value)
+        except Exception:
+            return f"{name!r}, which {function.__name__} uses,"
+    return repr(function.__name__)
