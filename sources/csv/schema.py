@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.lattice import Seen
-from recordmill.sources.csv.dialect import STRICT
+from recordmill.sources.csv.dialect import STRICT, CsvOptions, Dialect
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.messages import declare
 from recordmill.sources.csv.ranges import ScannedRange
@@ -59,21 +59,27 @@ def _difference(names: tuple[str, ...], first: tuple[str, ...]) -> str:
     return f"column {place + 1} is {names[place]!r} instead of {first[place]!r}"
 
 
-def same_delimiter(files: Sequence[InputFile], heads: Sequence[Head]) -> str:
-    """The delimiter of all files.
+def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions) -> Dialect:
+    """The delimiter and the quote of all files. One that has a single column agrees with any.
 
     Raises:
         DataError: the content of two files tells different ones.
     """
     several = [(file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1]
+    several = several or [(files[0], heads[0])]
+    first = several[0][1]
     for file, head in several:
-        if head.delimiter != several[0][1].delimiter:
-            what = (
-                f"it seems to be delimited by {head.delimiter!r}, but {several[0][0].name} by "
-                f"{several[0][1].delimiter!r}; say which with --delimiter"
-            )
-            raise DataError(what, source=file.name)
-    return (several[0][1] if several else heads[0]).delimiter
+        for what, one, other in (
+            ("delimiter", head.delimiter, first.delimiter),
+            ("quote", head.quote, first.quote),
+        ):
+            if one != other:
+                raise DataError(
+                    f"its {what} seems to be {one!r}, but that of {several[0][0].name} is {other!r}; say which with "
+                    f"--{what}",
+                    source=file.name,
+                )
+    return Dialect.of(options, options.delimiter or first.delimiter, first.quote)
 
 
 class Totals:
@@ -156,15 +162,22 @@ def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
     return frozenset(names if common.schema is not None else common.dtypes)
 
 
-def describe_column(
-    columns: Sequence[ColumnPlan], schema: Schema, heads: Sequence[Head], delimiter_told: bool
-) -> tuple[str, ...]:
-    """What a user should know: the delimiter that was told, named blanks, nulls per token, digits lost,
-    columns that files lack.
-    """
+def describe_dialect(heads: Sequence[Head], header: str) -> tuple[str, ...]:
+    """How the files are written, where that was told from their content, and why so."""
+    told = next((head.told for head in heads if head.told), "")
+    parts = [told] if told else []
+    if any(head.first is not None for head in heads):
+        parts.append(f"the first row is a header: {header}")
+    if not parts:
+        return ()
+    others = len(heads) - 1
+    more = f" (and {others:,} more file{'s' * (others > 1)} alike)" if others else ""
+    return (f"told from the content{more}: {'; '.join(parts)}",)
+
+
+def describe_column(columns: Sequence[ColumnPlan], schema: Schema, heads: Sequence[Head]) -> tuple[str, ...]:
+    """What a user should know: named blanks, nulls per token, digits lost, columns that files lack."""
     notes = []
-    if delimiter_told:
-        notes.append(f"delimiter {heads[0].delimiter!r}, told from the content")
     if blanks := sorted({name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)):
         notes.append(f"columns without a name were named {', '.join(blanks[:_SHOWN_COLUMNS])}")
     told = [note for column in columns if column.name in schema for note in _column_notes(column, schema[column.name])]

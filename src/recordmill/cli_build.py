@@ -154,7 +154,7 @@ def _add_image_options(group: Any) -> None:
 
 def _add_csv_options(group: Any) -> None:
     group.add_argument("--delimiter", metavar="C", help="one character, or 'tab' (default: told from the content)")
-    group.add_argument("--quote", metavar="C", help="one character, or 'none' (default: the double quote)")
+    group.add_argument("--quote", metavar="C", help="one character, or 'none' (default: told from the content)")
     group.add_argument("--escape", metavar="C", help="a character that makes the next one literal")
     group.add_argument(
         "--null",
@@ -164,7 +164,14 @@ def _add_csv_options(group: Any) -> None:
         help="how a missing value is written (default: empty and NA); repeatable",
     )
     group.add_argument(
-        "--no-header", dest="header", action="store_const", const=False, help="the first row is data; needs --names"
+        "--header", action="store_const", const=True, help="the first row names the columns (default: told or refused)"
+    )
+    group.add_argument(
+        "--no-header",
+        dest="header",
+        action="store_const",
+        const=False,
+        help="the first row is data; columns are column_1, ... or as --names says",
     )
     group.add_argument("--names", metavar="A,B,...", help="the columns' names, in place of the header's")
     group.add_argument("--comment", metavar="C", help="lines that start with it are skipped")
