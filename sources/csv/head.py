@@ -21,6 +21,7 @@ from recordmill.sources.csv.sniff.dialects import Choice, Cut, choose_cut, choos
 from recordmill.sources.csv.sniff.header import DATA, UNSURE, Guess, guess_header
 from recordmill.sources.csv.stream import UTF8, told_encoding, utf8_blocks
 from recordmill.sources.csv.tokenize import LENGTH, TOO_LONG
+from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, ZLIB, detect, open_blocks
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import InputFile
@@ -30,16 +31,6 @@ SAMPLE_ROWS = 100
 _MOST_SAMPLE_BYTES = 1 << 20  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
 _FEW_ROWS = 4
 MOST_COLUMNS = 1 << 16  # 65,536: bounds the arrays of one row
-
-# What a file that is no text begins with: a clearer word than "NUL bytes" for what people give by mistake.
-_OTHER_KINDS = (
-    (b"PAR1", "a Parquet file; use `build parquet`"),
-    (b"PK\x03\x04", "a ZIP archive or an Excel workbook; unpack it, or save it as CSV"),
-    (b"\xd0\xcf\x11\xe0", "an old Excel workbook; save it as CSV"),
-    (b"BZh", "bzip2; decompress it first, or use gzip or zstd"),
-    (b"\xfd7zXZ", "xz; decompress it first, or use gzip or zstd"), (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,13 +69,12 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
     """
     if file.stat.size_bytes == 0:
         raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
-    raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+    raw = read_range(file.path, 0, max(COMPRESSED_HEAD_BYTES, LOOKED_AT)).tobytes()
     compression = detect(raw)
     if compression == ZLIB:
         compression = NONE  # no CSV tool writes bare zlib streams; text may look like one
-    for magic, what in _OTHER_KINDS:
-        if raw.startswith(magic):
-            raise DataError(f"this is no CSV but {what}", source=file.name)
+    if what := refusal(raw):
+        raise DataError(f"this is no CSV but {what}", source=file.name)
     first = next(
         open_blocks(file.path, block_bytes=COMPRESSED_HEAD_BYTES, compression=compression, source=file.name),
         np.empty(0, np.uint8),

@@ -178,7 +178,7 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
     names = column_names(files, heads, options.columns)
     label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
     scan = Scan(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes)
-    totals = Totals(names, heads)
+    totals = Totals(names, files, heads)
     parts = [totals.add(part) for part in scan_files(files, heads, scan, threads)]
     if not any(part.rows for part in parts):
         what = "no rows" if options.header is False else "a header and no rows"

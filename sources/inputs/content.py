@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.images import check as image_check
+from recordmill.sources.inputs.magic import foreign_format
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import InputFile
 
@@ -179,7 +180,9 @@ def _sniff_binary(head: bytes, size_bytes: int) -> Content | None:
         and int.from_bytes(head[:8], "little") + 16 <= size_bytes
     ):
         return Content(TFRECORD, "a TFRecord file")
-    return None
+    foreign = foreign_format(head)
+    packed = head.startswith((b"BZh", b"\xfd7zXZ"))  # may be data, which its kind then refuses by name
+    return Content(BINARY, foreign.partition(";")[0]) if foreign and not packed else None
 
 
 def _masked_crc(data: bytes) -> int:

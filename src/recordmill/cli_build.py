@@ -150,6 +150,16 @@ def _add_image_options(group: Any) -> None:
         "--max-pixels", type=int, metavar="N", help="reject images with more pixels, before decoding them"
     )
     group.add_argument("--class-from", choices=("auto", "folders", "none"), help="what names the class (default auto)")
+    group.add_argument(
+        "--strays",
+        choices=("leave", "keep", "error"),
+        help="images and text: files beside class folders are left out (default), kept without a label, or refused",
+    )
+    group.add_argument(
+        "--unknown-class",
+        choices=("error", "reject"),
+        help="images and text: a class folder that --schema does not name (default error)",
+    )
 
 
 def _add_csv_options(group: Any) -> None:
@@ -231,6 +241,7 @@ def _add_run_options(group: Any) -> None:
 # Options of one kind, by the field of its option object; the value is how the text becomes the field's.
 _KIND_FIELDS = (
     *("labels", "labels_path_column", "missing", "check", "max_pixels", "class_from", "split_from"),
+    *("strays", "unknown_class"),
     *(
         "delimiter",
         "quote",
