@@ -10,9 +10,11 @@ import codecs
 from dataclasses import dataclass
 
 from recordmill.base.errors import UsageError
+from recordmill.sources.csv.sniff.dialects import STRONG, WEAK
 
 UNION, STRICT = "union", "strict"
-DELIMITERS = (",", ";", "\t", "|", ":")  # what is told from the content, in order of preference
+DELIMITERS = (*STRONG, *WEAK)  # what is told from the content, in order of preference
+TOLD = "told"  # instead of a quote: it is told from the content
 
 _MOST_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arrays that hold it
 
@@ -21,15 +23,17 @@ _MOST_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arra
 class CsvOptions:
     """How the files are written.
 
-    delimiter: one ASCII character, or None: told from the content among `, ; tab | :`.
-    quote: one ASCII character, or None: no quoting at all. doubled_quote: `""` inside quotes is one quote.
+    delimiter: one ASCII character, or None: told from the content among `, ; tab | :` and the blank.
+    quote: one ASCII character; None: no quoting at all; TOLD: told from the content among the double quote, the single
+    one and none. doubled_quote: `""` inside quotes is one quote.
     escape: one ASCII character that makes the next one literal, or None.
     encoding: any that Python knows. A byte order mark of UTF-8, UTF-16 or UTF-32 tells its own and wins over the
     default `utf-8`.
     null_tokens: how a null is written. Unquoted it is a null in every column; *quoted* it is text in a text column
         (`""` is the empty string, `"NA"` the text NA), and a null in a column of numbers, truth values or timestamps.
         Missing is not empty.
-    header: the first row holds the columns' names. names: their names, instead of the header's or where there is none.
+    header: the first row holds the columns' names; None: told from the content, or refused. names: their names, instead
+    of the header's or where there is none.
     comment: one ASCII character; a line that starts with it is no row. skip_lines: lines before the header or the first
     row. columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the same
     ones in the same order. trim: blanks and tabs around a field are dropped, before quotes too. Off: they are part of
@@ -38,12 +42,12 @@ class CsvOptions:
     """
 
     delimiter: str | None = None
-    quote: str | None = '"'
+    quote: str | None = TOLD
     doubled_quote: bool = True
     escape: str | None = None
     encoding: str = "utf-8"
     null_tokens: tuple[str, ...] = ("", "NA")
-    header: bool = True
+    header: bool | None = None
     names: tuple[str, ...] | None = None
     comment: str | None = None
     skip_lines: int = 0
@@ -54,7 +58,7 @@ class CsvOptions:
     def __post_init__(self) -> None:
         roles = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape, "comment": self.comment}
         for name, value in roles.items():
-            if value is not None:
+            if value is not None and not (name == "quote" and value == TOLD):
                 _check_character(name, value)
         for name, value in roles.items():
             other = next((o for o, v in roles.items() if o != name and v == value and value is not None), None)
@@ -114,9 +118,8 @@ class Dialect:
     max_row_bytes: int
 
     @classmethod
-    def of(cls, options: CsvOptions, delimiter: str) -> Dialect:
-        """The options with the delimiter that was declared or told."""
-        quote, escape, comment = (
-            256 if c is None else ord(c) for c in (options.quote, options.escape, options.comment)
-        )
+    def of(cls, options: CsvOptions, delimiter: str, told_quote: str | None = '"') -> Dialect:
+        """The options with the delimiter that was declared or told; told_quote: the quote if none was declared."""
+        declared = told_quote if options.quote == TOLD else options.quote
+        quote, escape, comment = (256 if c is None else ord(c) for c in (declared, options.escape, options.comment))
         return cls(ord(delimiter), quote, options.doubled_quote, escape, comment, options.trim, options.max_row_bytes)

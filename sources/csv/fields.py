@@ -4,6 +4,7 @@ start and length per column, in one pass (the work is done by csv_tokenize).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,22 +12,26 @@ import numpy as np
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.room import room
 from recordmill.sources.csv.dialect import Dialect
+from recordmill.sources.csv.sniff.dialects import MOST_COLUMNS, Cell, Cut
 from recordmill.sources.csv.tokenize import (
     BAD,
     FIELD_START,
     FINAL,
+    LENGTH,
     LIMIT,
     LINE,
     LITERAL,
     MODE,
     ORDINAL,
     PLAIN,
+    QUOTED,
     ROW_LINE,
     ROW_START,
     ROWS,
     SCAN_SIZE,
     SKIP,
     STOP,
+    TOO_LONG,
     Ints,
     Spans,
     tokenize,
@@ -102,3 +107,38 @@ class Tokenizer:
             *(self._starts[:, :rows], self._infos[:, :rows], widths, ordinals, lines, self._bad[:bad]),
             *(int(scan[STOP]), int(scan[ROW_LINE]), int(scan[ORDINAL]), bool(scan[MODE] == SKIP)),
         )
+
+
+def cut_sample(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> Cut:
+    """The first rows of a sample, which starts with a row, as a dialect cuts them.
+
+    final: the sample ends with the file.
+    """
+    widths = _widths(sample, dialect, most_rows, final)
+    cut = Cut(chr(dialect.delimiter), _character(dialect.quote), tuple(widths), ())
+    if not widths or max(cut.width, widths[0]) == TOO_LONG:
+        return cut
+    data = sample.copy()
+    rows = Tokenizer(dialect, max(cut.width, widths[0]), most_rows, ragged=True).read(data, 0, len(data), final=final)
+    first = _cells(data, rows, 0) if len(rows.ordinals) and rows.ordinals[0] == 0 else ()
+    even = np.flatnonzero(rows.widths == cut.width).tolist() if 2 * widths.count(cut.width) >= len(widths) else []
+    return Cut(cut.delimiter, cut.quote, cut.widths, tuple(_cells(data, rows, row) for row in even), first)
+
+
+def _character(byte: int) -> str | None:
+    return chr(byte) if byte < 256 else None
+
+
+def _widths(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> Sequence[int]:
+    """How many fields the first rows have; TOO_LONG for one whose quote is never closed."""
+    rows = Tokenizer(dialect, 1, most_rows).read(sample.copy(), 0, len(sample), final=final)
+    widths: dict[int, int] = {**dict.fromkeys(rows.ordinals.tolist(), 1), **dict(rows.bad[:, (0, 3)].tolist())}
+    return [widths[ordinal] for ordinal in sorted(widths)[:most_rows]]
+
+
+def _cells(data: Bytes, rows: Rows, row: int) -> tuple[Cell, ...]:
+    width = min(int(rows.widths[row]), MOST_COLUMNS)
+    return tuple(
+        Cell(data[at : at + (info & LENGTH)].tobytes().decode("utf-8", "replace"), bool(info & QUOTED))
+        for at, info in zip(rows.starts[:width, row].tolist(), rows.infos[:width, row].tolist(), strict=True)
+    )

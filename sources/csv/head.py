@@ -1,39 +1,36 @@
-"""The beginning of a CSV file to its `Head`: compression, encoding, delimiter, the columns' names, and where the first
-row of data starts.
+"""The beginning of a CSV file to its `Head`: compression, encoding, delimiter, quote, the columns' names, and where the
+first row of data starts.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.errors import DataError
-from recordmill.sources.csv.dialect import DELIMITERS, CsvOptions, Dialect
-from recordmill.sources.csv.fields import Rows, Tokenizer
+from recordmill.sources.csv.dialect import DELIMITERS, TOLD, CsvOptions, Dialect
+from recordmill.sources.csv.fields import Rows, Tokenizer, cut_sample
 from recordmill.sources.csv.messages import quoted_bytes
+from recordmill.sources.csv.sniff.agree import FirstRow
+from recordmill.sources.csv.sniff.dialects import Choice, Cut, choose_cut, choose_quote, describe_cut
+from recordmill.sources.csv.sniff.header import DATA, UNSURE, Guess, guess_header
 from recordmill.sources.csv.stream import UTF8, told_encoding, utf8_blocks
 from recordmill.sources.csv.tokenize import LENGTH, TOO_LONG
+from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, ZLIB, detect, open_blocks
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import InputFile
 
 SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter is told
 SAMPLE_ROWS = 100
+_MOST_SAMPLE_BYTES = 1 << 20  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
+_FEW_ROWS = 4
 MOST_COLUMNS = 1 << 16  # 65,536: bounds the arrays of one row
-
-# What a file that is no text begins with: a clearer word than "NUL bytes" for what people give by mistake.
-_OTHER_KINDS = (
-    (b"PAR1", "a Parquet file; use `build parquet`"),
-    (b"PK\x03\x04", "a ZIP archive or an Excel workbook; unpack it, or save it as CSV"),
-    (b"\xd0\xcf\x11\xe0", "an old Excel workbook; save it as CSV"),
-    (b"BZh", "bzip2; decompress it first, or use gzip or zstd"),
-    (b"\xfd7zXZ", "xz; decompress it first, or use gzip or zstd"), (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,8 @@ class Head:
     compression, encoding: how its content is reached. delimiter: one character. names: of its columns.
     start: where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark included
     if it is plain UTF-8). line: the physical line there. blanks: the columns that had no name and were given one.
+    quote: one character, or None. told: how delimiter and quote were found, if they were not given. first: the first
+    row, if nobody said whether it is a header.
     """
 
     compression: str
@@ -52,6 +51,9 @@ class Head:
     start: int
     line: int
     blanks: tuple[str, ...] = ()
+    quote: str | None = '"'
+    told: str = field(default="", compare=False)
+    first: FirstRow | None = field(default=None, compare=False)
 
     @property
     def streamed(self) -> bool:
@@ -67,13 +69,12 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
     """
     if file.stat.size_bytes == 0:
         raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
-    raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+    raw = read_range(file.path, 0, max(COMPRESSED_HEAD_BYTES, LOOKED_AT)).tobytes()
     compression = detect(raw)
     if compression == ZLIB:
         compression = NONE  # no CSV tool writes bare zlib streams; text may look like one
-    for magic, what in _OTHER_KINDS:
-        if raw.startswith(magic):
-            raise DataError(f"this is no CSV but {what}", source=file.name)
+    if what := refusal(raw):
+        raise DataError(f"this is no CSV but {what}", source=file.name)
     first = next(
         open_blocks(file.path, block_bytes=COMPRESSED_HEAD_BYTES, compression=compression, source=file.name),
         np.empty(0, np.uint8),
@@ -124,12 +125,81 @@ class _Reader:
                 place=f"byte {at}",
             )
         start, line = self._skip_lines()
-        delimiter = self._options.delimiter or tell_delimiter(self._sample[start:], self._options, self._complete)
-        rows, data = self._first_row(start, line, Dialect.of(self._options, delimiter))
+        cut, told = self._dialect(start)
+        rows, data = self._first_row(start, line, Dialect.of(self._options, cut.delimiter, cut.quote))
         names, blanks = self._names(data, rows)
-        if self._options.header:
+        first = self._guess(cut) if self._options.header is None else None
+        if self._options.header is not False:
             start, line = rows.stop, rows.line
-        return Head(self._compression, self._encoding, delimiter, names, start + self._mark_bytes, line, blanks)
+        start += self._mark_bytes
+        return Head(
+            self._compression, self._encoding, cut.delimiter, names, start, line, blanks, cut.quote, told, first
+        )
+
+    def _dialect(self, start: int) -> tuple[Cut, str]:
+        """(the rows as they are to be cut, why so)."""
+        options = self._options
+        cut = self._cut(start, options.delimiter or DELIMITERS[0], '"' if options.quote == TOLD else options.quote)
+        while len(cut.widths) < _FEW_ROWS and not self._complete and len(self._sample) < _MOST_SAMPLE_BYTES:
+            self._grow()
+            cut = self._cut(start, cut.delimiter, cut.quote)
+        if options.delimiter is not None and options.quote != TOLD:
+            return cut, ""
+        delimiters = DELIMITERS if options.delimiter is None else (options.delimiter,)
+        choices = [self._quotes(start, mark) for mark in delimiters if self._may_be(mark)]
+        choice = choices[0] if options.delimiter else choose_cut(choices, _extension(self._source))
+        if choice.doubt:
+            raise DataError(choice.doubt, source=self._source)
+        self._check_escapes(start, choice.cut)
+        told = [describe_cut(choice.cut)] if options.delimiter is None and choice.cut.width > 1 else []
+        return choice.cut, "; ".join([*told, *filter(None, (choice.reason,))])
+
+    def _may_be(self, mark: str) -> bool:
+        taken = (self._options.quote, self._options.escape, self._options.comment)
+        if mark in taken or (mark == " " and self._options.trim):
+            return False
+        return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
+
+    def _quotes(self, start: int, delimiter: str) -> Choice:
+        """The rows as that delimiter cuts them, with the quote that goes best with it."""
+        if self._options.quote != TOLD:
+            return Choice(self._cut(start, delimiter, self._options.quote))
+        quotes: list[str | None] = ['"']
+        taken = (self._options.escape, self._options.comment)
+        if ord("'") in self._sample and "'" not in taken:
+            quotes.append("'")
+        if ord('"') in self._sample:
+            quotes.append(None)
+        return choose_quote([self._cut(start, delimiter, quote) for quote in quotes])
+
+    def _cut(self, start: int, delimiter: str, quote: str | None) -> Cut:
+        dialect = Dialect.of(self._options, delimiter, quote)
+        return cut_sample(self._sample[start:], dialect, SAMPLE_ROWS, self._complete)
+
+    def _check_escapes(self, start: int, cut: Cut) -> None:
+        """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
+        options = self._options
+        if cut.quote is None or options.quote != TOLD or options.escape is not None:
+            return
+        inner = rb"(?<!\\)\\%b[^%b\r\n]" % (cut.quote.encode(), re.escape(cut.delimiter + cut.quote).encode())
+        if any(cell.quoted for row in cut.rows for cell in row) and (
+            found := re.search(inner, self._sample[start:].tobytes())
+        ):
+            raise DataError(
+                f"{quoted_bytes(found[0])} stands in a quoted field: say --escape '\\' if a backslash makes "
+                f"{cut.quote} literal, or --quote '{cut.quote}' if it is text",
+                source=self._source,
+            )
+
+    def _guess(self, cut: Cut) -> FirstRow:
+        fields = tuple(cell.text for cell in cut.first)
+        even = cut.widths[:1] == (cut.width,)
+        below = [_padded([cell.text for cell in row], len(fields)) for row in cut.rows[even:]]
+        guess = guess_header(fields, below)
+        if not even and guess.verdict != DATA and (guess.verdict == UNSURE or len(fields) == 1) and cut.rows:
+            has = f"has {len(fields)} field{'s' * (len(fields) != 1)}"
+            guess = Guess(UNSURE, f"{has} and most rows have {cut.width} (is it a title: --skip-lines, --comment?)")
+        return FirstRow(self._source, fields, guess, alone=len(cut.widths) < 2)
 
     def _skip_lines(self) -> tuple[int, int]:
         at, left = 0, self._options.skip_lines
@@ -180,7 +250,7 @@ class _Reader:
                 )
             return given, ()
         numbered = tuple(f"column_{index}" for index in range(1, width + 1))
-        if not self._options.header:
+        if self._options.header is False:
             return numbered, ()
         fields = [
             data[at : at + (info & LENGTH)].tobytes()
@@ -201,8 +271,9 @@ class _Reader:
             twice = next(name for name in named if named.count(name) > 1)
             places = [index + 1 for index, name in enumerate(named) if name == twice]
             raise DataError(
-                f"columns {places[0]} and {places[1]} are both named {quoted_bytes(twice.encode())}; give each a "
-                "name of its own with --names",
+                f"columns {places[0]} and {places[1]} are both named {quoted_bytes(twice.encode())}: if this row is "
+                "data, say --no-header; if it names the columns, say --header, and give each a name of its own with "
+                "--names",
                 source=self._source,
                 place=place,
             )
@@ -217,33 +288,11 @@ def _is_utf8(field: bytes) -> bool:
     return True
 
 
-def tell_delimiter(sample: Bytes, options: CsvOptions, complete: bool) -> str:
-    """The delimiter of `, ; tab | :` that cuts most of the first rows into as many fields as the first row, which must
-    have two or more.
-
-    On a tie the earlier one. If none cuts the first row, the one that cuts two thirds of the others into equally many
-    fields (which then are rejects that ask for skip_lines, rather than one column of text); a colon is too common in
-    text and times for that. Else `,`.
-    """
-    best = second = (0.0, DELIMITERS[0])
-    for candidate in DELIMITERS:
-        if candidate in (options.quote, options.escape, options.comment):
-            continue
-        widths = _widths(sample, options, candidate, complete)
-        if len(widths) and widths[0] > 1:
-            best = max(best, (widths.count(widths[0]) / len(widths), candidate), key=lambda pair: pair[0])
-        elif len(widths) > 2 and candidate != ":":
-            usual = max(set(widths), key=widths.count)
-            share = widths.count(usual) / len(widths) if usual > 1 else 0.0
-            second = max(second, (share, candidate), key=lambda pair: pair[0])
-    if best[0]:
-        return best[1]
-    return second[1] if second[0] > 2 / 3 else DELIMITERS[0]
+def _padded(row: list[str], width: int) -> list[str]:
+    return (row + [""] * width)[:width]
 
 
-def _widths(sample: Bytes, options: CsvOptions, delimiter: str, complete: bool) -> list[int]:
-    """How many fields the first rows have if that is the delimiter; rows that are too long left out."""
-    tokenizer = Tokenizer(Dialect.of(replace(options, delimiter=delimiter), delimiter), 1, SAMPLE_ROWS)
-    rows = tokenizer.read(sample.copy(), 0, len(sample), final=complete)
-    widths: dict[int, int] = {**dict.fromkeys(rows.ordinals.tolist(), 1), **dict(rows.bad[:, (0, 3)].tolist())}
-    return [widths[ordinal] for ordinal in sorted(widths)[:SAMPLE_ROWS] if widths[ordinal] != TOO_LONG]
+def _extension(name: str) -> str:
+    """The lower-case extension, without that of a compression."""
+    parts = name.lower().split(".")
+    return parts[-2] if len(parts) > 2 and parts[-1] in ("gz", "zst", "zstd") else parts[-1]

@@ -9,9 +9,9 @@ where rows start, so its range is tokenized before it passes anything on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from recordmill.sources.csv.automaton import COMMENT, ESCAPED, ESCAPED_INSIDE, I
 from recordmill.sources.csv.dialect import Dialect
 from recordmill.sources.csv.fields import Rows, Tokenizer
 from recordmill.sources.csv.head import Head
-from recordmill.sources.csv.infer import ColumnsSeen
+from recordmill.sources.csv.infer import ColumnsSeen, Stray
 from recordmill.sources.csv.stream import read_rows, utf8_blocks
 from recordmill.sources.inputs.contract import BATCH_ROWS
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
@@ -68,7 +68,8 @@ class ScannedRange:
 
     file: its ordinal. start, stop: where its rows lie, in bytes of the file (0 and 0 if it is streamed). rows: with the
     bad ones. lines: physical lines in it. seen: per column of the file. labels: distinct values. digests: of its
-    chunks. size_bytes: of the decoded content.
+    chunks. size_bytes: of the decoded content. strays: by column, the first value that is text; its line counts from
+    the range's own first one, unless the file is streamed.
     """
 
     file: int
@@ -80,6 +81,7 @@ class ScannedRange:
     labels: frozenset[str]
     digests: tuple[bytes, ...]
     size_bytes: int
+    strays: Mapping[int, Stray] = field(default_factory=dict)
 
 
 def most_rows(columns: int) -> int:
@@ -144,7 +146,8 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
     size = blocks.size
     digest = bytes.fromhex(digest_file(file.path))
     check_unchanged(file.path, file.stat, file.name)
-    return ScannedRange(ordinal, 0, 0, rows, 0, tuple(collector.seen()), frozenset(collector.labels), (digest,), size)
+    seen, labels = tuple(collector.seen()), frozenset(collector.labels)
+    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, (digest,), size, collector.strays)
 
 
 class _Counted:
@@ -198,7 +201,8 @@ class _RangeScan:
     def _part(self, start: int, stop: int) -> ScannedRange:
         seen, labels = tuple(self._collector.seen()), frozenset(self._collector.labels)
         return ScannedRange(
-            self._task.file, start, stop, self._rows, self._lines, seen, labels, self._digests, stop - start
+            *(self._task.file, start, stop, self._rows, self._lines, seen, labels, self._digests, stop - start),
+            strays=self._collector.strays,
         )
 
     def _row_end(self, first: int, state: int, exits: tuple[list[int], list[int]] | None) -> tuple[int, int] | None:

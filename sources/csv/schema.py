@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.lattice import Seen
-from recordmill.sources.csv.dialect import STRICT
+from recordmill.schemas.lattice import Seen, resolve_dtype
+from recordmill.sources.csv.dialect import STRICT, CsvOptions, Dialect
 from recordmill.sources.csv.head import Head
-from recordmill.sources.csv.messages import declare
+from recordmill.sources.csv.infer import Stray
+from recordmill.sources.csv.messages import declare, quoted_bytes
 from recordmill.sources.csv.ranges import ScannedRange
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.values.labels import MAX_CLASSES, ClassNames, check_label, with_label
 from recordmill.sources.values.overrides import apply_dtypes, select_given
 from recordmill.storage.listing import InputFile
 
+_FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
 _SHOWN_COLUMNS = 20  # in a note about columns: a table of 3,000 columns is no help
 
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """One column over all files: what was seen, and in how many rows of files that lack it it is missing."""
+    """One column over all files: what was seen, in how many rows of files that lack it it is missing, and (where it
+    stands, what makes it text).
+    """
 
     name: str
     seen: Seen
     missing: int
+    stray: tuple[str, Stray] | None = None
 
 
 def column_names(files: Sequence[InputFile], heads: Sequence[Head], columns: str) -> tuple[str, ...]:
@@ -59,21 +64,27 @@ def _difference(names: tuple[str, ...], first: tuple[str, ...]) -> str:
     return f"column {place + 1} is {names[place]!r} instead of {first[place]!r}"
 
 
-def same_delimiter(files: Sequence[InputFile], heads: Sequence[Head]) -> str:
-    """The delimiter of all files.
+def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions) -> Dialect:
+    """The delimiter and the quote of all files. One that has a single column agrees with any.
 
     Raises:
         DataError: the content of two files tells different ones.
     """
     several = [(file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1]
+    several = several or [(files[0], heads[0])]
+    first = several[0][1]
     for file, head in several:
-        if head.delimiter != several[0][1].delimiter:
-            what = (
-                f"it seems to be delimited by {head.delimiter!r}, but {several[0][0].name} by "
-                f"{several[0][1].delimiter!r}; say which with --delimiter"
-            )
-            raise DataError(what, source=file.name)
-    return (several[0][1] if several else heads[0]).delimiter
+        for what, one, other in (
+            ("delimiter", head.delimiter, first.delimiter),
+            ("quote", head.quote, first.quote),
+        ):
+            if one != other:
+                raise DataError(
+                    f"its {what} seems to be {one!r}, but that of {several[0][0].name} is {other!r}; say which with "
+                    f"--{what}",
+                    source=file.name,
+                )
+    return Dialect.of(options, options.delimiter or first.delimiter, first.quote)
 
 
 class Totals:
@@ -82,8 +93,10 @@ class Totals:
     names: the columns of all files. labels: the label's distinct values, up to one more than a label may have.
     """
 
-    def __init__(self, names: Sequence[str], heads: Sequence[Head]) -> None:
-        self._heads, self._all = heads, frozenset(names)
+    def __init__(self, names: Sequence[str], files: Sequence[InputFile], heads: Sequence[Head]) -> None:
+        self._files, self._heads, self._all = files, heads, frozenset(names)
+        self._strays: dict[str, tuple[str, Stray]] = {}
+        self._at = (-1, 0)  # (file, the line where its next part starts)
         self._seen, self._missing = dict.fromkeys(names, Seen()), dict.fromkeys(names, 0)
         self.labels: set[str] = set()
 
@@ -97,10 +110,29 @@ class Totals:
                 self._missing[name] += part.rows
         if len(self.labels) <= MAX_CLASSES:
             self.labels.update(part.labels)
-        return replace(part, seen=(), labels=frozenset())
+        line = self._at[1] if self._at[0] == part.file else self._heads[part.file].line
+        for place, stray in part.strays.items():
+            self._add_stray(present[place], stray, part, line)
+        self._at = (part.file, line + part.lines)
+        return replace(part, seen=(), labels=frozenset(), strays={})
+
+    def _add_stray(self, name: str, stray: Stray, part: ScannedRange, line: int) -> None:
+        """The first one stands for all; the counts add up."""
+        if name not in self._strays:
+            at = stray.line if self._heads[part.file].streamed else line + stray.line - 1
+            self._strays[name] = f"{self._files[part.file].name}, line {at}", stray
+            return
+        where, first = self._strays[name]
+        texts, values = first.texts + stray.texts, first.values + stray.values
+        self._strays[name] = (
+            where,
+            replace(first, texts=texts, values=values, classes=first.classes | stray.classes),
+        )
 
     def columns(self) -> tuple[ColumnPlan, ...]:
-        return tuple(ColumnPlan(name, seen, self._missing[name]) for name, seen in self._seen.items())
+        return tuple(
+            ColumnPlan(name, seen, self._missing[name], self._strays.get(name)) for name, seen in self._seen.items()
+        )
 
 
 def make_schema(columns: Sequence[ColumnPlan], labels: Set[str], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:
@@ -156,15 +188,22 @@ def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
     return frozenset(names if common.schema is not None else common.dtypes)
 
 
-def describe_column(
-    columns: Sequence[ColumnPlan], schema: Schema, heads: Sequence[Head], delimiter_told: bool
-) -> tuple[str, ...]:
-    """What a user should know: the delimiter that was told, named blanks, nulls per token, digits lost,
-    columns that files lack.
-    """
+def describe_dialect(heads: Sequence[Head], header: str) -> tuple[str, ...]:
+    """How the files are written, where that was told from their content, and why so."""
+    told = next((head.told for head in heads if head.told), "")
+    parts = [told] if told else []
+    if any(head.first is not None for head in heads):
+        parts.append(f"the first row is a header: {header}")
+    if not parts:
+        return ()
+    others = len(heads) - 1
+    more = f" (and {others:,} more file{'s' * (others > 1)} alike)" if others else ""
+    return (f"told from the content{more}: {'; '.join(parts)}",)
+
+
+def describe_column(columns: Sequence[ColumnPlan], schema: Schema, heads: Sequence[Head]) -> tuple[str, ...]:
+    """What a user should know: named blanks, nulls per token, digits lost, columns that files lack."""
     notes = []
-    if delimiter_told:
-        notes.append(f"delimiter {heads[0].delimiter!r}, told from the content")
     if blanks := sorted({name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)):
         notes.append(f"columns without a name were named {', '.join(blanks[:_SHOWN_COLUMNS])}")
     told = [note for column in columns if column.name in schema for note in _column_notes(column, schema[column.name])]
@@ -174,8 +213,23 @@ def describe_column(
     return tuple(notes)
 
 
+def _stray_note(column: ColumnPlan, feature: Feature) -> Iterator[str]:
+    """What makes text of a column that is something else but for a few values."""
+    if column.stray is None or feature.dtype != "string" or feature.classes is not None:
+        return
+    where, stray = column.stray
+    dtype = resolve_dtype(stray.classes)
+    if dtype == "string" or _FEW_STRAYS * stray.texts > stray.values:
+        return
+    more = f" and {stray.texts - 1:,} more" if stray.texts > 1 else ""
+    yield (
+        f"column {column.name!r} is text because of {quoted_bytes(stray.value)}{more} ({where}); without it {dtype}: "
+        f"{declare(column.name, dtype)} --max-rejects {stray.texts} rejects it"
+    )
+
+
 def _column_notes(column: ColumnPlan, feature: Feature) -> list[str]:
-    seen, notes = column.seen, []
+    seen, notes = column.seen, list(_stray_note(column, feature))
     nulls: Mapping[str, int] = seen.nulls
     parts = [f"{count:,} {'empty' if token == '' else repr(token)}" for token, count in nulls.items()]
     if seen.soft_nulls and feature.dtype not in ("string", "bytes") and feature.classes is None:

@@ -9,7 +9,7 @@ lines and comments not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -36,10 +36,12 @@ from recordmill.sources.csv.schema import (
     Totals,
     column_names,
     describe_column,
+    describe_dialect,
     make_schema,
-    same_delimiter,
+    same_dialect,
     untyped_names,
 )
+from recordmill.sources.csv.sniff.agree import agree_on_header
 from recordmill.sources.csv.stream import read_rows, utf8_blocks
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.values.null_tokens import NullTokens
@@ -174,14 +176,16 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
         raise UsageError("no CSV files among the inputs")
     threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
     heads = tuple(thread_map(lambda file: read_head(file, options), files, threads))
+    dialect = same_dialect(files, heads, options)
+    firsts = [head.first for head in heads if head.first is not None]
+    header = agree_on_header(firsts, options.names, _used_names(common))
     names = column_names(files, heads, options.columns)
-    dialect = Dialect.of(options, options.delimiter or same_delimiter(files, heads))
     label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
     scan = Scan(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes)
-    totals = Totals(names, heads)
+    totals = Totals(names, files, heads)
     parts = [totals.add(part) for part in scan_files(files, heads, scan, threads)]
     if not any(part.rows for part in parts):
-        what = "a header and no rows" if options.header else "no rows"
+        what = "no rows" if options.header is False else "a header and no rows"
         raise DataError(
             f"holds {what}" + (f", as do the other {len(files) - 1} files" if len(files) > 1 else ""),
             source=files[0].name,
@@ -189,7 +193,8 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
     columns = totals.columns()
     schema, notes = make_schema(columns, totals.labels, common)
     notes = (
-        *describe_column(columns, schema, heads, options.delimiter is None and len(names) > 1),
+        *describe_dialect(heads, header),
+        *describe_column(columns, schema, heads),
         *_empty_files(files, parts),
         *notes,
     )
@@ -197,6 +202,11 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
     return CsvSource(
         schema, files, units, file_digests(parts, heads), notes, dialect, options.null_tokens, _shared(heads), lines
     )
+
+
+def _used_names(common: PlanOptions) -> set[str]:
+    label = () if common.label is None else (common.label,)
+    return {*label, *common.dtypes, *(common.schema.names if common.schema is not None else ())}
 
 
 def _empty_files(files: tuple[InputFile, ...], parts: Sequence[ScannedRange]) -> tuple[str, ...]:
@@ -210,13 +220,11 @@ def _empty_files(files: tuple[InputFile, ...], parts: Sequence[ScannedRange]) ->
 
 
 def _shared(heads: tuple[Head, ...]) -> tuple[Head, ...]:
-    """The same heads, with one tuple of names for all files that have the same, so that thousands of files stay small
-    in memory and pickled.
+    """The same heads without how they were found, and with one tuple of names for all files that have the same, so that
+    thousands of files stay small in memory and pickled.
     """
     names: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for head in heads:
-        object.__setattr__(head, "names", names.setdefault(head.names, head.names))
-    return heads
+    return tuple(replace(head, names=names.setdefault(head.names, head.names), told="", first=None) for head in heads)
 
 
 def _units(

@@ -28,10 +28,11 @@ from recordmill.schemas.arrow import from_arrow_field
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.images.label_columns import LabelRequest, label_columns
 from recordmill.sources.images.reading import read_images
-from recordmill.sources.inputs import layout
+from recordmill.sources.inputs import classes, layout
+from recordmill.sources.inputs.classes import known_classes, without_strays
 from recordmill.sources.inputs.content import extension
 from recordmill.sources.inputs.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
-from recordmill.sources.inputs.layout import Layout, read_layout, with_splits
+from recordmill.sources.inputs.layout import Layout, with_splits
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import apply_dtypes, select_given
@@ -135,7 +136,8 @@ class ImageOptions:
     are dropped, such files have no labels. check: `structure` (whole container, nothing decoded) or `decode` (every
     frame, with Pillow; needs 4 bytes of memory per pixel and thread). max_pixels: width x height above which an image
     is a reject, known from its header before anything is decoded. class_from: `auto`, `folders`, `none`; split_from:
-    `auto`, `folders`, `names`, `none`: see sources.layout.
+    `auto`, `folders`, `names`, `none`: see sources.inputs.layout. strays, unknown_class: of files beside class folders,
+    and in folders whose class a given schema lacks, as in sources.inputs.classes.
     """
 
     labels: str | None = None
@@ -145,6 +147,8 @@ class ImageOptions:
     max_pixels: int = MAX_PIXELS
     class_from: str = layout.AUTO
     split_from: str = layout.AUTO
+    strays: str = classes.LEAVE
+    unknown_class: str = classes.ERROR
 
     def __post_init__(self) -> None:
         allowed = {
@@ -152,6 +156,8 @@ class ImageOptions:
             "check": (STRUCTURE, DECODE),
             "class_from": (layout.AUTO, layout.FOLDERS, layout.NONE),
             "split_from": (layout.AUTO, layout.FOLDERS, layout.NAMES, layout.NONE),
+            "strays": classes.STRAYS,
+            "unknown_class": classes.UNKNOWN_CLASSES,
         }
         for name, values in allowed.items():
             if getattr(self, name) not in values:
@@ -203,7 +209,13 @@ def plan_images(
     options, common = options or ImageOptions(), common or PlanOptions()
     files, notes = _choose(listing, None if options.labels is None else os.path.realpath(local_path(options.labels)))
     files, rejects = _bounded(files, common.memory_bytes)
-    said = read_layout(files, listing.roots, split_from=options.split_from, class_from=options.class_from)
+    files, said, left = without_strays(
+        files,
+        listing.roots,
+        split_from=options.split_from,
+        class_from=options.class_from,
+        strays=options.strays if options.labels is None else classes.KEEP,
+    )
     files = with_splits(files, said.splits)
     columns, keep = _folder_columns(said), np.ones(len(files), np.bool_)
     if options.labels is not None:
@@ -226,8 +238,16 @@ def plan_images(
     files = [file for file, kept in zip(files, keep.tolist(), strict=True) if kept]
     side = pa.RecordBatch.from_pydict(columns).filter(pa.array(keep)) if columns else _no_columns(len(files))
     schema, more = _schema(side, common)
+    if said.class_names and "label" in schema and (names := schema["label"].classes) is not None:
+        here = side.column("class_name").to_pylist()
+        known, unknown = known_classes(files, here, names, options.unknown_class)
+        files, side = (
+            [file for file, is_known in zip(files, known, strict=True) if is_known],
+            side.filter(pa.array(known)),
+        )
+        rejects = [*rejects, *unknown]
     side, files, bad, lost = _conform_side(side, schema, files)
-    notes += [*said.notes, *more, *lost]
+    notes += [*left, *said.notes, *more, *lost]
     return ImageSource(schema, tuple(files), _units(files), side, options, (*listing.notes, *notes), (*rejects, *bad))
 
 

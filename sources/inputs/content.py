@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.images import check as image_check
+from recordmill.sources.inputs.magic import foreign_format
 from recordmill.sources.registry import COMPRESSED_EXTENSIONS, KIND_OF_EXTENSION, KINDS
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import InputFile
@@ -157,13 +158,13 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     if not head:
         return Content(hint or OTHER, "an empty file")
     whole = size_bytes == len(head)
-    found = _ask(Sample(head, size_bytes, whole, hint), textual=False)
+    found = _ask(Sample(head, size_bytes, whole, hint), textual=False) or _foreign(head)
     if found is not None:
         return found
     how = _compression(head)
     if how:
         head, whole = _inflate(head, how)
-        found = _ask(Sample(head, len(head) if whole else 1 << 62, whole, hint), textual=False)
+        found = _ask(Sample(head, len(head) if whole else 1 << 62, whole, hint), textual=False) or _foreign(head)
         if found is not None:
             return Content(found.kind, f"{found.detail} in {how}")
     text = _decode(head, whole=whole)
@@ -182,6 +183,15 @@ def _ask(sample: Sample, *, textual: bool) -> Content | None:
         if kind.textual == textual and (detail := kind.teller(sample)):
             return Content(kind.name, detail)
     return None
+
+
+def _foreign(head: bytes) -> Content | None:
+    """What it is, if it is of a format that holds no records; what is packed may be data, which its kind then refuses
+    by name.
+    """
+    foreign = foreign_format(head)
+    packed = head.startswith((b"BZh", b"\xfd7zXZ"))
+    return Content(BINARY, foreign.partition(";")[0]) if foreign and not packed else None
 
 
 def tell_image(sample: Sample) -> str:

@@ -59,9 +59,11 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
     if not data and counts[OTHER] > 0 and not any(group.example.detail == JSON_DOCUMENT for group in groups):
         return TEXT, f"text: nothing but {_endings(groups, (OTHER,))}"
     if not data:
+        first = max(groups, key=lambda group: (group.example.detail == JSON_DOCUMENT, len(group.files)))
         raise UsageError(
             f"no data that is known here among {len(listing.files)} file(s): "
-            f"{_endings(groups, (OTHER, BINARY))}; kinds are {', '.join(KIND_NAMES)}"
+            f"{_endings(groups, (OTHER, BINARY))} ({first.example_name} is {first.example.detail}); "
+            f"kinds are {', '.join(KIND_NAMES)}"
         )
     kind = max(data, key=lambda candidate: data[candidate])
     if 2 * data[kind] <= sum(data.values()):

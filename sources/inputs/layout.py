@@ -19,6 +19,10 @@ from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.storage.listing import InputFile, Listing, Root
 
 _ONE_CLASS, _NO_LABEL = ": one folder says no classes", " have no label"  # how notes on classes end
+_ONE_SPLIT = (
+    "all {what} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
+    "(--split-from {ask} takes the word)"
+)
 AUTO, FOLDERS, NAMES, NONE = "auto", "folders", "names", "none"
 
 Key = tuple[int, str]  # (root, folder relative to it)
@@ -113,7 +117,10 @@ def _splits(
     notes: list[str] = []
     if split_from in (AUTO, FOLDERS):
         by_folder = {key: _in_folders(parts) for key, parts in rest.items()}
-        if all(by_folder.values()):
+        alone = split_from == AUTO and _one_by_words(by_folder, rest)
+        if alone:
+            notes.append(_ONE_SPLIT.format(what="folder", split=alone, ask=FOLDERS))
+        elif all(by_folder.values()):
             for key, (at, _) in ((key, found) for key, found in by_folder.items() if found is not None):
                 rest[key] = rest[key][:at] + rest[key][at + 1 :]
             return tuple(found[1] if (found := by_folder[key]) else None for key in keys), [
@@ -124,6 +131,9 @@ def _splits(
         return tuple(by_root[file.root] for file in files), ["splits by the INPUTs' own names"]
     by_name = tuple(split_of(_stem(file.name)) for file in files)
     if None not in by_name:
+        (one, *more) = {split for split in by_name if split is not None}
+        if split_from == AUTO and not more and any(_stem(file.name).lower() not in SPLIT_WORDS for file in files):
+            return nothing, [*notes, _ONE_SPLIT.format(what="file", split=one, ask=NAMES)]
         return by_name, [f"splits by file name: {_counts(by_name)}"]
     if split_from == NAMES:
         raise UsageError(
@@ -133,6 +143,16 @@ def _splits(
     if some := len(by_name) - by_name.count(None):
         notes.append(f"no splits by file name: only {some} of {len(by_name)} names say one")
     return nothing, notes
+
+
+def _one_by_words(by_folder: Mapping[Key, tuple[int, str] | None], rest: Mapping[Key, tuple[str, ...]]) -> str:
+    """The split, if words in the names of all folders say the same one and none is called so; else empty."""
+    if None in by_folder.values():
+        return ""
+    found = {key: at_split for key, at_split in by_folder.items() if at_split is not None}
+    splits = {split for _, split in found.values()}
+    plain = any(rest[key][at].lower() in SPLIT_WORDS for key, (at, _) in found.items())
+    return splits.pop() if len(splits) == 1 and not plain else ""
 
 
 def _in_folders(parts: Sequence[str]) -> tuple[int, str] | None:

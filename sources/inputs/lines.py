@@ -19,6 +19,7 @@ import numpy.typing as npt
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.kernels import kernel
 from recordmill.sources.inputs.contract import BATCH_BYTES, UNIT_BYTES
+from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, detect, open_blocks
 from recordmill.storage.files import Bytes, read_range
 from recordmill.storage.listing import InputFile
@@ -56,9 +57,11 @@ def is_plain(file: InputFile, encoding: str) -> bool:
     """Whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
 
     Raises:
-        DataError: it starts with the mark of another encoding than the declared one.
+        DataError: it starts with the mark of another encoding than the declared one, or is no text at all.
     """
-    head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+    head = read_range(file.path, 0, max(COMPRESSED_HEAD_BYTES, LOOKED_AT)).tobytes()
+    if what := refusal(head):
+        raise DataError(f"this is no text but {what}", source=file.name)
     if encoding != "utf-8":
         return False
     if head.startswith(_BOMS):

@@ -12,9 +12,10 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Unit
 from recordmill.sources.inputs.lines import decoded_blocks
+from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.sources.text.line_records import TextColumns
 from recordmill.storage.digest import digest_file
-from recordmill.storage.files import Bytes, check_unchanged
+from recordmill.storage.files import Bytes, check_unchanged, read_range
 from recordmill.storage.listing import InputFile
 
 
@@ -75,6 +76,8 @@ class _Held:
 
 def _document(file: InputFile, encoding: str, max_bytes: int) -> Bytes | Reject:
     """The file's text as UTF-8, without its byte order mark, or why it is none."""
+    if what := refusal(read_range(file.path, 0, LOOKED_AT).tobytes()):
+        return Reject(file.name, "", "binary", f"is no text but {what}")
     pieces, size = [], 0
     try:
         for block in decoded_blocks(file, encoding):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject
 from recordmill.base.kernels import kernel
@@ -25,9 +26,10 @@ from recordmill.storage.listing import InputFile
 class TextColumns:
     """Makes batches of the schema from texts, their source and their file's class."""
 
-    def __init__(self, schema: Schema, labels: Sequence[int | None]) -> None:
-        self._schema, self._arrow, self._labels = schema, to_arrow(schema), labels
-        self._names = next((f.classes for f in schema if f.classes), ())
+    def __init__(self, schema: Schema, classes: Sequence[str | None]) -> None:
+        """classes: per file, None where it has none; empty without classes."""
+        self._arrow, self._classes = to_arrow(schema), classes
+        self._names = next((pa.array(f.classes, pa.large_string()) for f in schema if f.classes), None)
 
     def batch(
         self, texts: pa.Array, files: npt.NDArray[np.uint32], names: Sequence[str] | None = None
@@ -36,18 +38,17 @@ class TextColumns:
         known: dict[str, pa.Array] = {"text": texts}
         if names is not None:
             known["source"] = pa.array(names, pa.large_string())
-        if self._labels:
-            labels = (
-                pa.array([self._labels[ordinal] for ordinal in files.tolist()], pa.int64())
-                if len(set(files.tolist())) > 1
-                else self._same(files)
-            )
-            known["label"] = labels
-            known["class_name"] = pa.array(self._names or (), pa.large_string()).take(labels)
+        if self._classes:
+            class_names = self._class_names(files)
+            known["class_name"] = known["label"] = class_names
+            if self._names is not None:
+                known["label"] = pc.cast(pc.index_in(class_names, value_set=self._names, skip_nulls=True), pa.int64())
         return pa.RecordBatch.from_arrays([known[name] for name in self._arrow.names], schema=self._arrow)
 
-    def _same(self, files: npt.NDArray[np.uint32]) -> pa.Array:
-        return pa.repeat(pa.scalar(self._labels[int(files[0])] if len(files) else None, pa.int64()), len(files))
+    def _class_names(self, files: npt.NDArray[np.uint32]) -> pa.Array:
+        if len(files) and (files == files[0]).all():
+            return pa.repeat(pa.scalar(self._classes[int(files[0])], pa.large_string()), len(files))
+        return pa.array([self._classes[ordinal] for ordinal in files.tolist()], pa.large_string())
 
 
 def line_chunks(

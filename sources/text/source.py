@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.inputs.classes import ERROR, LEAVE, STRAYS, UNKNOWN_CLASSES, known_classes, without_strays
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.detect import keep_kind
-from recordmill.sources.inputs.layout import AUTO, Layout, read_layout
+from recordmill.sources.inputs.layout import AUTO, Layout, with_splits
 from recordmill.sources.inputs.lines import MAX_LINE_BYTES, check_encoding, file_lines, stream_lines
 from recordmill.sources.text.documents import read_documents
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
@@ -33,7 +35,8 @@ class TextOptions:
     mode: `lines`, `documents`, or `auto`: documents where folders say classes or there are several small files, else
     lines. blank_lines: whether lines of nothing but white space are records; documents are always kept.
     encoding: of all files, any that Python knows. max_line_bytes: a longer line or document is a reject.
-    split_from, class_from: as in sources.layout.
+    split_from, class_from: as in sources.inputs.layout. strays, unknown_class: of files beside class folders, and in
+    folders whose class a given schema lacks, as in sources.inputs.classes.
     """
 
     mode: str = AUTO
@@ -42,6 +45,8 @@ class TextOptions:
     max_line_bytes: int = MAX_LINE_BYTES
     split_from: str = AUTO
     class_from: str = AUTO
+    strays: str = LEAVE
+    unknown_class: str = ERROR
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
@@ -49,12 +54,15 @@ class TextOptions:
             raise UsageError(f"text mode is {self.mode!r}; it is auto, lines or documents")
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(f"max_line_bytes is {self.max_line_bytes}; it lies between 1 and {1 << 30}")
+        for name, allowed in (("strays", STRAYS), ("unknown_class", UNKNOWN_CLASSES)):
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it is {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """labels: per file its class, None where it has none; empty without classes. streamed: ordinals of files that can't
-    be cut into ranges.
+    """classes: per file its class, None where it has none; empty without classes. streamed: ordinals of files that
+    can't be cut into ranges.
     """
 
     schema: Schema
@@ -62,7 +70,7 @@ class TextSource:
     units: tuple[Unit, ...]
     options: TextOptions
     mode: str
-    labels: tuple[int | None, ...] = ()
+    classes: tuple[str | None, ...] = ()
     streamed: frozenset[int] = frozenset()
     digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -71,7 +79,7 @@ class TextSource:
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's records in order; a unit without a stop is whole files."""
-        columns = TextColumns(self.schema, self.labels)
+        columns = TextColumns(self.schema, self.classes)
         if self.mode == DOCUMENTS:
             yield from read_documents(self.files, unit, columns, self.options.encoding, self.options.max_line_bytes)
             return
@@ -95,24 +103,32 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
     Raises:
         DataError: there is no record, or a file is damaged. UsageError: an option asks for a column that is not there.
     """
-    kept = keep_kind(listing, "text")
-    beside = tuple(note for note in kept.notes if note not in listing.notes)
-    listing = kept
-    layout = read_layout(listing.files, listing.roots, split_from=options.split_from, class_from=options.class_from)
-    files = tuple(replace(file, split=split) for file, split in zip(listing.files, layout.splits, strict=True))
+    listing = keep_kind(listing, "text")
+    files, layout, left = without_strays(
+        listing.files,
+        listing.roots,
+        split_from=options.split_from,
+        class_from=options.class_from,
+        strays=options.strays,
+    )
+    files = with_splits(files, layout.splits)
     mode, reason = _mode(files, layout, options)
-    notes = (f"read as {mode}: {reason}", *beside, *layout.notes)
+    notes = (f"read as {mode}: {reason}", *listing.notes, *left, *layout.notes)
     schema = _schema(mode, layout, common)
-    ids = {name: at for at, name in enumerate(layout.class_names)}
-    labels = tuple(None if name is None else ids[name] for name in layout.classes) if layout.class_names else ()
+    classes, rejects = layout.classes if layout.class_names else (), tuple[Reject, ...]()
+    if classes and LABEL in schema and (names := schema[LABEL].classes) is not None:
+        keep, bad = known_classes(files, classes, names, options.unknown_class)
+        files, classes, rejects = list(compress(files, keep)), tuple(compress(classes, keep)), tuple(bad)
+    if not files:
+        raise DataError(f"there is no file of a class that the schema names, among {len(listing.files)}")
     if mode == DOCUMENTS:
-        return TextSource(schema, files, _document_units(files), options, mode, labels, notes=notes)
+        units = _document_units(files)
+        return TextSource(schema, tuple(files), units, options, mode, classes, notes=notes, plan_rejects=rejects)
     parts = count_lines(files, options.encoding, options.max_line_bytes, options.blank_lines, common.threads)
     if not parts.records:
         raise DataError("there are no lines", source=files[0].name if files else "")
-    return TextSource(
-        schema, files, parts.units, options, mode, labels, parts.streamed, parts.digests, (*notes, *parts.notes)
-    )
+    source = TextSource(schema, tuple(files), parts.units, options, mode, classes, parts.streamed, parts.digests)
+    return replace(source, notes=(*notes, *parts.notes), plan_rejects=rejects)
 
 
 def _mode(files: Sequence[InputFile], layout: Layout, options: TextOptions) -> tuple[str, str]:
@@ -143,6 +159,8 @@ def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:
             raise UsageError(
                 f"the schema names {lacking[0]!r}, which text does not have; its features are {', '.join(own.names)}"
             )
+        for feature in common.schema:
+            _check_given(feature, own[feature.name])
         own = replace(common.schema.select(common.schema.names), label=common.schema.label)
     wrong = [name for name, dtype in common.dtypes.items() if name not in own or dtype != own[name].dtype]
     if wrong:
@@ -153,6 +171,20 @@ def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:
     if common.label is not None and common.label not in own:
         raise UsageError(f"--label {common.label}: no such column; there are {', '.join(own.names)}")
     return own if common.label is None else replace(own, label=common.label)
+
+
+def _check_given(given: Feature, own: Feature) -> None:
+    """Refuses what the schema says of a feature and text can't give. A label may be the class's name itself."""
+    if given.shape or given.dtype not in ({own.dtype, "string"} if own.name == LABEL else {own.dtype}):
+        raise UsageError(
+            f"the schema says that {own.name!r} is {given.describe()}; of text it is {own.describe()}, which can't be "
+            "another"
+        )
+    if own.name == LABEL and given.dtype == "int64" and given.classes is None:
+        raise UsageError(
+            "the schema does not name the classes of 'label', so nothing says which number a folder has; name them in "
+            "its string_domain, or leave 'label' out of it"
+        )
 
 
 def _document_units(files: Sequence[InputFile]) -> tuple[Unit, ...]:

@@ -49,6 +49,9 @@ def cast_values(values: pa.Array, feature: Feature) -> Cast:
     if feature.dtype in MANTISSA_BITS:
         return _to_float(values, feature.dtype)
     cast = _to_other(values, target)
+    if feature.classes is not None:
+        outside = pc.or_(pc.less(cast.values, 0), pc.greater_equal(cast.values, len(feature.classes)))
+        return cast._replace(bad=either(cast.bad, _mask(outside)))
     if feature.dtype == "uint64" and not feature.raw:
         beyond = pc.greater(cast.values, pa.scalar(INT64_MAX, pa.uint64()))
         return cast._replace(bad=either(cast.bad, _mask(beyond)))

@@ -164,11 +164,21 @@ def _add_image_options(group: Any) -> None:
         "--max-pixels", type=int, metavar="N", help="reject images with more pixels, before decoding them"
     )
     group.add_argument("--class-from", choices=("auto", "folders", "none"), help="what names the class (default auto)")
+    group.add_argument(
+        "--strays",
+        choices=("leave", "keep", "error"),
+        help="images and text: files beside class folders are left out (default), kept without a label, or refused",
+    )
+    group.add_argument(
+        "--unknown-class",
+        choices=("error", "reject"),
+        help="images and text: a class folder that --schema does not name (default error)",
+    )
 
 
 def _add_csv_options(group: Any) -> None:
     group.add_argument("--delimiter", metavar="C", help="one character, or 'tab' (default: told from the content)")
-    group.add_argument("--quote", metavar="C", help="one character, or 'none' (default: the double quote)")
+    group.add_argument("--quote", metavar="C", help="one character, or 'none' (default: told from the content)")
     group.add_argument("--escape", metavar="C", help="a character that makes the next one literal")
     group.add_argument(
         "--null",
@@ -178,7 +188,14 @@ def _add_csv_options(group: Any) -> None:
         help="how a missing value is written (default: empty and NA); repeatable",
     )
     group.add_argument(
-        "--no-header", dest="header", action="store_const", const=False, help="the first row is data; needs --names"
+        "--header", action="store_const", const=True, help="the first row names the columns (default: told or refused)"
+    )
+    group.add_argument(
+        "--no-header",
+        dest="header",
+        action="store_const",
+        const=False,
+        help="the first row is data; columns are column_1, ... or as --names says",
     )
     group.add_argument("--names", metavar="A,B,...", help="the columns' names, in place of the header's")
     group.add_argument("--comment", metavar="C", help="lines that start with it are skipped")
@@ -238,6 +255,7 @@ def _add_run_options(group: Any) -> None:
 # Options of one kind, by the field of its option object; the value is how the text becomes the field's.
 _KIND_FIELDS = (
     *("labels", "labels_path_column", "missing", "check", "max_pixels", "class_from", "split_from"),
+    *("strays", "unknown_class"),
     *(
         "delimiter",
         "quote",

@@ -5,9 +5,9 @@ and rows without end.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.dialect import TOLD, CsvOptions
 
 _LINE_ENDS = (10, 13)
 
@@ -25,7 +25,8 @@ class Row:
 
 
 def oracle_rows(data: bytes, options: CsvOptions, delimiter: str = ",") -> list[Row]:
-    """All rows of the file."""
+    """All rows of the file; a quote that is to be told is the double one."""
+    options = replace(options, quote='"') if options.quote == TOLD else options
     return list(_rows(data, options, delimiter))
 
 

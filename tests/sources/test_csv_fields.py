@@ -94,7 +94,12 @@ def test_tokenizer_equals_oracle(content: bytes, options: CsvOptions) -> None:
 @given(
     contents,
     st.sampled_from(
-        [CsvOptions(), CsvOptions(escape="\\"), CsvOptions(doubled_quote=False, escape="\\"), CsvOptions(quote=None)]
+        [
+            CsvOptions(quote='"'),
+            CsvOptions(quote='"', escape="\\"),
+            CsvOptions(quote='"', doubled_quote=False, escape="\\"),
+            CsvOptions(quote=None),
+        ]
     ),
 )
 def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:

@@ -81,7 +81,8 @@ def test_encodings(tmp_path: Path) -> None:
         (
             b"a,b,a\n",
             {},
-            r"^in\.csv: line 1: columns 1 and 3 are both named 'a'; give each a name of its own with --names$",
+            r"^in\.csv: line 1: columns 1 and 3 are both named 'a': if this row is data, say --no-header; if it names "
+            r"the columns, say --header, and give each a name of its own with --names$",
         ),
         (b"column_2,\n", {}, "columns 1 and 2 are both named 'column_2'"),
         (b"caf\xe9,b\n", {}, r"line 1: the column name 'caf\\xe9' is no UTF-8; declare the file's --encoding"),

@@ -208,7 +208,11 @@ REAL = (
     ("rust-csv/smallpop-colon.csv", {"delimiter": ":"}),
     (
         "rust-csv/strange.csv",
-        {"delimiter": ";", "options": CsvOptions(escape="\\", comment="#", doubled_quote=False), "rejected": 1},
+        {
+            "delimiter": ";",
+            "options": CsvOptions(escape="\\", comment="#", doubled_quote=False, header=True),
+            "rejected": 1,
+        },
     ),
     ("rust-csv/uspop-latin1.csv", {"encoding": "latin-1", "options": CsvOptions(encoding="latin-1")}),
     ("torture-csvkit/bad.csv", {"rejected": 2}),
@@ -218,7 +222,7 @@ REAL = (
     ("torture-csvkit/test_utf16_little.csv", {"encoding": "utf-16"}),
     ("torture-csvkit/test_utf8_bom.csv", {}),
     ("torture-csvkit/sniff_limit.csv", {"delimiter": ";"}),
-    ("torture-csvkit/test_header_newline.csv", {}),
+    ("torture-csvkit/test_header_newline.csv", {"options": CsvOptions(header=True)}),
     ("torture-csvkit/realdata/ks_1033_data.csv", {}),
     ("torture-csvkit/realdata/event-notification-rpt-lastmonth.txt", {"delimiter": "|"}),
     (
@@ -375,7 +379,8 @@ def test_union_and_strict(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^3\.csv: column 1 is 'b' instead of 'a'"):
         plan([one, write(tmp_path, "b,a\n1,2\n", "3.csv")], CsvOptions(columns="strict"))
     with pytest.raises(
-        DataError, match=r"^4\.csv: it seems to be delimited by ';', but 1\.csv by ','; say which with --delimiter"
+        DataError,
+        match=r"^4\.csv: its delimiter seems to be ';', but that of 1\.csv is ','; say which with --delimiter",
     ):
         plan([one, write(tmp_path, "a;b\n1;2\n", "4.csv")])
 
@@ -546,8 +551,10 @@ def test_any_table_equals_the_oracle(columns: list[list[str]], newline: str, ran
         path = write(Path(folder), newline.join(lines) + newline)
         if all(line == "" for line in lines[1:]):
             return  # blank lines only: a header and no rows
-        source = check_file(path, CsvOptions(delimiter=","))
-        parts = csv_source._plan(tuple(inputs(path)), CsvOptions(delimiter=","), PlanOptions(threads=2), range_bytes)
+        source = check_file(path, CsvOptions(delimiter=",", header=True))
+        parts = csv_source._plan(
+            tuple(inputs(path)), CsvOptions(delimiter=",", header=True), PlanOptions(threads=2), range_bytes
+        )
         assert parts.schema == source.schema
         assert repr(read(parts)[0].to_pydict()) == repr(read(source)[0].to_pydict())  # nan is no nan
 
@@ -615,7 +622,7 @@ def test_options_of_the_dialect_reach_the_rows(tmp_path: Path) -> None:
     assert read(headless)[0].to_pydict() == {"column_1": [1, 3], "column_2": [2, 4]}
     named = plan(write(tmp_path, "1,2\n3,4\n"), CsvOptions(header=False, names=("p", "q")))
     assert read(named)[0].to_pydict() == {"p": [1, 3], "q": [2, 4]}
-    renamed = plan(write(tmp_path, "a,a\n3,4\n"), CsvOptions(names=("p", "q")))
+    renamed = plan(write(tmp_path, "a,a\n3,4\n"), CsvOptions(header=True, names=("p", "q")))
     assert read(renamed)[0].to_pydict() == {"p": [3], "q": [4]}
 
 

@@ -189,19 +189,19 @@ def test_a_file_given_by_its_name_is_looked_into(tmp_path: Path) -> None:
 
 
 def test_unlabelled_images_at_the_root_have_no_label(tmp_path: Path) -> None:
-    source = plan(write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "loose.png": PNG}))
+    source = plan(write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "loose.png": PNG}), strays="keep")
     rows, _ = drain(source)
     assert [(row["label"], row["class_name"]) for row in rows] == [(0, "cat"), (1, "dog"), (None, None)]
     assert not source.schema["label"].required
 
 
 def test_the_sources_own_schema_fixes_the_order_of_classes(tmp_path: Path) -> None:
-    """A schema of an earlier build: the labels of its classes stay, and a class that it does not know is a reject."""
+    """A schema of an earlier build: the labels of its classes stay, and a class that it lacks may be a reject."""
     write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "eel/1.png": PNG})
     schema = Schema(
         (Feature("image", "bytes", required=True), Feature("label", "int64", classes=("dog", "cat"))), "label"
     )
-    source = plan(tmp_path, common=PlanOptions(schema=schema))
+    source = plan(tmp_path, common=PlanOptions(schema=schema), unknown_class="reject")
     rows, _ = drain(source)
     assert [row["label"] for row in rows] == [1, 0]
     assert list(rows[0]) == ["image", "label"]

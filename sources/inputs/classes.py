@@ -1,0 +1,114 @@
+"""The classes that folders name: the files beside the class folders (`without_strays`), and the classes held against
+those that a given schema names (`known_classes`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import compress
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.schemas.splits import SPLIT_WORDS
+from recordmill.sources.inputs.layout import AUTO, FOLDERS, NONE, Layout, read_layout
+from recordmill.storage.listing import InputFile, Root
+
+LEAVE, KEEP, ERROR, REJECT = "leave", "keep", "error", "reject"
+STRAYS, UNKNOWN_CLASSES = (LEAVE, KEEP, ERROR), (ERROR, REJECT)  # what the options may say
+_SHOWN = 3  # names in a note
+
+
+def without_strays(
+    files: Sequence[InputFile], roots: Sequence[Root], *, split_from: str, class_from: str, strays: str
+) -> tuple[list[InputFile], Layout, tuple[str, ...]]:
+    """(the files, what their folders say, notes) without those that stand beside the folders of classes and splits:
+    word lists, indices and the like, that have no label.
+
+    strays: LEAVE them out, KEEP them without a label, or ERROR.
+
+    Raises:
+        UsageError: as read_layout; there are strays and strays is ERROR, or they are as many as the files in folders.
+    """
+    kept, notes = list(files), list[str]()
+    if class_from == NONE or strays == KEEP:
+        return kept, read_layout(kept, roots, split_from=split_from, class_from=class_from), ()
+    if split_from in (AUTO, FOLDERS) and (inside := _inside_splits(kept)):
+        notes += _left_out([file for file in kept if file not in inside], kept, "the folders of the splits", strays)
+        kept = [file for file in kept if file in inside]
+    layout = read_layout(kept, roots, split_from=split_from, class_from=class_from)
+    if layout.class_names and None in layout.classes:
+        labelled = [name is not None for name in layout.classes]
+        bare = [file for file, has in zip(kept, labelled, strict=True) if not has]
+        notes += _left_out(bare, kept, "every class folder", strays)
+        kept = list(compress(kept, labelled))
+        layout = replace(
+            layout,
+            splits=tuple(compress(layout.splits, labelled)),
+            classes=tuple(compress(layout.classes, labelled)),
+            notes=tuple(note for note in layout.notes if not note.endswith("have no label")),
+        )
+    return kept, layout, (*notes, *_uneven(layout))
+
+
+def _inside_splits(files: Sequence[InputFile]) -> frozenset[InputFile]:
+    """The files in folders of splits and classes (`train/pos/`) if all others stand directly in an INPUT, else none."""
+    inside = [file for file in files if "/" in file.name]
+    parts = [file.name.split("/") for file in inside]
+    if len(inside) in (0, len(files)) or any(part[0].lower() not in SPLIT_WORDS for part in parts):
+        return frozenset()
+    return frozenset(inside) if any(len(part) > 2 for part in parts) else frozenset()
+
+
+def _left_out(left: Sequence[InputFile], files: Sequence[InputFile], beside: str, strays: str) -> list[str]:
+    if not left:
+        return []
+    names = ", ".join(file.name for file in left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
+    what = f"{len(left):,} of {len(files):,} file(s) stand outside {beside} and have no label: {names}"
+    if strays == ERROR or 2 * len(left) >= len(files):
+        raise UsageError(
+            f"{what}; move them, say --strays keep to have them without a label, or --class-from none for no labels"
+        )
+    return [f"left out: {what} (--strays keep takes them without one)"]
+
+
+def _uneven(layout: Layout) -> list[str]:
+    """A note on classes that some splits lack (`unsup` of reviews without a rating)."""
+    by_class: defaultdict[str, set[str]] = defaultdict(set)
+    for name, split in zip(layout.classes, layout.splits, strict=True):
+        if name is not None and split is not None:
+            by_class[name].add(split)
+    splits = set().union(*by_class.values())
+    some = [f"{name!r} (in {', '.join(sorted(has))} only)" for name, has in sorted(by_class.items()) if has != splits]
+    shown = ", ".join(some[:_SHOWN]) + (", ..." if len(some) > _SHOWN else "")
+    return [f"classes that not every split has: {shown}"] if some else []
+
+
+def known_classes(
+    files: Sequence[InputFile], classes: Sequence[str | None], given: Sequence[str], unknown: str
+) -> tuple[list[bool], list[Reject]]:
+    """(which files have a class that is given, or none at all; the others as rejects).
+
+    unknown: what becomes of a file whose class is not among the given ones: ERROR or REJECT.
+
+    Raises:
+        DataError: a class is not among the given ones, and unknown is ERROR.
+    """
+    known = frozenset(given)
+    lacking = sorted({name for name in classes if name is not None and name not in known})
+    shown = ", ".join(map(repr, given[:20])) + (", ..." if len(given) > 20 else "")
+    if lacking and unknown == ERROR:
+        example = files[classes.index(lacking[0])].name
+        raise DataError(
+            f"the folder says class {lacking[0]!r}, which the schema does not name; its classes are {shown}. Add it to "
+            "the schema, or say --unknown-class reject",
+            source=example,
+        )
+    keep = [name is None or name in known for name in classes]
+    message = f"is none of the classes that the schema names: {shown}"
+    rejects = [
+        Reject(file.name, "", "class", f"class {name!r} {message}")
+        for file, name, kept in zip(files, classes, keep, strict=True)
+        if not kept
+    ]
+    return keep, rejects

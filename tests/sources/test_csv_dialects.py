@@ -1,0 +1,286 @@
+"""What is told of a CSV file's dialect and header, against files of known truth and beside other sniffers: it may be
+refused, but it is never wrong without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from csv_dialects import UCI, Made, made_files
+
+from recordmill.base.errors import DataError
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.head import Head, read_head
+from recordmill.sources.csv.sniff.agree import agree_on_header
+from recordmill.sources.csv.source import CsvSource, plan_csv
+from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.storage.files import stat
+from recordmill.storage.listing import InputFile
+
+RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
+
+
+def the_file(path: Path, name: str | None = None) -> InputFile:
+    return InputFile(0, name or path.name, str(path), stat(str(path)))
+
+
+def told(path: Path, **options: Any) -> Head:
+    """The head, after the header was agreed upon."""
+    head = read_head(the_file(path), CsvOptions(**options))
+    agree_on_header([head.first] if head.first is not None else [])
+    return head
+
+
+def plan(*paths: Path, **options: Any) -> CsvSource:
+    return plan_csv([the_file(path) for path in paths], CsvOptions(**options), PlanOptions())
+
+
+def judge(made: Made, delimiter: str, quote: str | None, header: bool) -> str:
+    """Whether that reads the file as it was written."""
+    style: dict[str, Any] = {"quotechar": quote} if quote is not None else {"quoting": csv.QUOTE_NONE}
+    rows = [tuple(row) for row in csv.reader(io.StringIO(made.text, newline=""), delimiter=delimiter, **style) if row]
+    true = (*(() if made.header is None else (made.header,)), *made.rows)
+    return RIGHT if tuple(rows) == true and header == (made.header is not None) else WRONG
+
+
+def ours(made: Made, path: Path) -> str:
+    try:
+        head = told(path)
+    except DataError:
+        return REFUSED
+    return judge(made, head.delimiter, head.quote, True)
+
+
+def standard(made: Made, path: Path) -> str:
+    sniffer = csv.Sniffer()
+    try:
+        found = sniffer.sniff(made.text)
+        return judge(made, found.delimiter, found.quotechar, sniffer.has_header(made.text))
+    except csv.Error:
+        return REFUSED
+
+
+def clever(made: Made, path: Path) -> str:
+    clevercsv = pytest.importorskip("clevercsv")
+    found = clevercsv.Detector().detect(made.text)
+    if found is None or not found.delimiter:
+        return REFUSED
+    header = False
+    with contextlib.suppress(Exception):
+        header = clevercsv.Detector().has_header(made.text)
+    return judge(made, found.delimiter, found.quotechar or None, header)
+
+
+def duck(made: Made, path: Path) -> str:
+    duckdb = pytest.importorskip("duckdb")
+    try:
+        found = duckdb.sql(f"select Delimiter, Quote, HasHeader from sniff_csv('{path}')").fetchall()[0]
+    except duckdb.Error:
+        return REFUSED
+    quote = found[1] if len(found[1]) == 1 else None
+    return judge(made, found[0], quote, found[2])
+
+
+def score(sniffer: Callable[[Made, Path], str], folder: Path, step: int = 1) -> tuple[Counter[str], list[str]]:
+    counts: Counter[str] = Counter()
+    wrong = []
+    for number, made in enumerate(made_files()):
+        if number % step:
+            continue
+        path = folder / f"{number}.csv"
+        path.write_bytes(made.text.encode())
+        outcome = sniffer(made, path)
+        counts[outcome, made.header is not None] += 1  # type: ignore[index]
+        if outcome == WRONG:
+            wrong.append(f"{number}: {made.about}: {made.text[:120]!r}")
+    return counts, wrong
+
+
+def test_a_made_file_is_told_or_refused_and_never_wrong(tmp_path: Path) -> None:
+    counts, wrong = score(ours, tmp_path)
+    print("recordmill", dict(counts))
+    assert not wrong, "\n".join(wrong)
+    assert counts[RIGHT, True] > 0.6 * sum(n for (_, header), n in counts.items() if header)
+
+
+def test_the_scores_of_other_sniffers_beside_ours(tmp_path: Path) -> None:
+    """Each of them is wrong without a word on files of this kind; printed, so that a reader can see by how much."""
+    pytest.importorskip("clevercsv")
+    pytest.importorskip("duckdb")
+    for name, sniffer in (("csv.Sniffer", standard), ("clevercsv", clever), ("duckdb", duck)):
+        counts, wrong = score(sniffer, tmp_path, step=29)
+        print(name, dict(counts))
+        assert wrong
+
+
+@pytest.mark.parametrize("name", UCI)
+def test_a_file_without_a_header_loses_no_row(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(UCI[name].encode())
+    with pytest.raises(DataError, match=r"--no-header.*--header"):
+        plan(path)
+    source = plan(path, header=False)
+    first = next(source.read(source.units[0])).records
+    assert first.num_rows == UCI[name].count("\n")
+    assert source.schema.names[0] == "column_1"
+
+
+def test_the_reasons_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(b"town;x\nGraz;1,5\nKiel;2,5\n")
+    (note,) = plan(path).notes
+    assert note == (
+        "told from the content: ';' cuts 3 of 3 rows into 2 fields; the first row is a header: "
+        "text ('x') stands above numbers"
+    )
+    assert not plan(path, delimiter=";", quote='"', header=True).notes
+
+
+@pytest.mark.parametrize(
+    ("content", "delimiter", "quote"),
+    [
+        (b'"id"\t"who"\t"how"\n"1"\t"A, B"\t"x"\n"2"\t"C, D"\t"y"\n', "\t", '"'),
+        (b"id;who\n1;'a;b'\n2;c\n", ";", "'"),
+        (b"id;who\n1;'O''Hara'\n2;'it is'\n", ";", "'"),
+        (b'id,note\n1,"open\n2,x\n3,y\n4,z\n', ",", None),
+        (b"x y z\n1 2 3\n4 5 6\n", " ", '"'),
+        (b"start,stop\n10:30,10:45\n11:30,11:50\n", ",", '"'),
+        (b"when\n2024-01-01 10:30:00\n2024-01-02 11:30:00\n", ",", '"'),
+        (b"id|note\n1|a,b\n2|c,d\n", "|", '"'),
+    ],
+)
+def test_delimiter_and_quote(tmp_path: Path, content: bytes, delimiter: str, quote: str | None) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(content)
+    head = told(path)
+    assert (head.delimiter, head.quote) == (delimiter, quote)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (b"k;v,n\nq;r,s\nt;u,w\n", {}, r"delimiter can't be told: .*say which with --delimiter"),
+        (b"full name\nJohn Smith\nJane Doe\n", {}, r"there is one column, or ' ' cuts 3 of 3 rows.*--delimiter"),
+        (b'id,said\n1,"a \\"b\\" c"\n2,"d"\n', {}, r"say --escape '\\' if"),
+        (b"hello,world\ngood,bye\n", {}, r"may be a header or data.*'hello','world'\. Say --no-header"),
+        (b"1,2\n", {}, r"looks like data"),
+        (b"red,1\nred,2\n", {"names": ("p", "q")}, r"the names given stand for it, or for columns"),
+        (b",,\na,b,c\n", {}, "the first row is blank"),
+        (b"made by hand\na,b\n1,2\n3,4\n", {}, r"has 1 field and most rows have 2 \(is it a title"),
+    ],
+)
+def test_what_is_not_clear_is_refused(tmp_path: Path, content: bytes, options: dict[str, Any], message: str) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        plan(path, **options)
+
+
+def test_the_extension_is_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_bytes(b"1,a\tx\n2,b\ty\n")
+    (tmp_path / "in.tsv").write_bytes(b"1,a\tx\n2,b\ty\n")
+    with pytest.raises(DataError, match="can't be told"):
+        plan(tmp_path / "in.csv", header=False)
+    assert plan(tmp_path / "in.tsv", header=False).heads[0].delimiter == "\t"
+
+
+def test_several_files_must_agree(tmp_path: Path) -> None:
+    texts = {"1": "id,name\n1,x\n", "2": "id,name\n", "3": "hello,world\ngood,bye\n", "4": "2,y\n3,z\n"}
+    paths = {name: tmp_path / f"{name}.csv" for name in texts}
+    for name, path in paths.items():
+        path.write_bytes(texts[name].encode())
+    assert plan(paths["1"], paths["2"]).notes[0].startswith("told from the content (and 1 more file alike)")
+    with pytest.raises(DataError, match=r"^4\.csv: the first row looks like data.*unlike that of 1\.csv, a header"):
+        plan(paths["1"], paths["4"])
+    with pytest.raises(DataError, match=r"^3\.csv: the first row may be a header or data"):
+        plan(paths["1"], paths["3"])
+    texts["5"] = "hello,world\nfare,well\n"
+    (tmp_path / "5.csv").write_bytes(texts["5"].encode())
+    assert plan(paths["3"], tmp_path / "5.csv").schema.names == ("hello", "world")
+
+
+def test_a_name_that_the_user_speaks_of_is_in_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(b"hello,1990\ngood,1\nbad,2\n")
+    source = plan_csv([the_file(path)], CsvOptions(), PlanOptions(label="hello"))
+    assert source.schema.names == ("hello", "1990")
+    assert "it holds names that are given" in source.notes[0]
+
+
+# What each real file gives whose header or delimiter is not told as `,` and a header; checked by eye.
+REAL_REFUSED = {
+    "rust-csv/smallpop-no-headers.csv": "looks like data",
+    "rust-csv/strange.csv": "--escape",
+    "torture-csvkit/no_header_row.csv": "looks like data",
+    "torture-csvkit/no_header_row2.csv": "looks like data",
+    "torture-csvkit/no_header_row3.csv": "looks like data",
+    "torture-frictionless/chunk2.headless.csv": "looks like data",
+    "torture-frictionless/chunk3.csv": "looks like data",
+    "torture-frictionless/package-dialect-no-header.csv": "looks like data",
+    "torture-frictionless/without-headers-extra.csv": "looks like data",
+    "torture-frictionless/without-headers.csv": "looks like data",
+    "torture-papaparse/long-sample.csv": "looks like data",
+    # a header, and refused: names that stand below again, are numbers, or differ in nothing from what is below
+    "torture-csvkit/join_a.csv": "'b' stands below it again",
+    "torture-csvkit/join_a_short.csv": "'b' stands below it again",
+    "torture-csvkit/join_b.csv": "'b' stands below it again",
+    "torture-csvkit/join_short.csv": "'b' stands below it again",
+    "torture-csvkit/test_join_short_rows.csv": "'b' stands below it again",
+    "torture-csvkit/test_empty_columns.csv": "'a' stands below it again",
+    "torture-csvkit/test_ignore_case.csv": "'c' stands below it again",
+    "torture-csvkit/test_header_newline.csv": "may be a header or data",
+    "torture-frictionless/issue-1109.csv": "stands below it again",
+    "torture-frictionless/issue-825.csv": "'2011' stands above a number",
+    "torture-frictionless/transpose.csv": "'1' stands above a number",
+    "torture-frictionless/numeric-labels.csv": "may be a header or data",
+    "torture-frictionless/wide.csv": "may be a header or data",
+    "torture-frictionless/capital-invalid.csv": "both named 'name'",
+    "torture-frictionless/duplicate-column.csv": "both named 'B'",
+    "torture-frictionless/duplicate-headers.csv": "both named 'id'",
+    "torture-frictionless/invalid.csv": "both named 'name'",
+    # titles and comments above a header, blank first rows, no rows
+    "torture-csvkit/realdata/Datagov_FY10_EDU_recp_by_State.csv": "is blank",
+    "torture-frictionless/countries.csv": "has 1 field and most",
+    "torture-frictionless/country-2.csv": "has 1 field and most",
+    "torture-frictionless/defective-rows.csv": "may be a header or data",
+    "torture-frictionless/matrix-with-comment.csv": "has 1 field and most",
+    "torture-frictionless/skip-rows-before-headers.csv": "has 1 field and most",
+    "torture-frictionless/skip-rows.csv": "has 1 field and most",
+    "torture-csvkit/test_empty_columns_short_row.csv": "may be a header or data",
+    "torture-csvkit/test_extra_header.csv": "may be a header or data",
+    "torture-frictionless/without-rows.csv": "a header and no rows",
+    "torture-csvkit/empty.csv": "no rows",
+    "torture-csvkit/null_byte.csv": "NUL",
+    "torture-frictionless/empty.csv": "empty",
+    "torture-frictionless/issue-811.csv": "--encoding",
+    "torture-frictionless/table-with-accents.csv": "--encoding",
+}
+REAL_DELIMITERS = {
+    ";": "sniff_limit accent delimiter issue-1009-semicolon issue-1100 issue-1105-timezone issue-1138 issue-1232 "
+    "table-delimiter vix",
+    "\t": "dummy.tsv table.tsv malformed",
+    "|": "dialect",
+    ":": "smallpop-colon",
+}
+
+
+def test_real_files_give_what_the_table_says(shared_data: Path) -> None:
+    root = shared_data / "csv"
+    marks = {name: mark for mark, names in REAL_DELIMITERS.items() for name in names.split()}
+    paths = sorted(path for path in root.rglob("*") if path.suffix in (".csv", ".tsv"))
+    assert len(paths) > 200
+    for path in paths:
+        name = str(path.relative_to(root))
+        if name in REAL_REFUSED:
+            with pytest.raises(DataError, match=REAL_REFUSED[name]):
+                told(path)
+        else:
+            head = told(path)
+            assert (head.delimiter, head.quote) == (marks.get(path.name, marks.get(path.stem, ",")), '"'), name
