@@ -145,7 +145,7 @@ def _clean(run: RunFolder, plan: ReadPlan, notes: Notes) -> None:
     kept = [job for job in plan.jobs if notes.of(job)]
     wanted = {
         notes.path: {note_name(job, unit) for job in kept for unit in range(len(notes.of(job)))},
-        run.data: {"index", *(output_name(job, plan.options.to) for job in kept), *map(growing_name, kept)},
+        run.data: {*(output_name(job, plan.options.to) for job in kept), *map(growing_name, kept)},
         run.rejects: {f"{job.name}.jsonl" for job in kept} | set(map(growing_name, kept)),
         run.runs: set[str](),
         run.spool: set[str](),
@@ -155,4 +155,3 @@ def _clean(run: RunFolder, plan: ReadPlan, notes: Notes) -> None:
         for path in folder.iterdir():
             if path.name not in names:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (run.data / "index").mkdir(exist_ok=True)

@@ -36,12 +36,16 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, out: str | os.PathLike[str], identifier: str | None = None, keep: Callable[[Path], bool] | None = None
+        cls,
+        out: str | os.PathLike[str],
+        identifier: str | None = None,
+        keep: Callable[[Path], bool] | None = None,
+        index: bool = True,
     ) -> RunFolder:
         """Make OUT if need be and the locked folder in it, after dead ones were cleaned.
 
         identifier: a name for the run, where repeated attempts must not make several; by default a new one. keep: which
-        dead folders are left alone.
+        dead folders are left alone. index: data is to have the folder that indexes of shards stand in.
 
         Raises:
             UsageError: OUT can't be made, is not a folder, or can't be written to.
@@ -51,7 +55,7 @@ class RunFolder:
         folder = cls(path, identifier, -1, _make_out(path))
         try:
             clean_dead(path, keep)
-            folder._lock()
+            folder._lock(index)
         except OSError as error:
             folder.close()
             raise UsageError(f"--out {path}: can't be written to: {error.strerror}") from None
@@ -60,7 +64,7 @@ class RunFolder:
             raise
         return folder
 
-    def _lock(self) -> None:
+    def _lock(self, index: bool) -> None:
         """Make the folder under another name, lock it, and only then give it its own,
         so that nobody finds it unlocked.
         """
@@ -71,7 +75,8 @@ class RunFolder:
         self._sign()
         for name in ("data", "runs", "rejects", "spool"):
             (making / name).mkdir()
-        (making / "data" / "index").mkdir()
+        if index:
+            (making / "data" / "index").mkdir()
         making.rename(self.path)
 
     def _sign(self) -> None:
@@ -171,7 +176,9 @@ def _make_out(path: Path) -> list[Path]:
 
 
 def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
-    """The generation that a build into OUT would follow (0: none); UsageError if OUT must not be written to."""
+    """The generation that a build into OUT would follow (0: none); UsageError if OUT must not be written to, DataError
+    if it holds a manifest that no build wrote.
+    """
     path = Path(out)
     numbers = generations(path)
     if numbers and not overwrite:
@@ -180,6 +187,7 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
             "new one is complete)"
         )
     if numbers:
+        loaded(path)  # what they name is removed some day: one that can't be understood is refused now
         return numbers[-1]
     if path.is_dir():
         strange = [
