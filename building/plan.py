@@ -21,6 +21,7 @@ from recordmill.building.run_file import Buckets
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.inputs.contract import Source
+from recordmill.storage.files import put_if_absent
 
 PLAN_NAME = "plan.pickle"
 # how blocks travel: as references into files that all workers see, or through the runner's shuffle
@@ -87,10 +88,9 @@ class BuildPlan:
         return {name: value for name, value in self.__dict__.items() if name != "ordering"}
 
     def save(self) -> str:
-        """Write the plan into the run's folder; gives its path."""
+        """Write the plan into the run's folder, unless it has one; gives its path."""
         path = Path(self.folder, PLAN_NAME)
-        with path.open("wb") as file:
-            pickle.dump(self, file)
+        put_if_absent(path, pickle.dumps(self))
         return str(path)
 
 

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +19,11 @@ from typing import Any
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.exporting.plan import OWN_NAMES, SUMMARY_NAME
 from recordmill.exporting.resume import is_resumable
+from recordmill.shards.dead_runs import ABOUT_NAME, claimed
 from recordmill.shards.manifest import RUN_PREFIX, is_data_set
-from recordmill.shards.run_folder import ABOUT_NAME, RunFolder, claimed
+from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.files import atomic_write, put_if_absent, sync_folder, write_all
+from recordmill.storage.removal import remove_below
 from recordmill.storage.strict_json import load_fields
 
 _INTENT = "commit.json"  # in the run folder: the names in DIR that a commit adds or removes
@@ -132,14 +133,14 @@ def _put_back(out: Path) -> None:
     with _locked(out), claimed(run for run in sorted(out.glob(f"{RUN_PREFIX}*")) if is_resumable(run)) as dead:
         published = set(_published(out) or ())
         for run in dead:
-            for name in set(_intent(run)) - published:
-                home = _home(RunFolder.attach(run), name)
+            for name in set(_intent(out / run.name)) - published:
+                home = _home(RunFolder.attach(out / run.name), name)
                 # it was not placed yet: what has its name is an old result, half removed
                 if home.exists() or not (out / name).exists():
                     _remove(out / name)
                 else:
                     os.rename(out / name, home)
-            (run / _INTENT).unlink(missing_ok=True)
+            (out / run.name / _INTENT).unlink(missing_ok=True)
 
 
 def _home(folder: RunFolder, name: str) -> Path:
@@ -170,10 +171,8 @@ def _check_empty(out: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    if not path.parent.is_symlink() or path.parent.name != "rejects":
+        remove_below(path.parent, path.name)
 
 
 @contextlib.contextmanager

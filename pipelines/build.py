@@ -26,8 +26,9 @@ from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.run_folder import RunFolder, check_out, loaded
+from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.sources.inputs.contract import Source
 
 _COPIES_IN_RUNNER = 4  # FnApiRunner's peak in a GroupByKey, in times the payload

@@ -168,7 +168,7 @@ def create_file(path: str | Path) -> BinaryIO:
 
 def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
     """A file that is there, cut to size_bytes, to write to behind them, unbuffered; DataError if it is shorter."""
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC), "r+b", buffering=0)
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b", buffering=0)
     try:
         if os.fstat(file.fileno()).st_size < size_bytes:
             raise DataError(f"ends before byte {size_bytes}", source=str(path))
