@@ -22,7 +22,7 @@ from recordmill.exporting.resume import is_resumable
 from recordmill.shards.dead_runs import ABOUT_NAME, claimed
 from recordmill.shards.manifest import RUN_PREFIX, is_data_set
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import atomic_write, put_if_absent, sync_folder, write_all
+from recordmill.storage.files import atomic_write, local_path, put_if_absent, sync_folder, write_all
 from recordmill.storage.removal import remove_below
 from recordmill.storage.strict_json import load_fields
 
@@ -35,7 +35,7 @@ def begin(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
     Raises:
         UsageError: DIR holds a data set, an earlier result (without overwrite), or anything else.
     """
-    path = Path(out)
+    path = Path(local_path(out))
     if path.is_dir():
         if is_data_set(path):
             raise UsageError(f"{path} holds a data set of recordmill; name another folder for --out")

@@ -30,6 +30,7 @@ from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.sources.inputs.contract import Source
+from recordmill.storage.files import local_path
 
 _COPIES_IN_RUNNER = 4  # FnApiRunner's peak in a GroupByKey, in times the payload
 
@@ -99,6 +100,7 @@ def build(
         MissingExtraError: Apache Beam is not installed.
     """
     started = time.monotonic()
+    out = local_path(out)
     settings = make_options(out, **options)
     progress = progress or Progress()
     path = Path(out)

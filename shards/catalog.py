@@ -32,7 +32,7 @@ from recordmill.shards.manifest import (
 )
 from recordmill.shards.names import ShardName
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
-from recordmill.storage.files import Stat, read_range, stat
+from recordmill.storage.files import Stat, local_path, read_range, stat
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
@@ -112,7 +112,7 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
         UsageError: nothing there, no such split, or a data set together with other inputs.
         DataError: a shard's size is not what the manifest says; no file is a TFRecord.
     """
-    given = [os.fspath(inputs)] if isinstance(inputs, str | os.PathLike) else [os.fspath(name) for name in inputs]
+    given = [local_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
     ours = [name for name in given if os.path.isdir(name) and is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; read it alone, or name its .tfrecord files")

@@ -26,7 +26,7 @@ from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, Manifest, generations, is_data_set, load, shard_name
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.compression import MAX_RATIO
-from recordmill.storage.files import atomic_write, read_blocks, read_range, stat, write_all
+from recordmill.storage.files import atomic_write, local_path, read_blocks, read_range, stat, write_all
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 
@@ -61,7 +61,7 @@ def verify(
     Raises:
         UsageError, DataError: there is nothing to verify, or the manifest can't be read.
     """
-    given = [os.fspath(inputs)] if isinstance(inputs, str | os.PathLike) else [os.fspath(name) for name in inputs]
+    given = [local_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
     ours = [name for name in given if os.path.isdir(name) and is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")

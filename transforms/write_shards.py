@@ -33,6 +33,7 @@ from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.sources.arrow.rows import batches_of_rows
 from recordmill.sources.values.conform import conform
+from recordmill.storage.files import local_path
 from recordmill.transforms.stages import PlanPath, ShardRuns
 
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
@@ -113,6 +114,7 @@ class WriteShards(beam.PTransform):
     writers: int | None = None
 
     def __post_init__(self) -> None:
+        self.out = local_path(self.out)
         if not self.order.shuffle:
             raise UsageError("records of a pipeline have no order to keep: shuffle, or give a key")
         for column in (self.order.key, self.order.split_by):

@@ -31,7 +31,7 @@ from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy_file import NpyFile
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.storage.files import create_file, write_all
+from recordmill.storage.files import create_file, local_path, write_all
 from recordmill.storage.strict_json import load_fields
 
 COLUMNS_NAME = "_columns.json"
@@ -167,7 +167,7 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
     Raises:
         DataError: the folder holds no such columns.
     """
-    folder = Path(folder)
+    folder = Path(local_path(folder))
     try:
         about = load_fields(folder / COLUMNS_NAME)
         schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about.text("arrow_schema")))))

@@ -20,6 +20,7 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds_read import from_features_json
 from recordmill.shards.catalog import ShardFile
+from recordmill.storage.files import local_path
 from recordmill.storage.strict_json import parse, read_bounded
 
 FEATURES_FILE, INFO_FILE = "features.json", "dataset_info.json"
@@ -100,7 +101,7 @@ def read_hinted_schema(path: str | os.PathLike[str]) -> Schema:
     Raises:
         UsageError: there is no such file. DataError: it is none.
     """
-    name = os.fspath(path)
+    name = local_path(path)
     if not os.path.isfile(name):
         raise UsageError(f"--schema {name}: no such file")
     return tfmd.from_pbtxt(_text(name), name)
