@@ -10,16 +10,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import DataError, RecordmillError
 from recordmill.schemas.tfds import LABELS_SUFFIX
-from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, Manifest, generations, manifest_path
-from recordmill.shards.run_folder import RunFolder, loaded, remove_data
-from recordmill.storage.files import atomic_write, put_if_absent, sync_folder, write_all
+from recordmill.shards.dead_runs import INTENT_NAME, loaded, remove_data
+from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, MANIFESTS, Manifest, generations, manifest_path
+from recordmill.shards.manifest_check import is_data_folder
+from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.files import atomic_write, put_if_absent, sync_file, sync_folder, write_all
+from recordmill.storage.removal import Folder
+from recordmill.storage.strict_json import load_fields
 
 _log = logging.getLogger(__name__)
 
@@ -45,20 +50,23 @@ def commit(
         OSError: as the operating system says it; nothing was committed.
     """
     out = folder.out
-    name = _place_data(folder, fingerprint)
     text = b""
+    put_back(folder)
+    name = _place_data(folder, fingerprint)
     try:
         sync_folder(out)
         rejects = _place_rejects(folder, name)
         manifest, copies = describe(name, [path.relative_to(out).as_posix() for path in rejects])
         # a lone surrogate, from a name that is no UTF-8, as JSON escapes it
         text = manifest.to_json().encode("utf-8", "backslashreplace")
+        Manifest.from_json(text, "the new manifest")  # nothing is committed that nobody could open
         (out / MANIFESTS).mkdir(exist_ok=True)
+        sync_folder(out)
         current = generations(out)
         published = (current[-1] if current else 0) == base and put_if_absent(manifest_path(out, base + 1), text)
     except BaseException:
         if not _is_published(out, base + 1, text):
-            remove_data(out, name)
+            put_back(folder)
             raise
         published = True
     if not published:
@@ -118,15 +126,40 @@ def remove_old_generations(out: Path, current: int) -> None:
             manifest_path(out, number).unlink(missing_ok=True)
 
 
+def put_back(folder: RunFolder) -> None:
+    """Undo what an attempt at this commit had placed, so that it can be repeated; where that fails, remove it."""
+    with contextlib.suppress(FileNotFoundError, DataError):
+        intent = load_fields(folder.path / INTENT_NAME)
+        name, rejects = intent.text("folder"), intent.object("rejects")
+        if not is_data_folder(name):
+            return
+        placed = folder.out / name
+        if not folder.data.exists() and placed.exists() and placed.stat().st_ino == intent.count("inode"):
+            try:
+                os.rename(placed, folder.data)
+            except OSError:
+                remove_data(folder.out, name)
+                raise
+        with contextlib.suppress(OSError), Folder.open(folder.out) as above, above.enter("rejects") as placed_rejects:
+            for number, (before, inode) in enumerate(sorted(rejects.value.items())):
+                target = _reject_name(name, number)
+                found = placed_rejects.inode(target)
+                if found is not None and found[1] == inode and "/" not in before:
+                    os.rename(target, folder.rejects / before, src_dir_fd=placed_rejects.descriptor)
+
+
 def _place_data(folder: RunFolder, fingerprint: str) -> str:
     """Rename the data to OUT/data-<first 12 of the fingerprint>, with a number behind it where that name is taken."""
-    sync_folder(folder.data / "index")
+    for path in _reject_files(folder):
+        sync_file(path)
+    sync_folder(folder.rejects)
+    sync_folder(folder.data / INDEX_FOLDER)
     sync_folder(folder.data)
     for attempt in itertools.count(1):
         name = f"{DATA_PREFIX}{fingerprint[:12]}" + (f"-{attempt}" if attempt > 1 else "")
         if (folder.out / name).exists():
             continue
-        folder.intend(name)
+        _intend(folder, name)
         try:
             os.rename(folder.data, folder.out / name)
         except OSError as error:
@@ -137,14 +170,34 @@ def _place_data(folder: RunFolder, fingerprint: str) -> str:
     raise AssertionError("unreachable")
 
 
+def _intend(folder: RunFolder, name: str) -> None:
+    """Note the name that data is about to get, and which folder and files it is, so that whoever finds this run dead
+    can tell its litter from others' data, and a repeated commit can begin anew.
+    """
+    rejects = {path.name: path.stat().st_ino for path in _reject_files(folder)}
+    text = json.dumps({"folder": name, "inode": folder.data.stat().st_ino, "rejects": rejects})
+    with atomic_write(folder.path / INTENT_NAME) as file:
+        write_all(file, text.encode())
+
+
+def _reject_files(folder: RunFolder) -> list[Path]:
+    return sorted(path for path in folder.rejects.iterdir() if path.stat().st_size)
+
+
+def _reject_name(name: str, number: int) -> str:
+    return f"{name.removeprefix(DATA_PREFIX)}.{number:05d}.jsonl"
+
+
 def _place_rejects(folder: RunFolder, name: str) -> list[Path]:
     """Move the run's reject files to OUT/rejects/<id>.<n>.jsonl; they belong to this generation by their name."""
     moved = []
-    found = sorted(path for path in folder.rejects.iterdir() if path.stat().st_size)
+    found = _reject_files(folder)
     if found:
         (folder.out / "rejects").mkdir(exist_ok=True)
     for number, path in enumerate(found):
-        target = folder.out / "rejects" / f"{name.removeprefix(DATA_PREFIX)}.{number:05d}.jsonl"
+        target = folder.out / "rejects" / _reject_name(name, number)
         os.replace(path, target)
         moved.append(target)
+    if found:
+        sync_folder(folder.out / "rejects")
     return moved

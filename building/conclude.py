@@ -4,34 +4,35 @@ and only if they agree is it committed.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import RecordmillError
-from recordmill.building.commit import commit
+from recordmill.building.commit import commit, put_back
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.schemas.tfds import Split as TfdsSplit
 from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
 from recordmill.schemas.tfmd import to_pbtxt
+from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     INPUTS_NAME,
     Manifest,
     Part,
     ShardInfo,
-    generations,
-    load,
     shard_name,
 )
 from recordmill.shards.names import ShardName
@@ -59,8 +60,24 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
         AccountsError: read = written + rejected does not hold, or the sums differ.
         CommitConflict: another run committed first.
     """
-    if (done := _committed_before(plan)) is not None:
-        return done
+    with _alone(plan):
+        done = committed_by(RunFolder.attach(plan.folder))
+        return _conclude(plan, ingested, shards) if done is None else done
+
+
+@contextlib.contextmanager
+def _alone(plan: BuildPlan) -> Iterator[None]:
+    """Engines may run two copies of the last step at once: one waits for the other."""
+    descriptor = os.open(Path(plan.folder, "conclude.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> Manifest:
+    put_back(RunFolder.attach(plan.folder))  # what an attempt had placed that died
     ingested = sorted(ingested, key=lambda one: one.group)
     rejected = sum((one.rejected for one in ingested), Rejected.zero())
     planned = plan.source.plan_rejects if plan.source else ()
@@ -107,11 +124,9 @@ def _notes(plan: BuildPlan, ingested: Sequence[Ingested]) -> list[str]:
     ]
 
 
-def _committed_before(plan: BuildPlan) -> Manifest | None:
+def committed_by(folder: RunFolder) -> Manifest | None:
     """What this very run has committed already: runners may repeat the last step as any other."""
-    folder = RunFolder.attach(plan.folder)
-    if plan.base + 1 in generations(folder.out):
-        manifest = load(folder.out, plan.base + 1)
+    for _, manifest in sorted(loaded(folder.out).items(), reverse=True):
         if manifest.run.get("id") == folder.id:
             return manifest
     return None

@@ -22,6 +22,7 @@ from recordmill.preprocessing.saved import SavedTransform
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.inputs.contract import Source
+from recordmill.storage.files import put_if_absent
 
 PLAN_NAME = "plan.pickle"
 # how blocks travel: as references into files that all workers see, or through the runner's shuffle
@@ -102,10 +103,11 @@ class BuildPlan:
         return {name: value for name, value in self.__dict__.items() if name != "ordering"}
 
     def save(self, name: str = PLAN_NAME) -> str:
-        """Write the plan into the run's folder; gives its path. Each job's has its own name: they are kept by it."""
+        """Write the plan into the run's folder, unless it has one; gives its path. Each job's has its own name: they
+        are kept by it.
+        """
         path = Path(self.folder, name)
-        with path.open("wb") as file:
-            pickle.dump(self, file)
+        put_if_absent(path, pickle.dumps(self))
         return str(path)
 
 

@@ -26,7 +26,8 @@ from recordmill.exporting.plan import NPY, NPZ, Job, ReadOptions, ReadPlan, spli
 from recordmill.shards.pieces import Piece
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import ABOUT_NAME
-from recordmill.storage.files import atomic_write, read_range, stat, write_all
+from recordmill.storage.files import atomic_write, stat, write_all
+from recordmill.storage.strict_json import Fields, load_fields, parse, read_bounded
 
 NOTES = "notes"  # in the run folder: a file per unit
 _VERSION = 1  # of the notes, and of how a read cuts its work: others are not gone on from
@@ -67,10 +68,24 @@ class Note:
 
     @classmethod
     def from_json(cls, text: bytes) -> Note:
-        values = json.loads(text)
-        rejected = Rejected(Counter(values.pop("counts")), tuple(Reject(**reject) for reject in values.pop("first")))
+        """Raises DataError for what no read notes."""
+        note = Fields(parse(text, "note"), "note")
+        reasons = note.object("counts")
+        first = (
+            Reject(*(reject.text(name) for name in ("source", "place", "reason", "message")))
+            for reject in note.objects("first")
+        )
+        lengths = None if note.any("lengths") is None else note.object("lengths")
         return cls(
-            **{**values, "rejected": rejected, "identity": tuple(values["identity"]), "notes": tuple(values["notes"])}
+            note.text("digest"),
+            note.count("read"),
+            note.count("written"),
+            note.count("filtered"),
+            Rejected(Counter({reason: reasons.count(reason) for reason in reasons.value}), tuple(first)),
+            note.count("reject_bytes"),
+            None if lengths is None else {name: lengths.count(name) for name in lengths.value},
+            tuple(number for number in note.items("identity") if isinstance(number, int)),
+            tuple(note.texts("notes")),
         )
 
 
@@ -96,8 +111,8 @@ class Notes:
 
     def load(self, job: Job, unit: int) -> Note | None:
         """The note of a unit; None if there is none that can be understood."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return Note.from_json(read_range(str(self._file(job, unit))).tobytes())
+        with contextlib.suppress(OSError, DataError):
+            return Note.from_json(read_bounded(self._file(job, unit)))
         return None
 
     def save(self, plan: ReadPlan, job: Job, unit: int, pieces: Sequence[Piece], note: Note) -> None:
@@ -130,8 +145,8 @@ def noted_in(run: Path) -> list[Path]:
 
 def fingerprint_of(run: Path) -> str | None:
     """The fingerprint of the read whose run folder this is; None if it says none."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(read_range(str(run / ABOUT_NAME)).tobytes())["fingerprint"])
+    with contextlib.suppress(OSError, DataError):
+        return load_fields(run / ABOUT_NAME).text("fingerprint", "[0-9a-f]{64}", "a SHA-256")
     return None
 
 

@@ -25,8 +25,11 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
 from recordmill.shards.loads.schema_of import infer_schema
+from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.pieces import PIECE_BYTES, Piece, cut
 
+SUMMARY_NAME = "_read.json"
+OWN_NAMES = (SUMMARY_NAME, "rejects")  # in the folder of a result: no split's own folder can be called so
 PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES = "parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"
 FORMATS = (PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES)
 FOLDERS = (NPY, NPZ, FILES)  # a folder per split, written in one go
@@ -146,6 +149,7 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
     records = Records(
         catalog.files, [piece for pieces in by_split.values() for piece in pieces], known, options.lenient, threads
     )
+    _check_folders(catalog.splits, options.to)
     layout, notes = choose_layout(options.files, known, selected, records) if options.to == FILES else (None, ())
     if layout is not None:
         selected = known.select(dict.fromkeys([*selected.names, *layout.needed]))
@@ -165,6 +169,16 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
         catalog.files, schema, jobs, options, _records(by_split, options), decoded, selected, steps,
         (*catalog.notes, *(said or ()), *notes), layout
     )  # fmt: skip
+
+
+def _check_folders(splits: Sequence[str], to: str) -> None:
+    """Raises UsageError for a split whose folder would stand where the read keeps something of its own."""
+    for split in splits if to in FOLDERS and to != NPZ else ():
+        if split in OWN_NAMES or split.startswith(RUN_PREFIX):
+            raise UsageError(
+                f"--to {to}: the folder of split {split!r} would take the place of what a read keeps under that name; "
+                "use --to parquet or npz, or leave the split out with --split"
+            )
 
 
 def _known(

@@ -11,19 +11,21 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.exporting.plan import OWN_NAMES, SUMMARY_NAME
 from recordmill.exporting.resume import is_resumable
+from recordmill.shards.dead_runs import ABOUT_NAME, claimed
 from recordmill.shards.manifest import RUN_PREFIX, is_data_set
-from recordmill.shards.run_folder import ABOUT_NAME, RunFolder, claimed
-from recordmill.storage.files import atomic_write, put_if_absent, sync_folder, write_all
+from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.files import atomic_write, local_path, put_if_absent, sync_folder, write_all
+from recordmill.storage.removal import remove_below
+from recordmill.storage.strict_json import load_fields
 
-SUMMARY_NAME = "_read.json"
 _INTENT = "commit.json"  # in the run folder: the names in DIR that a commit adds or removes
 
 
@@ -33,14 +35,14 @@ def begin(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
     Raises:
         UsageError: DIR holds a data set, an earlier result (without overwrite), or anything else.
     """
-    path = Path(out)
+    path = Path(local_path(out))
     if path.is_dir():
         if is_data_set(path):
             raise UsageError(f"{path} holds a data set of recordmill; name another folder for --out")
         if (path / SUMMARY_NAME).exists() and not overwrite:
             raise UsageError(f"{path} already holds the result of a read; --overwrite replaces it")
     intents = {folder: _intent(folder) for folder in path.glob(f"{RUN_PREFIX}*")} if path.is_dir() else {}
-    folder = RunFolder.create(path, keep=is_resumable)
+    folder = RunFolder.create(path, keep=is_resumable, index=False)
     try:
         _put_back(path)
         _undo(path, [names for dead, names in intents.items() if not dead.exists()])
@@ -64,13 +66,11 @@ def publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> l
             raise RecordmillError(
                 f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
             )
-        names = sorted(
-            path.relative_to(folder.data).as_posix() for path in folder.data.iterdir() if path.name != "index"
-        )
+        names = sorted(path.name for path in folder.data.iterdir())
         rejects = sorted(path.name for path in folder.rejects.iterdir() if not path.name.startswith("."))
         names += [f"rejects/{name}" for name in rejects]
         with atomic_write(folder.path / _INTENT) as file:
-            write_all(file, json.dumps([*(old or ()), *names]).encode())
+            write_all(file, json.dumps({"names": [*(old or ()), *names]}).encode())
         (out / SUMMARY_NAME).unlink(missing_ok=True)
         _set_aside(folder, old or ())
         if rejects:
@@ -101,17 +101,30 @@ def _set_aside(folder: RunFolder, old: Sequence[str]) -> None:
 def _published(out: Path) -> list[str] | None:
     """The names that the result in DIR consists of; None if there is none."""
     try:
-        names: list[str] = json.loads((out / SUMMARY_NAME).read_text(encoding="utf-8"))["files"]
+        return load_fields(out / SUMMARY_NAME).texts("files", is_output, "the name of what a read writes")
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{out / SUMMARY_NAME} is not what a read writes; remove it, or name another folder") from None
-    return [name for name in names if not name.startswith(("/", "..")) and "/../" not in name]
+    except DataError as error:
+        raise UsageError(f"{error}: not what a read writes; remove it, or name another folder") from None
+
+
+def is_output(name: str) -> bool:
+    """Whether it may be the name, in DIR, of an output or of a file of rejects: below DIR, and nothing of its own.
+
+    >>> [is_output(name) for name in ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")]
+    [True, True, True, False, False]
+    """
+    last = name.removeprefix("rejects/")
+    return (
+        last not in ("", ".", "..", *OWN_NAMES)
+        and not set(last) & set("/\0")
+        and not last.startswith((RUN_PREFIX, "."))
+    )
 
 
 def _intent(folder: Path) -> list[str]:
-    with contextlib.suppress(OSError, ValueError):
-        return [str(name) for name in json.loads((folder / _INTENT).read_text(encoding="utf-8"))]
+    with contextlib.suppress(OSError, DataError):
+        return load_fields(folder / _INTENT).texts("names", is_output, "the name of what a read writes")
     return []
 
 
@@ -120,14 +133,14 @@ def _put_back(out: Path) -> None:
     with _locked(out), claimed(run for run in sorted(out.glob(f"{RUN_PREFIX}*")) if is_resumable(run)) as dead:
         published = set(_published(out) or ())
         for run in dead:
-            for name in set(_intent(run)) - published:
-                home = _home(RunFolder.attach(run), name)
+            for name in set(_intent(out / run.name)) - published:
+                home = _home(RunFolder.attach(out / run.name), name)
                 # it was not placed yet: what has its name is an old result, half removed
                 if home.exists() or not (out / name).exists():
                     _remove(out / name)
                 else:
                     os.rename(out / name, home)
-            (run / _INTENT).unlink(missing_ok=True)
+            (out / run.name / _INTENT).unlink(missing_ok=True)
 
 
 def _home(folder: RunFolder, name: str) -> Path:
@@ -158,10 +171,8 @@ def _check_empty(out: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    if not path.parent.is_symlink() or path.parent.name != "rejects":
+        remove_below(path.parent, path.name)
 
 
 @contextlib.contextmanager

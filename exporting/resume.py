@@ -8,7 +8,6 @@ that grew into the same files. What else the folder holds is removed.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.units import growing_name
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.removal import Folder
 
 
 def is_resumable(run: Path) -> bool:
@@ -81,7 +81,7 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
         taken = RunFolder.take_over(run)
         if taken is None:  # it is at work
             continue
-        if found is None and mark is not None and fingerprint_of(run) == mark:
+        if found is None and mark is not None and fingerprint_of(run) == mark and taken.is_sound:
             found = taken
         else:
             taken.close()
@@ -127,6 +127,8 @@ def _is_there(run: RunFolder, plan: ReadPlan, job: Job, note: Note) -> bool:
         output = run.data / growing_name(job)
     if growing and not rejects.exists():
         rejects = run.rejects / growing_name(job)
+    if output.is_symlink() or rejects.is_symlink():
+        return False
     with contextlib.suppress(OSError):
         size = rejects.stat().st_size if note.reject_bytes else 0
         whole = all((output / name).exists() for name in note.lengths or ())
@@ -145,14 +147,14 @@ def _clean(run: RunFolder, plan: ReadPlan, notes: Notes) -> None:
     kept = [job for job in plan.jobs if notes.of(job)]
     wanted = {
         notes.path: {note_name(job, unit) for job in kept for unit in range(len(notes.of(job)))},
-        run.data: {"index", *(output_name(job, plan.options.to) for job in kept), *map(growing_name, kept)},
+        run.data: {*(output_name(job, plan.options.to) for job in kept), *map(growing_name, kept)},
         run.rejects: {f"{job.name}.jsonl" for job in kept} | set(map(growing_name, kept)),
         run.runs: set[str](),
         run.spool: set[str](),
     }
-    for folder, names in wanted.items():
-        folder.mkdir(exist_ok=True)
-        for path in folder.iterdir():
-            if path.name not in names:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (run.data / "index").mkdir(exist_ok=True)
+    with Folder.open(run.path) as above:
+        for path, names in wanted.items():
+            with above.enter(path.name) as folder:
+                for name in folder.names():
+                    if name not in names:
+                        folder.remove(name)

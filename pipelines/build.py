@@ -28,9 +28,11 @@ from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.run_folder import RunFolder, check_out, loaded
+from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.sources.inputs.contract import Source
+from recordmill.storage.files import local_path
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -110,6 +112,7 @@ def build(
     """
     started = time.monotonic()
     check_beam()
+    out = local_path(out)
     settings = make_options(out, **options)
     progress = progress or Progress()
     path = Path(out)

@@ -19,7 +19,7 @@ from recordmill.pipelines.sizes import parse_size, parse_splits
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.rejects import RejectBudget
-from recordmill.storage.files import read_range
+from recordmill.storage.files import local_path, read_range
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
 _THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
@@ -197,8 +197,9 @@ def _whole(value: Any, option: str) -> int:
 
 def read_schema(path: str | os.PathLike[str]) -> Schema:
     """The schema of a schema.pbtxt; UsageError or DataError names the file."""
+    path = local_path(path)
     try:
-        text = read_range(os.fspath(path)).tobytes().decode("utf-8")
+        text = read_range(path).tobytes().decode("utf-8")
     except OSError as error:
         raise UsageError(f"--schema {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -19,7 +19,7 @@ from recordmill.records.writers.parquet import ROW_GROUP_BYTES, ParquetWriteOpti
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.rejects import RejectBudget
-from recordmill.storage.files import read_range
+from recordmill.storage.files import local_path, read_range
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _schema(schema: Schema | str | os.PathLike[str] | None) -> Schema | None:
     if schema is None or isinstance(schema, Schema):
         return schema
     try:
-        text = read_range(os.fspath(schema)).tobytes().decode()
+        text = read_range(local_path(schema)).tobytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--schema {os.fspath(schema)}: {error}") from None
-    return from_pbtxt(text)
+    return from_pbtxt(text, os.fspath(schema))

@@ -79,10 +79,18 @@ class Feature:
                 f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, "
                 "timestamp[us], timestamp[us, UTC]"
             )
+        if not all(size is None or type(size) is int for size in self.shape) or len(self.shape) > 64:
+            raise ValueError(
+                f"feature {self.name!r}: shape {self.shape!r:.99}: whole numbers and None, at most 64 of them"
+            )
         if None in self.shape[self.ragged_rank :]:
             raise ValueError(f"feature {self.name!r}: shape {self.shape}: variable dimensions (None) must come first")
         if any(size is not None and size < 0 for size in self.shape):
             raise ValueError(f"feature {self.name!r}: shape {self.shape} has a negative dimension")
+        if self.inner_size >= 2**48:
+            raise ValueError(f"feature {self.name!r}: shape {self.shape!r:.99} is more than a record can hold")
+        if self.classes is not None and not all(isinstance(name, str) for name in self.classes):
+            raise ValueError(f"feature {self.name!r}: class names are text, not {self.classes!r:.99}")
         if self.classes is not None and self.dtype != "int64":
             raise ValueError(f"feature {self.name!r}: class names belong to int64, not {self.dtype}")
         if self.per_step and not self.ragged_rank:

@@ -19,6 +19,7 @@ SPLIT_WORDS: Mapping[str, str] = {
 }
 _WORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True))})(?=$|[-._ 0-9])")
 _SPLIT = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
+MOST_LETTERS = 128  # a split's name is a part of files' names, which may have 255 bytes
 
 
 def split_of(name: str) -> str | None:
@@ -34,7 +35,19 @@ def split_of(name: str) -> str | None:
 
 
 def check_split_name(name: str) -> str:
-    """The name, if shards and TensorFlow Datasets can carry it; UsageError if not."""
-    if not _SPLIT.fullmatch(name):
-        raise UsageError(f"split name {name!r}: letters, digits and _ only, with single . or - between them")
+    """The name, if shards, folders and TensorFlow Datasets can carry it; UsageError if not."""
+    if not is_split_name(name):
+        shown = ascii(name) if len(name) <= MOST_LETTERS else f"of {len(name)} letters"
+        raise UsageError(
+            f"split name {shown}: letters, digits and _ only, with single . or - between them, {MOST_LETTERS} at most"
+        )
     return name
+
+
+def is_split_name(name: str) -> bool:
+    """Whether a split may be called so.
+
+    >>> [is_split_name(name) for name in ("train", "a.b-c", "..", "a/b", "")]
+    [True, True, False, False, False]
+    """
+    return len(name) <= MOST_LETTERS and _SPLIT.fullmatch(name) is not None

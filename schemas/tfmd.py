@@ -61,12 +61,12 @@ def from_pbtxt(text: str, source: str = "") -> Schema:
     """
     try:
         proto = text_format.Parse(text, schema_pb2.Schema())
-    except text_format.ParseError as error:
+    except (text_format.ParseError, RecursionError, ValueError) as error:
         raise DataError(f"is no tensorflow_metadata schema: {error}", source=source) from None
     try:
         return _schema(proto)
-    except (ValueError, TypeError) as error:  # Feature and Schema check themselves
-        raise DataError(error.reason if isinstance(error, DataError) else str(error), source=source) from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:  # Feature and Schema check themselves
+        raise DataError(error.reason if isinstance(error, DataError) else str(error)[:300], source=source) from error
 
 
 def _schema(proto: Any) -> Schema:

@@ -19,10 +19,20 @@ from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan
 from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Schema
-from recordmill.shards.manifest import INDEX_FOLDER, Manifest, ShardInfo, generations, is_data_set, load, shard_name
+from recordmill.schemas.splits import is_split_name
+from recordmill.shards.manifest import (
+    INDEX_FOLDER,
+    Manifest,
+    ShardInfo,
+    generations,
+    is_data_set,
+    load_newest,
+    manifest_path,
+    shard_name,
+)
 from recordmill.shards.names import ShardName
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
-from recordmill.storage.files import Stat, read_range, stat
+from recordmill.storage.files import Stat, local_path, read_range, stat
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
@@ -103,7 +113,7 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
         UsageError: nothing there, no such split, or a data set together with other inputs.
         DataError: a shard's size is not what the manifest says; no file is a TFRecord.
     """
-    given = [os.fspath(inputs)] if isinstance(inputs, str | os.PathLike) else [os.fspath(name) for name in inputs]
+    given = [local_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
     ours = [name for name in given if os.path.isdir(name) and is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; read it alone, or name its .tfrecord files")
@@ -121,8 +131,20 @@ def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False) ->
     """The shards that the newest manifest of OUT names,
     each checked to be there (unless missing_ok) with its size (unless lenient).
     """
-    generation = generations(out)[-1]
-    manifest = load(out, generation)
+    while True:
+        generation, manifest = load_newest(out)
+        try:
+            files = _files_of(out, manifest, lenient, missing_ok)
+        except DataError:
+            if generations(out)[-1:] == [generation]:
+                raise
+        else:
+            schema = tfmd.from_pbtxt(manifest.schema, str(manifest_path(out, generation)))
+            return Catalog(files, schema, manifest, str(out), generation)
+        # builds have replaced the data set since, and removed what it was
+
+
+def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> tuple[ShardFile, ...]:
     files = []
     for split, part, info in manifest.shards():
         folder, name = Path(out, part.folder), shard_name(info)
@@ -133,7 +155,7 @@ def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False) ->
         files.append(
             ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members)
         )
-    return Catalog(tuple(files), tfmd.from_pbtxt(manifest.schema), manifest, str(out), generation)
+    return tuple(files)
 
 
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
@@ -196,12 +218,14 @@ def split_of_shard(name: str) -> str:
     'eval'
     >>> split_of_shard("val_03.tfrecords"), split_of_shard("tests.tfrecord")
     ('val', 'data')
+    >>> split_of_shard("..-00000-of-00001.tfrecord")
+    'data'
     """
     folder, _, base = name.rpartition("/")
-    if (ours := ShardName.parse(base)) is not None:
-        return ours.split
+    if (ours := ShardName.parse(base)) is not None:  # of somebody's file: `..` is no name of a split
+        return ours.split if is_split_name(ours.split) else UNKNOWN_SPLIT
     match = _TFDS.fullmatch(base) or _TFX.fullmatch(folder.rpartition("/")[2]) or _PLAIN.fullmatch(base)
-    return match["split"] if match else UNKNOWN_SPLIT
+    return match["split"] if match and is_split_name(match["split"]) else UNKNOWN_SPLIT
 
 
 def sniff_compression(path: str) -> str | None:

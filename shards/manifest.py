@@ -7,6 +7,7 @@ a copy for people. Nothing in it is absolute, so OUT can be moved and shared; wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError
+from recordmill.shards.manifest_check import check_manifest, check_version, known_fields
 from recordmill.shards.names import ShardName
+from recordmill.storage.strict_json import Fields, parse, read_bounded
 
 FORMAT_VERSION = (1, 0)  # (major, minor): a reader refuses an unknown major and ignores fields that a minor added
 MANIFESTS = "_manifests"
@@ -26,7 +29,7 @@ INDEX_FOLDER = "index"
 INPUTS_NAME = "inputs.jsonl"
 TRANSFORM_FOLDER = "transform"
 
-_NUMBER = re.compile(r"(\d{8})\.json")
+_NUMBER = re.compile(r"([0-9]{8})\.json")
 
 
 @dataclass(frozen=True)
@@ -103,36 +106,29 @@ class Manifest:
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, source: str = "manifest") -> Manifest:
-        """Raises DataError for text that is no manifest, or of a later format."""
-        try:
-            document = json.loads(text)
-            if document.pop("format") != "recordmill":
-                raise KeyError("format")
-            major, _ = document.pop("version")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"is no recordmill manifest ({error})", source=source) from None
+    def from_json(cls, text: bytes | str, source: str = "manifest") -> Manifest:
+        """Raises DataError, with file, field and reason, for text that is no manifest, or of a later format."""
+        fields = Fields(parse(text, source), source)
+        major, _ = check_version(fields)
         if major != FORMAT_VERSION[0]:
             raise DataError(
                 f"has format version {major}; this recordmill reads {FORMAT_VERSION[0]}: install a newer one",
                 source=source,
             )
-        try:
-            parts = tuple(_part(part) for part in document.pop("parts"))
-            known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
-            return cls(parts=parts, **known)
-        except (KeyError, TypeError) as error:
-            raise DataError(f"is no complete recordmill manifest ({error})", source=source) from None
+        check_manifest(fields)
+        document = fields.value
+        parts = tuple(_part(part) for part in document["parts"])
+        return cls(**{**known_fields(document, cls.__dataclass_fields__), "parts": parts})
 
 
 def _part(document: Mapping[str, Any]) -> Part:
-    known = {name: document[name] for name in Part.__dataclass_fields__}
+    known = known_fields(document, Part.__dataclass_fields__)
     known["splits"] = {split: tuple(_shard(shard) for shard in shards) for split, shards in document["splits"].items()}
     return Part(**known)
 
 
 def _shard(document: Mapping[str, Any]) -> ShardInfo:
-    return ShardInfo(**{name: document[name] for name in ShardInfo.__dataclass_fields__})
+    return ShardInfo(**known_fields(document, ShardInfo.__dataclass_fields__))
 
 
 def generations(out: str | os.PathLike[str]) -> list[int]:
@@ -151,17 +147,24 @@ def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest
     """The data set that OUT holds now, or that generation.
 
     Raises:
-        DataError: there is none, or the file is broken.
+        DataError: there is none, or the file is broken, too large, or says what no build writes;
+            it names file and field.
+        FileNotFoundError: that generation is not there.
     """
-    numbers = generations(out)
-    if not numbers:
-        raise DataError("holds no data set (no _manifests/00000001.json)", source=str(out))
-    path = manifest_path(out, numbers[-1] if generation is None else generation)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise DataError("is not UTF-8", source=str(path)) from None
-    return Manifest.from_json(text, str(path))
+    if generation is None:
+        return load_newest(out)[1]
+    path = manifest_path(out, generation)
+    return Manifest.from_json(read_bounded(path), str(path))
+
+
+def load_newest(out: str | os.PathLike[str]) -> tuple[int, Manifest]:
+    """(generation, data set) that OUT holds now; builds may replace it meanwhile."""
+    while numbers := generations(out):
+        with contextlib.suppress(FileNotFoundError):  # two commits since it was listed
+            return numbers[-1], load(out, numbers[-1])
+        if generations(out) == numbers:
+            raise DataError("can't be opened", source=str(manifest_path(out, numbers[-1])))
+    raise DataError("holds no data set (no _manifests/00000001.json)", source=str(out))
 
 
 def is_data_set(path: str | os.PathLike[str]) -> bool:

@@ -68,14 +68,29 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
         return None
     check_size(file.path, file.info, lenient=lenient)
     index = map_table(file.index, INDEX_DTYPE)
-    end = int(index["offset"][-1] + index["length"][-1]) + FRAME_BYTES if len(index) else 0
+    end = int(index["offset"][-1]) + int(index["length"][-1]) + FRAME_BYTES if len(index) else 0
     if len(index) != file.info.records or end != file.info.framed_bytes:
         reason = (
             f"lists {len(index)} records in {end} bytes where the manifest says {file.info.records} in "
             f"{file.info.framed_bytes}"
         )
         raise DataError(reason, source=file.index)
+    _check_frames(index, file.index)
     return index
+
+
+def _check_frames(index: Index, source: str) -> None:
+    """Raises DataError unless the frames follow each other from byte 0: kernels go by these numbers."""
+    offsets, lengths = np.ascontiguousarray(index["offset"]), np.ascontiguousarray(index["length"])
+    begins = np.zeros(len(index), np.int64)
+    np.add(offsets[:-1], lengths[:-1] + FRAME_BYTES, out=begins[1:])
+    if (wrong := (offsets != begins) | (lengths < 0)).any():
+        at = int(np.argmax(wrong))
+        raise DataError(
+            f"offset {offsets[at]}, length {lengths[at]}: not where the record before it ends",
+            source=source,
+            place=f"record {at}",
+        )
 
 
 def load_members(file: ShardFile) -> Index:

@@ -1,57 +1,76 @@
-"""The folder of a build at work, `OUT/_run-<id>/`:
-created locked, so that a later build can prove it dead and clean it.
+"""The folder of a build at work, `OUT/_run-<id>/`: created locked, so that a later build can prove it dead and clean it
+(`dead_runs`).
 
-The lock is `flock` on a file that names host and boot; the kernel drops it with its process. A folder of another host
-is never touched.
+The lock is `flock` on a file that names host and boot; the kernel drops it with its process. Whoever works with the run
+holds it shared: several processes may, where an engine starts a step more than once. The last to let go removes the
+folder, by descriptor.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
-import shutil
-import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from recordmill.base.errors import UsageError
-from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, Manifest, generations, load
+from recordmill.shards.dead_runs import (
+    ABOUT_NAME,
+    LOCK_NAME,
+    claim,
+    clean_dead,
+    loaded,
+    machine,
+    making_name,
+    remove_run,
+)
+from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, generations
+from recordmill.storage.removal import Folder
 
-LOCK_NAME, INTENT_NAME = "lock", "intent"
-ABOUT_NAME = "read.json"  # which read it is that could go on in this folder
+__all__ = ["ABOUT_NAME", "RunFolder", "check_out"]
+
 # rewritten after each commit; more may follow by `*.labels.txt`
 COPIES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json")
 _OURS = (MANIFESTS, "rejects", *COPIES)
+_PARTS = ("data", "runs", "rejects", "spool")
+_JOINING = 20  # attempts at a folder that others remove at the same time
 
 
 class RunFolder:
-    """A build's own folder under OUT, held until `close`; every path in it is invisible to readers."""
+    """A run's own folder under OUT, held until `close`; every path in it is invisible to readers."""
 
     def __init__(self, out: Path, identifier: str, descriptor: int, made: Sequence[Path] = ()) -> None:
         self.out, self.id, self._descriptor, self._made = out, identifier, descriptor, made
-        self._kept = False
 
     @classmethod
     def create(
-        cls, out: str | os.PathLike[str], identifier: str | None = None, keep: Callable[[Path], bool] | None = None
+        cls,
+        out: str | os.PathLike[str],
+        identifier: str | None = None,
+        keep: Callable[[Path], bool] | None = None,
+        index: bool = True,
+        lease_sec: int = 0,
     ) -> RunFolder:
-        """Make OUT if need be and the locked folder in it, after dead ones were cleaned.
+        """Make OUT if need be and the locked folder in it, after dead ones were cleaned; where the run has one already,
+        hold that.
 
         identifier: a name for the run, where repeated attempts must not make several; by default a new one. keep: which
-        dead folders are left alone.
+        dead folders are left alone. index: data is to have the folder that indexes of shards stand in. lease_sec: how
+        long the run counts as alive while no process holds it, since `renew`.
 
         Raises:
             UsageError: OUT can't be made, is not a folder, or can't be written to.
         """
         path = Path(out)
-        identifier = identifier or uuid.uuid4().hex[:12]
-        folder = cls(path, identifier, -1, _make_out(path))
+        folder = cls(path, identifier or uuid.uuid4().hex[:12], -1, _make_out(path))
         try:
+            _check_no_links(path)
             clean_dead(path, keep)
-            folder._lock()
+            folder._hold(index, lease_sec)
         except OSError as error:
             folder.close()
             raise UsageError(f"--out {path}: can't be written to: {error.strerror}") from None
@@ -60,39 +79,80 @@ class RunFolder:
             raise
         return folder
 
-    def _lock(self) -> None:
-        """Make the folder under another name, lock it, and only then give it its own,
-        so that nobody finds it unlocked.
-        """
-        making = self._making
-        making.mkdir()
-        self._descriptor = os.open(making / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        self._sign()
-        for name in ("data", "runs", "rejects", "spool"):
-            (making / name).mkdir()
-        (making / "data" / "index").mkdir()
-        making.rename(self.path)
+    def _hold(self, index: bool, lease_sec: int) -> None:
+        with Folder.open(self.out) as above:
+            for _ in range(_JOINING):
+                if self._make(above, index, lease_sec) or self._join(above):
+                    return
+        raise OSError(errno.EBUSY, "others keep removing the run's folder")
 
-    def _sign(self) -> None:
+    def _make(self, above: Folder, index: bool, lease_sec: int) -> bool:
+        """Make the folder under another name, lock it, and only then give it its own, so that nobody finds it unlocked;
+        False if the run has one.
+        """
+        with locked(above):  # under which others may take an unlocked one for dead
+            making = making_name(self.id)
+            os.mkdir(making, dir_fd=above.descriptor)
+            try:
+                with above.enter(making) as folder:
+                    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                    self._descriptor = os.open(LOCK_NAME, flags, 0o644, dir_fd=folder.descriptor)
+                    fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+                    self._sign(lease_sec)
+                    for name in (*_PARTS, "data/index") if index else _PARTS:
+                        os.mkdir(name, dir_fd=folder.descriptor)
+                os.rename(making, self.path.name, src_dir_fd=above.descriptor, dst_dir_fd=above.descriptor)
+            except BaseException as error:
+                self._unlock()
+                above.remove(making)
+                if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    return False
+                raise
+        return True
+
+    def _join(self, above: Folder) -> bool:
+        """Hold the folder that the run has; False if it is gone meanwhile."""
+        with contextlib.suppress(FileNotFoundError), above.enter(self.path.name) as folder:
+            descriptor = os.open(LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if above.inode(self.path.name) == folder.own_inode and folder.inode(LOCK_NAME) is not None:
+                self._descriptor = descriptor
+                return True
+            os.close(descriptor)
+        return False
+
+    def _sign(self, lease_sec: int = 0) -> None:
         """Write into the lock whose it is, over what stood there, in one step."""
-        text = json.dumps({**_machine(), "pid": os.getpid()}).encode()
+        text = json.dumps({**machine(), "pid": os.getpid(), "lease_sec": lease_sec}).encode()
         os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
+
+    def renew(self) -> None:
+        """Say that the run is alive: its lease begins anew."""
+        if self._descriptor >= 0:
+            os.utime(self._descriptor)
 
     @classmethod
     def take_over(cls, path: Path) -> RunFolder | None:
         """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or
         someone else was first.
         """
-        descriptor = _claim(path)
-        if descriptor is None:
-            return None
-        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), descriptor)
-        if descriptor < 0 or not path.is_dir():  # empty, or removed between the look and the lock
-            folder.close()
-            return None
-        folder._sign()
-        return folder
+        with contextlib.suppress(FileNotFoundError), Folder.open(path.parent) as above:
+            dead = claim(above, path.name)
+            if dead is None:
+                return None
+            folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), dead.keep_lock())
+            if folder._descriptor >= 0:
+                folder._sign()
+                return folder
+        return None
+
+    @classmethod
+    def join(cls, path: Path) -> RunFolder | None:
+        """Hold the folder of a run that other processes of it hold, too; None if it is gone."""
+        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), -1)
+        with contextlib.suppress(FileNotFoundError), Folder.open(folder.out) as above:
+            return folder if folder._join(above) else None
+        return None
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -103,10 +163,6 @@ class RunFolder:
     @property
     def path(self) -> Path:
         return self.out / f"{RUN_PREFIX}{self.id}"
-
-    @property
-    def _making(self) -> Path:
-        return self.out / f".{RUN_PREFIX}{self.id}.tmp"
 
     @property
     def data(self) -> Path:
@@ -125,34 +181,58 @@ class RunFolder:
     def spool(self) -> Path:
         return self.path / "spool"
 
-    def intend(self, folder: str) -> None:
-        """Note the name that data is about to get, and which folder it is, so that whoever finds this run dead can tell
-        its litter from others' data.
-        """
-        (self.path / INTENT_NAME).write_text(json.dumps({"folder": folder, "inode": self.data.stat().st_ino}))
+    @property
+    def is_sound(self) -> bool:
+        """Whether its parts are folders of its own, and no links to others."""
+        with contextlib.suppress(OSError), Folder.open(self.path) as folder:
+            return all(folder.is_folder(name) for name in _PARTS)
+        return False
 
     def close(self) -> None:
         """Remove the folder, and OUT and the folders above it as far as this run made them and they stayed empty;
-        nothing if it was released.
+        nothing if it was released, or if others hold it, too.
         """
-        if self._kept:
-            return
-        _remove_run(self.path)
-        _remove_run(self._making)
-        self._unlock()
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError), Folder.open(self.out) as above, above.enter(self.path.name) as folder:
+                mine = folder.inode(LOCK_NAME) == _inode(self._descriptor)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if mine:
+                    remove_run(above, self.path.name, folder)
+            self._unlock()
         with contextlib.suppress(OSError):
-            for folder in self._made:
-                folder.rmdir()
+            for made in self._made:
+                made.rmdir()
 
     def release(self) -> None:
         """Let go of the folder and leave it there, as a dead one."""
-        self._kept = True
         self._unlock()
+        self._made = ()
 
     def _unlock(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _inode(descriptor: int) -> tuple[int, int]:
+    about = os.fstat(descriptor)
+    return about.st_dev, about.st_ino
+
+
+@contextlib.contextmanager
+def locked(folder: Folder) -> Iterator[None]:
+    """Nobody else is at work in the folder meanwhile."""
+    fcntl.flock(folder.descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(folder.descriptor, fcntl.LOCK_UN)
+
+
+def _check_no_links(out: Path) -> None:
+    for name in (MANIFESTS, "rejects"):
+        if (out / name).is_symlink():
+            raise UsageError(f"--out {out}: {name} in it is a link to {os.readlink(out / name)}; remove the link")
 
 
 def _make_out(path: Path) -> list[Path]:
@@ -171,7 +251,9 @@ def _make_out(path: Path) -> list[Path]:
 
 
 def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
-    """The generation that a build into OUT would follow (0: none); UsageError if OUT must not be written to."""
+    """The generation that a build into OUT would follow (0: none); UsageError if OUT must not be written to, DataError
+    if it holds a manifest that no build wrote.
+    """
     path = Path(out)
     numbers = generations(path)
     if numbers and not overwrite:
@@ -180,6 +262,7 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
             "new one is complete)"
         )
     if numbers:
+        loaded(path)  # what they name is removed some day: one that can't be understood is refused now
         return numbers[-1]
     if path.is_dir():
         strange = [
@@ -193,103 +276,3 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
                 "recordmill; name a new or an empty folder"
             )
     return 0
-
-
-def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
-    """Remove the run folders whose process is provably dead, and what they had already moved; gives their names. keep:
-    which ones to leave alone.
-    """
-    folders = sorted(out.glob(f"{RUN_PREFIX}*")) + sorted(out.glob(f".{RUN_PREFIX}*.tmp"))
-    with claimed(folder for folder in folders if keep is None or not keep(folder)) as dead:
-        kept = {part.folder for manifest in loaded(out).values() for part in manifest.parts} if dead else set()
-        for folder in dead:
-            litter = _placed_by(folder)
-            if litter is not None and litter not in kept:
-                remove_data(out, litter)
-            _remove_run(folder)
-        return [folder.name for folder in dead]
-
-
-@contextlib.contextmanager
-def claimed(folders: Iterable[Path]) -> Iterator[list[Path]]:
-    """Those of the run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
-    with contextlib.ExitStack() as locks:
-        dead = []
-        for folder in folders:
-            descriptor = _claim(folder)
-            if descriptor is not None:
-                dead.append(folder)
-            if descriptor is not None and descriptor >= 0:
-                locks.callback(os.close, descriptor)
-        yield dead
-
-
-def loaded(out: Path) -> dict[int, Manifest]:
-    """All generations that OUT holds, by number; one that another build removes meanwhile is left out.
-
-    Raises:
-        DataError: a manifest is broken.
-    """
-    manifests = {}
-    for number in generations(out):
-        with contextlib.suppress(FileNotFoundError):
-            manifests[number] = load(out, number)
-    return manifests
-
-
-def remove_data(out: Path, name: str) -> None:
-    """Remove a data folder, and the reject files that belong to it by their names."""
-    shutil.rmtree(out / name, ignore_errors=True)
-    for path in (out / "rejects").glob(f"{name.removeprefix(DATA_PREFIX)}.*"):
-        path.unlink(missing_ok=True)
-
-
-def _remove_run(folder: Path) -> None:
-    """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
-    that no read goes on in.
-    """
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder), key=lambda name: name not in (INTENT_NAME, ABOUT_NAME)):
-            if name != LOCK_NAME:
-                shutil.rmtree(folder / name, ignore_errors=True)
-                (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _placed_by(folder: Path) -> str | None:
-    """The data folder that a dead run had moved to its final name. A live run may have taken that name since:
-    the inode tells them apart.
-    """
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        intent = json.loads((folder / INTENT_NAME).read_text())
-        name = str(intent["folder"])
-        if name.startswith(DATA_PREFIX) and "/" not in name and (folder.parent / name).stat().st_ino == intent["inode"]:
-            return name
-    return None
-
-
-def _claim(folder: Path) -> int | None:
-    """The lock of a run folder whose process is provably dead; -1 if it is the empty folder that a removal leaves last,
-    None if it may be alive.
-    """
-    try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # no lock to judge by
-        with contextlib.suppress(OSError):
-            return -1 if not folder.name.startswith(".") and not os.listdir(folder) else None
-        return None
-    with contextlib.suppress(OSError, ValueError):
-        owner = json.loads(os.read(descriptor, 4096) or b"{}")
-        if owner.get("host") == _machine()["host"]:
-            # After a reboot it is dead for certain; the lock is then only to exclude those who would claim it as well.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _machine() -> dict[str, str]:
-    boot = ""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return {"host": socket.gethostname(), "boot": boot}

@@ -35,7 +35,7 @@ from recordmill.shards.manifest import (
 )
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.compression import MAX_RATIO
-from recordmill.storage.files import atomic_write, read_blocks, read_range, stat, write_all
+from recordmill.storage.files import atomic_write, local_path, read_blocks, read_range, stat, write_all
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 
@@ -70,7 +70,7 @@ def verify(
     Raises:
         UsageError, DataError: there is nothing to verify, or the manifest can't be read.
     """
-    given = [os.fspath(inputs)] if isinstance(inputs, str | os.PathLike) else [os.fspath(name) for name in inputs]
+    given = [local_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
     ours = [name for name in given if os.path.isdir(name) and is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")

@@ -26,7 +26,8 @@ from recordmill.base.room import room
 
 Bytes = npt.NDArray[np.uint8]
 
-_URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
+# `s3:/` is what pathlib makes of `s3://`
+_URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(//?)|(?i:(file)):()")
 # how file systems without hard links refuse one
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _READ_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
@@ -41,13 +42,25 @@ class Stat:
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
-    """The path as text; UsageError for a URI, since only local files are served so far."""
+    """The path as text; UsageError for a URI, since only local files are served. Every path that a user can type goes
+    through here before anything is made.
+
+    >>> local_path("data/a:b.csv"), local_path("file:///tmp/x")
+    ('data/a:b.csv', '/tmp/x')
+    """
     text = os.fspath(path)
+    if isinstance(text, bytes):
+        text = os.fsdecode(text)
     if (match := _URI.match(text)) is None:
         return text
-    if match[1].lower() == "file":
-        return text[len("file://") :]
-    raise UsageError(f"{text}: {match[1]}:// is not served; copy the files to a local disk first")
+    scheme, slashes = match[1] or match[3], match[2] or ""
+    if scheme.lower() == "file" and slashes == "//" and text[match.end() :].startswith("/"):
+        return text[match.end() :]
+    if slashes != "//" and os.path.lexists(f"{scheme}:" if slashes else text):
+        return text  # a folder, or a file, that has such a name
+    if scheme.lower() == "file":
+        raise UsageError(f"{text}: a file: URI of this machine begins with file:///; or give the path alone")
+    raise UsageError(f"{text}: {scheme}:// is not served; copy the files to a local disk, or name a local folder")
 
 
 def stat(path: str) -> Stat:
@@ -168,7 +181,7 @@ def create_file(path: str | Path) -> BinaryIO:
 
 def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
     """A file that is there, cut to size_bytes, to write to behind them, unbuffered; DataError if it is shorter."""
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC), "r+b", buffering=0)
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b", buffering=0)
     try:
         if os.fstat(file.fileno()).st_size < size_bytes:
             raise DataError(f"ends before byte {size_bytes}", source=str(path))

@@ -114,7 +114,7 @@ def _resolve(given: str, follow_links: bool, ignored: Ignored) -> tuple[Root, li
     if not path:
         raise UsageError("an INPUT is empty: name files, folders, a quoted glob or @list.txt")
     if path[0] == "@" and not os.path.lexists(path):
-        return _read_list(given, path[1:], follow_links, ignored)
+        return _read_list(given, local_path(path[1:]), follow_links, ignored)
     base, found = _expand(path, given, follow_links, ignored)
     is_folder = os.path.isdir(path)
     by_name = [found[0].path] if os.path.lexists(path) and not is_folder else []

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
 
     class Pipeline(Protocol):
-        """A graph that is being made."""
+        """A graph that is being made. runner: what will run it."""
+
+        runner: object
 
         def __or__(self, step: PTransform, /) -> PCollection: ...
 

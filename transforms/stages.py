@@ -14,7 +14,7 @@ from typing import Any
 
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
-from recordmill.building.conclude import conclude
+from recordmill.building.conclude import committed_by, conclude
 from recordmill.building.cuts import Cut, cut_shards
 from recordmill.building.ingest import Ingested, ingest
 from recordmill.building.plan import EXCHANGE_RUNNER, BuildPlan, load_plan
@@ -23,6 +23,7 @@ from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_
 from recordmill.building.slices import RunCutter, RunSlice
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.names import ShardName
+from recordmill.shards.run_folder import RunFolder
 from recordmill.transforms.beam_types import (
     AsIter,
     AsSingleton,
@@ -151,7 +152,12 @@ def finish_build(
     _: list[Cut], ingested: Iterable[Ingested], shards: Iterable[WrittenShard], plan_path: PlanPath
 ) -> Manifest:
     """Reconcile and commit."""
-    plan = load_plan(plan_path)
+    try:
+        plan = load_plan(plan_path)
+    except FileNotFoundError:  # a repeated attempt, after the folder of the run was removed
+        if (done := committed_by(RunFolder.attach(Path(plan_path).parent))) is not None:
+            return done
+        raise
     with _Reported(plan):
         progress_of(plan.folder).advance()  # the last moment at which a build that was stopped leaves nothing
         return conclude(plan, list(ingested), list(shards))

@@ -31,6 +31,7 @@ from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.sources.arrow.rows import batches_of_rows
 from recordmill.sources.values.conform import conform
+from recordmill.storage.files import local_path
 from recordmill.transforms.beam_types import (
     AsSingleton,
     BatchElements,
@@ -40,27 +41,43 @@ from recordmill.transforms.beam_types import (
     Map,
     ParDo,
     PCollection,
+    Pipeline,
     PTransform,
 )
 from recordmill.transforms.stages import PlanPath, ShardRuns
 
-_held: dict[
-    str, RunFolder
-] = {}  # run folders that this process has made and locked; released when the job has committed
+_LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
+_MANY = 1 << 16  # shards that an engine may write at once: each goes to whichever worker is free
+_LEASE_SEC = 900  # 15 minutes: a run counts as alive so long while no process holds it, as when workers are replaced
+_held: dict[str, RunFolder] = {}  # run folders that this process holds, by the run; let go when the job has committed
+_composed: set[str] = set()  # the runs of pipelines that were put together in this process
 _held_lock = threading.Lock()
 _process = os.getpid()
 
 
 @atexit.register
 def _release_all() -> None:
-    """Remove the folders of pipelines that failed, of which nobody tells this process before it ends;
-    a fork leaves its parent's alone.
+    """Remove the folders of this process's own pipelines that failed, of which nobody tells it before it ends; a worker
+    that ends leaves them to the others, and a fork to its parent.
     """
     if os.getpid() != _process:
         return
     with _held_lock:
         while _held:
-            _held.popitem()[1].close()
+            run, folder = _held.popitem()
+            folder.close() if run in _composed else folder.release()
+
+
+def hold(plan_path: PlanPath) -> None:
+    """Hold the run's folder in this process, too: it is alive as long as one of its processes is."""
+    folder = RunFolder.attach(Path(plan_path).parent)
+    with _held_lock:
+        if folder.id not in _held:
+            joined = RunFolder.join(folder.path)
+            if joined is None:
+                return
+            _held[folder.id] = joined
+        _held[folder.id].renew()
 
 
 @dataclass
@@ -87,6 +104,9 @@ class WriteShards(PTransform):
     the same shards whatever the bundles. Rows that don't fit the schema are rejects, held against the budget. Nothing
     is written while the graph is built.
 
+    writers: how many workers may write shards at once; None: as many as there are, and where the pipeline runs in this
+    process its `threads`.
+
     Raises (when the pipeline runs): what `finish` raises; UsageError if out holds a data set and overwrite is not set.
     """
 
@@ -101,9 +121,10 @@ class WriteShards(PTransform):
     threads: int = 1
     memory_bytes: int = 2 << 30
     exchange: str = EXCHANGE_FILES
-    packs: int = 1
+    writers: int | None = None
 
     def __post_init__(self) -> None:
+        self.out = local_path(self.out)
         if not self.order.shuffle:
             raise UsageError("records of a pipeline have no order to keep: shuffle, or give a key")
         for column in (self.order.key, self.order.split_by):
@@ -112,11 +133,20 @@ class WriteShards(PTransform):
                     f"no column {column!r} to decide order or split by; the schema has {', '.join(self.schema.names)}"
                 )
 
+    def _packs(self, pipeline: Pipeline) -> int:
+        """Over how many elements the shards are spread: one where this process writes them on its threads."""
+        if self.writers is not None:
+            if self.writers < 1:
+                raise UsageError(f"writers={self.writers}: at least 1")
+            return self.writers
+        return 1 if type(pipeline.runner).__name__ in _LOCAL_RUNNERS else _MANY
+
     def expand(self, batches: PCollection) -> PCollection:  # RecordBatch -> Manifest
         run = uuid.uuid4().hex[:12]
+        _composed.add(run)
         plan = batches.pipeline | "Start" >> Create([run]) | "MakeFolder" >> Map(start_run, self)
         ingested = batches | "Ingest" >> ParDo(_IngestBatches(), AsSingleton(plan))
-        manifest = ingested | "Shard" >> ShardRuns(plan, self.packs)
+        manifest = ingested | "Shard" >> ShardRuns(plan, self._packs(batches.pipeline))
         return manifest | "Release" >> Map(_release, AsSingleton(plan))
 
 
@@ -125,7 +155,7 @@ def start_run(run: str, options: WriteShards) -> PlanPath:
     with _held_lock:
         if run not in _held:
             base = check_out(options.out, options.overwrite)
-            _held[run] = RunFolder.create(options.out, run)
+            _held[run] = RunFolder.create(options.out, run, lease_sec=_LEASE_SEC)
             splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
             BuildPlan(
                 folder=str(_held[run].path.absolute()),
@@ -155,6 +185,7 @@ class _IngestBatches(DoFn):
 
     def process(self, batch: pa.RecordBatch, plan_path: PlanPath) -> Iterator[Ingested]:
         plan = load_plan(plan_path)
+        hold(plan_path)
         if self._writer is None or self._rejects is None:
             folder = Path(plan.folder)
             self._writer = RunWriter(str(folder / "runs"), plan.buckets, plan.arena_bytes)

@@ -10,6 +10,7 @@ from recordmill.reader.fetching.readable import Readable
 from recordmill.records.columns.gather import gather_columns
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
+from recordmill.storage.files import local_path
 
 
 def in_memory(dataset: Readable) -> dict[str, Array | Ragged | Strings]:
@@ -23,7 +24,7 @@ def memory_mapped(dataset: Readable, folder: str | os.PathLike[str]) -> dict[str
     Raises:
         UsageError: the folder holds columns already.
     """
-    path = Path(folder)
+    path = Path(local_path(folder))
     path.mkdir(parents=True, exist_ok=True)
     if (path / COLUMNS_NAME).exists():
         raise UsageError(

@@ -31,7 +31,8 @@ from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy_file import NpyFile
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.storage.files import create_file, write_all
+from recordmill.storage.files import create_file, local_path, write_all
+from recordmill.storage.strict_json import load_fields
 
 COLUMNS_NAME = "_columns.json"
 _VERSION = 1
@@ -166,15 +167,15 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
     Raises:
         DataError: the folder holds no such columns.
     """
-    folder = Path(folder)
+    folder = Path(local_path(folder))
     try:
-        about: dict[str, Any] = json.loads((folder / COLUMNS_NAME).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError) as error:
+        about = load_fields(folder / COLUMNS_NAME)
+        schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about.text("arrow_schema")))))
+        return {feature.name: _load(folder, feature, "r" if mmap else None) for feature in schema}
+    except (OSError, ValueError, KeyError, TypeError, EOFError, pa.ArrowException) as error:
         raise DataError(
             f"holds no columns written by recordmill ({COLUMNS_NAME}: {error})", source=str(folder)
         ) from None
-    schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about["arrow_schema"]))))
-    return {feature.name: _load(folder, feature, "r" if mmap else None) for feature in schema}
 
 
 def _load(folder: Path, feature: Feature, mode: Any) -> Array | Ragged | Strings:

@@ -9,7 +9,6 @@ why.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,8 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds_read import from_features_json
 from recordmill.shards.catalog import ShardFile
-from recordmill.storage.files import read_range
+from recordmill.storage.files import local_path
+from recordmill.storage.strict_json import parse, read_bounded
 
 FEATURES_FILE, INFO_FILE = "features.json", "dataset_info.json"
 _PLACES = ("schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt")
@@ -86,7 +86,12 @@ def read_hint(path: str) -> Hint:
         beside = os.path.join(folder, file)
         return tuple(_text(beside).splitlines()) if os.path.isfile(beside) else None
 
-    features = from_features_json(_json(path), names)
+    try:
+        features = from_features_json(_json(path), names)
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"is not what TensorFlow Datasets writes ({error!a:.200})", source=path) from None
     return Hint(path, {feature.name: feature for feature in features}, _supervised(os.path.join(folder, INFO_FILE)))
 
 
@@ -96,7 +101,7 @@ def read_hinted_schema(path: str | os.PathLike[str]) -> Schema:
     Raises:
         UsageError: there is no such file. DataError: it is none.
     """
-    name = os.fspath(path)
+    name = local_path(path)
     if not os.path.isfile(name):
         raise UsageError(f"--schema {name}: no such file")
     return tfmd.from_pbtxt(_text(name), name)
@@ -104,16 +109,16 @@ def read_hinted_schema(path: str | os.PathLike[str]) -> Schema:
 
 def _text(path: str) -> str:
     try:
-        return read_range(path).tobytes().decode()
+        return read_bounded(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"can't be read: {error}", source=path) from None
 
 
 def _json(path: str) -> dict[str, Any]:
     try:
-        content = json.loads(_text(path))
-    except ValueError as error:
-        raise DataError(f"is no JSON: {error}", source=path) from None
+        content = parse(read_bounded(path), path)
+    except OSError as error:
+        raise DataError(f"can't be read: {error}", source=path) from None
     if not isinstance(content, dict):
         raise DataError("is no JSON object", source=path)
     return content

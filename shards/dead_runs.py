@@ -1,0 +1,211 @@
+"""Run folders whose process is provably dead: told from live ones by their lock, claimed, and removed with what they
+had already moved.
+
+A folder of another host is never touched. Nothing that stands in a folder is taken for a path: links are left alone,
+and a data folder that a dead run had placed is known by its inode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import socket
+import stat
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from recordmill.base.errors import DataError
+from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, Manifest, generations, load
+from recordmill.shards.manifest_check import is_data_folder
+from recordmill.storage.removal import Folder
+from recordmill.storage.strict_json import Fields, load_fields, parse
+
+LOCK_NAME, INTENT_NAME = "lock", "intent"
+ABOUT_NAME = "read.json"  # which read it is that could go on in this folder
+_OWNER_BYTES = 4096
+
+_log = logging.getLogger(__name__)
+
+
+class Claim:
+    """A dead run's folder, locked until `close` so that nobody else takes it. lock: -1 where there is none left."""
+
+    def __init__(self, above: Folder, name: str, folder: Folder, lock: int) -> None:
+        self.above, self.name, self.folder, self.lock = above, name, folder, lock
+
+    def keep_lock(self) -> int:
+        """Let go of all but the lock, which is the caller's now."""
+        lock, self.lock = self.lock, -1
+        self.close()
+        return lock
+
+    def close(self) -> None:
+        self.folder.close()
+        if self.lock >= 0:
+            os.close(self.lock)
+
+
+def claim(above: Folder, name: str) -> Claim | None:
+    """The run folder of that name, if its process is provably dead and nobody else claims it; else None."""
+    try:
+        folder = above.enter(name)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        _log.warning("%s is no folder of a run, but a link or a file; it was left alone", name)
+        return None
+    lock = _lock_of(folder, name)
+    if lock is not None and above.inode(name) == folder.own_inode:
+        return Claim(above, name, folder, lock)
+    folder.close()
+    if lock is not None and lock >= 0:
+        os.close(lock)
+    return None
+
+
+def _lock_of(folder: Folder, name: str) -> int | None:
+    """The lock of a dead run's folder; -1 if it has none any more, None if the run may be alive."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        lock = os.open(LOCK_NAME, flags, dir_fd=folder.descriptor)
+    except FileNotFoundError:  # none to judge by: what a removal leaves last, or a start that was killed
+        empty = not folder.names() and not name.startswith(".")
+        return -1 if empty or _is_made_here(name) else None
+    except OSError:
+        _log.warning("%s: its lock is a link or no file; it was left alone", name)
+        return None
+    with contextlib.suppress(OSError, DataError):
+        about = os.fstat(lock)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+            _log.warning("%s: its lock is no file of its own; it was left alone", name)
+        elif _is_dead(folder, lock):
+            return lock
+    os.close(lock)
+    return None
+
+
+def _is_dead(folder: Folder, lock: int) -> bool:
+    data = os.pread(lock, _OWNER_BYTES, 0)
+    owner = Fields(parse(data or b"{}", LOCK_NAME), LOCK_NAME)
+    if owner.value.get("host") != machine()["host"]:
+        return False
+    # After a reboot it is dead for certain; the lock is then only to exclude those who would claim it as well.
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lease = owner.count("lease_sec") if "lease_sec" in owner and owner.value.get("boot") == machine()["boot"] else 0
+    return not lease or time.time() - _last_seen(folder, lock) > lease
+
+
+def _last_seen(folder: Folder, lock: int) -> float:
+    """When something was written in the run's folder, or its lease renewed."""
+    times = [os.fstat(lock).st_mtime]
+    for name in ("data", "runs", "rejects"):
+        with contextlib.suppress(OSError):
+            times.append(os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mtime)
+    return max(times)
+
+
+def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
+    """Remove the run folders whose process is provably dead, and what they had already moved; gives their names. keep:
+    which ones to leave alone.
+    """
+    with Folder.open(out) as above:
+        names = [name for name in above.names() if name.startswith((RUN_PREFIX, f".{RUN_PREFIX}"))]
+        if not names:
+            return []
+        fcntl.flock(above.descriptor, fcntl.LOCK_EX)  # starts hold it until they have locked their folders
+        with claimed(out / name for name in names if keep is None or not keep(out / name)) as dead:
+            kept = {part.folder for manifest in loaded(out).values() for part in manifest.parts} if dead else set()
+            for run in dead:
+                litter = _placed_by(run)
+                if litter is not None and litter not in kept:
+                    remove_data(out, litter)
+                remove_run(above, run.name, run.folder)
+            return [run.name for run in dead]
+
+
+@contextlib.contextmanager
+def claimed(folders: Iterable[Path]) -> Iterator[list[Claim]]:
+    """Those of the run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
+    with contextlib.ExitStack() as held:
+        dead = []
+        for path in folders:
+            above = held.enter_context(Folder.open(path.parent))
+            if (run := claim(above, path.name)) is not None:
+                held.callback(run.close)
+                dead.append(run)
+        yield dead
+
+
+def loaded(out: Path) -> dict[int, Manifest]:
+    """All generations that OUT holds, by number; one that another build removes meanwhile is left out.
+
+    Raises:
+        DataError: a manifest is broken.
+    """
+    manifests = {}
+    for number in generations(out):
+        with contextlib.suppress(FileNotFoundError):
+            manifests[number] = load(out, number)
+    return manifests
+
+
+def remove_data(out: Path, name: str) -> None:
+    """Remove a data folder, and the reject files that belong to it by their names."""
+    if not is_data_folder(name):
+        return
+    with contextlib.suppress(OSError), Folder.open(out) as above:
+        if above.is_folder(name):
+            with contextlib.suppress(OSError):
+                above.remove(name)
+        with above.enter("rejects") as rejects:
+            for file in rejects.names():
+                if file.startswith(f"{name.removeprefix(DATA_PREFIX)}."):
+                    rejects.remove(file)
+
+
+def remove_run(above: Folder, name: str, folder: Folder) -> None:
+    """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
+    that no read goes on in.
+    """
+    first = (INTENT_NAME, ABOUT_NAME)
+    with contextlib.suppress(OSError):
+        folder.clear(lambda inner: 0 if inner in first else 2 if inner == LOCK_NAME else 1)
+        folder.remove_itself(above, name)
+
+
+def _placed_by(run: Claim) -> str | None:
+    """The data folder that a dead run had moved to its final name. A live run may have taken that name since:
+    the inode tells them apart.
+    """
+    with contextlib.suppress(OSError, DataError):
+        intent = load_fields(INTENT_NAME, dir_fd=run.folder.descriptor)
+        name, inode = intent.text("folder"), intent.count("inode")
+        if is_data_folder(name) and run.above.is_folder(name) and (run.above.inode(name) or (0, 0))[1] == inode:
+            return name
+    return None
+
+
+def making_name(identifier: str) -> str:
+    """A new name for a run's folder while it is made, which says on which machine."""
+    return f".{RUN_PREFIX}{identifier}.{uuid.uuid4().hex[:8]}.{_machine_tag()}.tmp"
+
+
+def _is_made_here(name: str) -> bool:
+    """Whether a folder without a lock is what a start on this machine left: starts and cleaners exclude each other."""
+    return name.startswith(f".{RUN_PREFIX}") and name.endswith(f".{_machine_tag()}.tmp")
+
+
+def _machine_tag() -> str:
+    return hashlib.sha256(machine()["host"].encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def machine() -> dict[str, str]:
+    boot = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return {"host": socket.gethostname(), "boot": boot}

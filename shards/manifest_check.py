@@ -1,0 +1,121 @@
+"""The grammar of a manifest: what every field may hold, checked at the one place where manifests are loaded.
+
+A manifest may come from anybody. Its names become names of files and folders that are read, and of such that a later
+build removes; so none has a separator, and none means another folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from recordmill.base.errors import UsageError
+from recordmill.schemas.splits import check_split_name
+from recordmill.shards.names import SUFFIXES, ShardName
+from recordmill.storage.strict_json import MOST_COUNT, Fields, show
+
+DATA_FOLDER = r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<the fingerprint's first 12>, numbered where that was taken
+_REJECT_FILE = re.compile(r"rejects/[0-9a-z]{1,64}(?:-[0-9]{1,9})?\.[0-9]{5,9}\.jsonl", re.ASCII)
+_PLAIN_TEXT = r"[^\x00-\x1f\x7f]{0,1000}"
+_HEX = r"[0-9a-f]"
+
+
+def is_data_folder(name: str) -> bool:
+    """Whether it is the name of a folder of shards, and nothing else.
+
+    >>> [is_data_folder(name) for name in ("data-0123456789ab", "data-0123456789ab-2", "data-../x", "../x", "data-")]
+    [True, True, False, False, False]
+    """
+    return re.fullmatch(DATA_FOLDER, name, re.ASCII) is not None
+
+
+def check_manifest(fields: Fields) -> None:
+    """Raises DataError, with file and field, for a manifest that no build writes."""
+    fields.text("name", _PLAIN_TEXT, "a line of text")
+    compression = fields.text("compression", "|".join(SUFFIXES), " or ".join(SUFFIXES))
+    fields.text("schema")
+    for name in ("options", "rejects"):
+        fields.object(name)
+    _check_rejects(fields.object("rejects"))
+    if "fingerprint" in fields:
+        fields.text("fingerprint", f"{_HEX}{{0,64}}", "hexadecimal digits")
+    if "statistics" in fields and "notes" in (statistics := fields.object("statistics")):
+        statistics.texts("notes")
+    if "run" in fields and "id" in (run := fields.object("run")):
+        run.text("id", _PLAIN_TEXT, "a line of text")
+    if not fields.items("parts"):
+        fields.refuse("is empty; a data set has one", "parts")
+    folders = set[str]()
+    total = 0
+    for part in fields.objects("parts"):
+        if (folder := part.text("folder", DATA_FOLDER, "the name of a data folder (data-<id>)")) in folders:
+            part.refuse(f"is {folder!r}, which another part has", "folder")
+        folders.add(folder)
+        total += _check_part(part, compression)
+    if total > MOST_COUNT:
+        fields.refuse(f"hold {total} records together, more than {MOST_COUNT}", "parts")
+
+
+def _check_part(part: Fields, compression: str) -> int:
+    """Gives the records of the part."""
+    part.text("kind", _PLAIN_TEXT, "a line of text")
+    part.object("inputs")
+    part.count("records_read")
+    part.count("records_rejected")
+    splits = part.object("splits")
+    total, names = 0, set[str]()
+    for split in splits.value:
+        try:
+            check_split_name(split)
+        except UsageError as error:
+            splits.refuse(str(error), split)
+        for shard in splits.objects(split):
+            name = shard.text("name")
+            if not _is_shard(name, split, compression):
+                shard.refuse(f"is {show(name)}, no shard of this split (compression {compression})", "name")
+            if name in names:
+                shard.refuse(f"is {show(name)}, which another shard has", "name")
+            names.add(name)
+            total += shard.count("records")
+            shard.count("bytes")
+            shard.count("framed_bytes")
+            shard.text("sha256", f"{_HEX}{{64}}", "a SHA-256 in hexadecimal digits")
+            shard.text("sum", f"{_HEX}{{16}}", "16 hexadecimal digits")
+    return total
+
+
+def _is_shard(name: str, split: str, compression: str) -> bool:
+    parsed = ShardName.parse(name)
+    return (
+        parsed is not None
+        and str(parsed) == name
+        and (parsed.split, parsed.compression) == (split, compression)
+        and parsed.index < parsed.of
+    )
+
+
+def _check_rejects(rejects: Fields) -> None:
+    if "count" in rejects:
+        rejects.count("count")
+    if "reasons" in rejects:
+        reasons = rejects.object("reasons")
+        for reason in reasons.value:
+            reasons.count(reason)
+    if "files" in rejects:
+        rejects.texts("files", lambda name: _REJECT_FILE.fullmatch(name) is not None, "the name of a file in rejects/")
+
+
+def check_version(fields: Fields) -> tuple[int, int]:
+    """(major, minor) of a document that says it is a manifest."""
+    if fields.any("format") != "recordmill":
+        fields.refuse(f"is {show(fields.any('format'))}, not 'recordmill'", "format")
+    version: Any = fields.items("version")
+    if len(version) != 2 or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in version):
+        fields.refuse("is not [major, minor]", "version")
+    return version[0], version[1]
+
+
+def known_fields(document: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """Those fields of the document that this version knows."""
+    return {name: document[name] for name in names if name in document}

@@ -1,0 +1,104 @@
+"""Removal below an open folder, by descriptor: a name in a `Folder` goes with all that is in it, no link is followed,
+and nothing is removed by a path that somebody could have bent meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_IS_FOLDER = (errno.EISDIR, errno.EPERM)  # how systems refuse to unlink a folder
+
+
+class Folder:
+    """An open folder. It stays the same one whatever becomes of its name; usable as a context manager."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Folder:
+        """The folder that a user named, also by a link."""
+        return cls(os.open(path, _FOLDER))
+
+    def enter(self, name: str) -> Folder:
+        """The folder of that name in this one; OSError if it is a link or no folder."""
+        return Folder(os.open(_single(name), _FOLDER | os.O_NOFOLLOW, dir_fd=self.descriptor))
+
+    def names(self) -> list[str]:
+        """What is in it, sorted."""
+        with os.scandir(self.descriptor) as entries:
+            return sorted(entry.name for entry in entries)
+
+    def inode(self, name: str) -> tuple[int, int] | None:
+        """(device, inode) of a name, of a link its own; None if it is not there."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            about = os.stat(_single(name), dir_fd=self.descriptor, follow_symlinks=False)
+            return about.st_dev, about.st_ino
+        return None
+
+    @property
+    def own_inode(self) -> tuple[int, int]:
+        about = os.fstat(self.descriptor)
+        return about.st_dev, about.st_ino
+
+    def is_folder(self, name: str) -> bool:
+        """Whether the name is a folder itself, and no link to one."""
+        with contextlib.suppress(OSError):
+            return stat.S_ISDIR(os.stat(_single(name), dir_fd=self.descriptor, follow_symlinks=False).st_mode)
+        return False
+
+    def remove(self, name: str) -> None:
+        """Remove a file, a link or a folder with all that is in it; nothing if it is not there.
+
+        Raises:
+            OSError: as the operating system says it.
+        """
+        try:
+            os.unlink(_single(name), dir_fd=self.descriptor)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in _IS_FOLDER or not self.is_folder(name):
+                raise
+            with contextlib.suppress(FileNotFoundError):  # somebody else removes it, too
+                with self.enter(name) as inner:
+                    inner.clear()
+                os.rmdir(name, dir_fd=self.descriptor)
+
+    def clear(self, last: Callable[[str], int] = lambda name: 0) -> None:
+        """Remove everything in it, by ascending `last` of the names."""
+        for name in sorted(self.names(), key=last):
+            self.remove(name)
+
+    def remove_itself(self, above: Folder, name: str) -> None:
+        """Remove this folder, which is empty, from the one above, if it still has that name there."""
+        if above.inode(name) == self.own_inode:
+            os.rmdir(name, dir_fd=above.descriptor)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def remove_below(path: str | os.PathLike[str], name: str) -> None:
+    """Remove what has that name in a folder, itself and not what it links to."""
+    with contextlib.suppress(FileNotFoundError), Folder.open(path) as folder:
+        folder.remove(name)
+
+
+def _single(name: str) -> str:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"{name!r} is no name in a folder")
+    return name

@@ -1,0 +1,150 @@
+"""A file of JSON that anybody may have written, to its value: bounded in size, UTF-8, no key twice, no number that JSON
+lacks; and `Fields`, by which the value's types and ranges are checked.
+
+Everything that can be wrong is a `DataError` that names the file, the field and the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from recordmill.base.errors import DataError
+
+MOST_BYTES = 256 << 20  # 256 MiB: a manifest of some 900,000 shards; far beyond what any of these files needs
+_SHOWN = 60  # characters of a wrong value that a message shows
+MOST_COUNT = 2**63 - 1  # of records or bytes: what an int64 holds
+
+
+def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, dir_fd: int | None = None) -> bytes:
+    """The bytes of a regular file; nothing waits for a pipe.
+
+    Raises:
+        OSError: as the operating system says it, FileNotFoundError among it. DataError: no regular file, or too large.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise DataError("is no regular file", source=os.fspath(path))
+        data = file.read(most_bytes + 1) if about.st_size <= most_bytes else b""
+        if about.st_size > most_bytes or len(data) > most_bytes:
+            raise DataError(f"has {about.st_size:,} bytes, above the {most_bytes:,} allowed", source=os.fspath(path))
+        return data
+
+
+def parse(data: bytes | str, source: str) -> Any:
+    """The value that the text says.
+
+    Raises:
+        DataError: it is no JSON, or says something twice.
+    """
+    try:
+        text = data.decode("utf-8") if isinstance(data, bytes) else data
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise DataError(f"is not UTF-8 (byte {error.start})", source=source) from None
+    except RecursionError:
+        raise DataError("is nested too deeply", source=source) from None
+    except ValueError as error:
+        raise DataError(f"is no JSON: {str(error)[:200]}", source=source) from None
+
+
+def load_fields(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> Fields:
+    """The object that a file holds; see `read_bounded` and `parse` for what is raised."""
+    name = os.fspath(path)
+    return Fields(parse(read_bounded(path, dir_fd=dir_fd), name), name)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!a} stands there twice")
+    return found
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+class Fields:
+    """An object of JSON whose fields are asked for by name and type; every error names file and field."""
+
+    def __init__(self, value: Any, source: str, place: str = "") -> None:
+        self.source, self.place = source, place
+        if not isinstance(value, dict):
+            self.refuse(f"is {show(value)}, not an object")
+        self.value: Mapping[str, Any] = value
+
+    def refuse(self, reason: str, name: str = "") -> NoReturn:
+        """Raise the error of a field, or of the object itself."""
+        raise DataError(reason, source=self.source, place=self._at(name))
+
+    def _at(self, name: str) -> str:
+        shown = name if name.isprintable() else ascii(name)[1:-1]
+        return ".".join(part for part in (self.place, shown[:_SHOWN]) if part)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.value
+
+    def any(self, name: str) -> Any:
+        if name not in self.value:
+            self.refuse("is missing", name)
+        return self.value[name]
+
+    def text(self, name: str, pattern: str | None = None, says: str = "") -> str:
+        """A string, all of which the regular expression matches; says: what the pattern allows, for people."""
+        value = self.any(name)
+        if not isinstance(value, str):
+            self.refuse(f"is {show(value)}, not a string", name)
+        if pattern is not None and not re.fullmatch(pattern, value, re.ASCII):
+            self.refuse(f"is {show(value)}, not {says}", name)
+        return value
+
+    def count(self, name: str, least: int = 0, most: int = MOST_COUNT) -> int:
+        """A whole number in that range."""
+        value = self.any(name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.refuse(f"is {show(value)}, not a whole number", name)
+        if not least <= value <= most:
+            self.refuse(f"is {show(value)}, not from {least} to {most}", name)
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        value = self.any(name)
+        if not isinstance(value, list):
+            self.refuse(f"is {show(value)}, not a list", name)
+        return value
+
+    def texts(self, name: str, check: Callable[[str], bool] | None = None, says: str = "") -> list[str]:
+        """A list of strings for each of which `check` holds; says: what that means, for people."""
+        for at, value in enumerate(found := self.items(name)):
+            if not isinstance(value, str):
+                self.refuse(f"is {show(value)}, not a string", f"{name}[{at}]")
+            if check is not None and not check(value):
+                self.refuse(f"is {show(value)}, not {says}", f"{name}[{at}]")
+        return found
+
+    def object(self, name: str) -> Fields:
+        return Fields(self.any(name), self.source, self._at(name))
+
+    def objects(self, name: str) -> Iterator[Fields]:
+        for at, value in enumerate(self.items(name)):
+            yield Fields(value, self.source, self._at(f"{name}[{at}]"))
+
+
+def show(value: Any) -> str:
+    """A wrong value as a message shows it: in ASCII, and not all of it."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    text = "null" if value is None else ascii(value) if not isinstance(value, dict | list) else f"a {_kind(value)}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _kind(value: Any) -> str:
+    return "list" if isinstance(value, list) else "JSON object"

@@ -1,0 +1,104 @@
+"""Only local files are served: a URI is refused wherever a path can be typed, in one sentence, and nothing is made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_data_set import mixed_rows, write_data_set
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import UsageError
+from recordmill.records.writers.npy import open_columns
+from recordmill.storage.files import local_path
+
+URIS = [
+    "s3://bucket/x",
+    "gs://bucket/x",
+    "hdfs://host/x",
+    "S3://bucket/x",
+    "az://c/x",
+    "http://h/x",
+    "file:x",
+    "file://host/x",
+]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_data_set(tmp_path / "set", {"train": mixed_rows(3)}, shards=1)
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
+    (tmp_path / "list.txt").write_text("s3://bucket/x.csv\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+COMMANDS = {
+    "build --out": ["build", "rows.csv", "--out", "URI"],
+    "build INPUT": ["build", "URI", "--out", "new"],
+    "build @list": ["build", "@URI", "--out", "new"],
+    "build --schema": ["build", "rows.csv", "--out", "new", "--schema", "URI"],
+    "build --labels": ["build", "images", "rows.csv", "--out", "new", "--labels", "URI"],
+    "read --out": ["read", "set", "--out", "URI"],
+    "read INPUT": ["read", "URI", "--out", "new"],
+    "read --schema": ["read", "set", "--out", "new", "--schema", "URI"],
+    "read --dry-run": ["read", "URI", "--dry-run"],
+    "head": ["head", "URI"],
+    "inspect": ["inspect", "URI"],
+    "inspect --schema": ["inspect", "set", "--schema", "URI"],
+    "verify": ["verify", "URI"],
+}
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/x", "file:x"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_takes_one(here: Path, command: str, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(os.listdir(here))
+    assert main([word.replace("URI", uri) for word in COMMANDS[command]]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    assert "is not served" in said or "file:///" in said
+    assert sorted(os.listdir(here)) == before
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_python_takes_none_either(here: Path, uri: str) -> None:
+    before = sorted(os.listdir(here))
+    calls: list[Any] = [
+        lambda: recordmill.build("rows.csv", uri),
+        lambda: recordmill.build({"a": [1]}, Path(uri)),
+        lambda: recordmill.build(uri, "new"),
+        lambda: recordmill.read("set", uri),
+        lambda: recordmill.open(uri),
+        lambda: recordmill.open([uri, "rows.csv"]),
+        lambda: recordmill.verify(uri),
+        lambda: recordmill.open("set").to_numpy(memmap_dir=uri),
+        lambda: open_columns(uri),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match=r"is not served|file:///"):
+            call()
+    assert sorted(os.listdir(here)) == before
+
+
+def test_a_list_names_none(here: Path) -> None:
+    with pytest.raises(UsageError, match="is not served"):
+        recordmill.build("@list.txt", "new")
+    assert not (here / "new").exists()
+
+
+def test_a_file_uri_of_this_machine_is_a_path(here: Path) -> None:
+    built = recordmill.build(f"file://{here}/rows.csv", f"file://{here}/new")
+    assert built.out == here / "new"
+    assert len(recordmill.open(f"file://{here}/new")) == 2
+    assert recordmill.read(f"file://{here}/new", f"file://{here}/table").out == here / "table"
+
+
+def test_names_with_colons_are_names(here: Path) -> None:
+    (here / "a:").mkdir()
+    (here / "ab:").mkdir()
+    for name in ("a:b", "x/s3://y", "ab:/c", "1:/x"):
+        assert local_path(name) == name

@@ -1,0 +1,324 @@
+"""A manifest from a stranger: whatever it says, every command ends with one sentence that names file and field, and
+nothing outside the data set is read, written or removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_data_set import FOLDER, mixed_rows, write_data_set
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.catalog import find
+from recordmill.shards.loads.hints import read_hint
+from recordmill.shards.manifest import load
+from recordmill.storage.strict_json import read_bounded
+
+PART = ("parts", 0)
+SHARD = (*PART, "splits", "train", 0)
+Path_ = tuple[Any, ...]
+
+BAD: dict[str, tuple[Path_, Any]] = {  # name: (the field, its value)
+    "name is a number": (("name",), 5),
+    "name of several lines": (("name",), "a\nb"),
+    "options are a list": (("options",), []),
+    "compression is unknown": (("compression",), "zip"),
+    "schema is a number": (("schema",), 1),
+    "version is text": (("version",), "10"),
+    "version of one": (("version",), [1]),
+    "parts is empty": (("parts",), []),
+    "parts is an object": (("parts",), {}),
+    "a part is text": (PART, "x"),
+    "rejects is null": (("rejects",), None),
+    "rejects.count": (("rejects",), {"count": -1}),
+    "rejects.reasons": (("rejects",), {"reasons": {"x": "1"}}),
+    "rejects.files": (("rejects",), {"files": ["../../etc/passwd"]}),
+    "rejects.files absolute": (("rejects",), {"files": ["/etc/passwd"]}),
+    "notes are numbers": (("statistics",), {"notes": [1]}),
+    "run.id is a number": (("run",), {"id": 5}),
+    "folder is above": ((*PART, "folder"), "../../victim"),
+    "folder is absolute": ((*PART, "folder"), "/victim"),
+    "folder is the root": ((*PART, "folder"), "."),
+    "folder is a run": ((*PART, "folder"), "_run-x"),
+    "folder with NUL": ((*PART, "folder"), "data-a\0b"),
+    "folder with an end of line": ((*PART, "folder"), "data-a\n"),
+    "folder is empty": ((*PART, "folder"), ""),
+    "folder in other digits": ((*PART, "folder"), "data-\u0663"),
+    "kind is missing": ((*PART, "kind"), ...),
+    "splits is a list": ((*PART, "splits"), []),
+    "a split is above": ((*PART, "splits"), {"../../../victim": []}),
+    "a split of many letters": ((*PART, "splits"), {"x" * 5000: []}),
+    "a split is a list of numbers": ((*PART, "splits", "train"), [1]),
+    "records_read is half": ((*PART, "records_read"), 0.5),
+    "shard is above": ((*SHARD, "name"), "../train-00000-of-00002.tfrecord"),
+    "shard of another split": ((*SHARD, "name"), "test-00000-of-00002.tfrecord"),
+    "shard behind the last": ((*SHARD, "name"), "train-00002-of-00002.tfrecord"),
+    "shard twice": ((*SHARD, "name"), "train-00001-of-00002.tfrecord"),
+    "records is text": ((*SHARD, "records"), "4"),
+    "records is true": ((*SHARD, "records"), True),
+    "records is negative": ((*SHARD, "records"), -1),
+    "records is huge": ((*SHARD, "records"), 10**30),
+    "records add up to more": ((*SHARD, "records"), 2**63 - 1),
+    "bytes is missing": ((*SHARD, "bytes"), ...),
+    "framed_bytes is null": ((*SHARD, "framed_bytes"), None),
+    "sha256 is short": ((*SHARD, "sha256"), "00"),
+    "sum is a number": ((*SHARD, "sum"), 5),
+    "schema is no schema": (("schema",), "feature { name: }"),
+    "schema of a shape of text": (
+        ("schema",),
+        'feature { name: "x" type: INT annotation { tag: "recordmill:shape=[\\"a\\"]" } }',
+    ),
+}
+RAW: dict[str, bytes] = {
+    "empty": b"",
+    "no JSON": b"{",
+    "not UTF-8": b'{"format": "\xff"}',
+    "a list": b"[]",
+    "deep": b"[" * 200_000,
+    "deep objects": b'{"a":' * 200_000,
+    "NaN": b'{"format": "recordmill", "version": [1, 0], "name": NaN}',
+    "a number of many digits": b'{"format": "recordmill", "version": [1, ' + b"9" * 10_000 + b"]}",
+    "a key twice": b'{"format": "recordmill", "format": "recordmill", "version": [1, 0]}',
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("whole")
+    return write_data_set(root / "set", {"train": mixed_rows(12), "test": mixed_rows(3)}, shards=2)
+
+
+@pytest.fixture
+def out(whole: Path, tmp_path: Path) -> Path:
+    """A data set with a neighbour that nothing may touch."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "thesis.tex").write_text("mine")
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
+    return Path(shutil.copytree(whole, tmp_path / "deep" / "out"))
+
+
+def edit(out: Path, field: Path_, value: Any) -> None:
+    path = out / "_manifests" / "00000001.json"
+    document = json.loads(path.read_text())
+    inner = document
+    for name in field[:-1]:
+        inner = inner[name]
+    if value is ...:
+        del inner[field[-1]]
+    else:
+        inner[field[-1]] = value
+    path.write_text(json.dumps(document))
+
+
+def commands(out: Path) -> dict[str, list[str]]:
+    beside = out.parents[1]
+    return {
+        "build": ["build", str(beside / "rows.csv"), "--out", str(out), "--overwrite", "--quiet"],
+        "read": ["read", str(out), "--to", "npy", "--out", str(beside / "table"), "--quiet"],
+        "head": ["head", str(out)],
+        "inspect": ["inspect", str(out), "--quiet"],
+        "verify": ["verify", str(out), "--quiet"],
+    }
+
+
+def check_one_sentence(out: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command says what is wrong in one line that names the manifest, and touches nothing."""
+    before = {path: path.read_bytes() for path in out.parents[1].rglob("*") if path.is_file()}
+    assert main(commands(out)[command]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"recordmill: error: {out}/_manifests/00000001.json: "), said
+    assert said.count("\n") == 1
+    assert len(said) < 1000
+    assert {path: path.read_bytes() for path in out.parents[1].rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("command", ["build", "read", "head", "inspect", "verify"])
+@pytest.mark.parametrize("case", ["folder is above", "a split is above", "records is huge", "name is a number", "deep"])
+def test_every_command_says_what_is_wrong(
+    out: Path, case: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if case in RAW:
+        (out / "_manifests" / "00000001.json").write_bytes(RAW[case])
+    else:
+        edit(out, *BAD[case])
+    check_one_sentence(out, command, capsys)
+
+
+@pytest.mark.parametrize("case", [*BAD, *RAW])
+def test_what_no_build_writes_is_refused(whole: Path, tmp_path: Path, case: str) -> None:
+    """All commands load the manifest by this."""
+    out = tmp_path / "out"
+    shutil.copytree(whole / "_manifests", out / "_manifests")
+    shutil.copytree(whole / FOLDER, out / FOLDER)
+    if case in RAW:
+        (out / "_manifests" / "00000001.json").write_bytes(RAW[case])
+    else:
+        edit(out, *BAD[case])
+    with pytest.raises(DataError, match=r"/out/_manifests/00000001\.json: ") as caught:
+        find(str(out))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_manifest_of_a_terabyte_is_not_read(out: Path) -> None:
+    with (out / "_manifests" / "00000001.json").open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(DataError, match="above the 268,435,456 allowed"):
+        load(out)
+
+
+def test_nothing_waits_for_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="no regular file"):
+        read_bounded(tmp_path / "pipe")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**30) | st.floats(allow_nan=False) | st.text(max_size=9)
+    | st.sampled_from(["..", "/", "../x", "data-x", "train", "train-00000-of-00002.tfrecord", "\0", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+def places(value: Any, at: Path_ = ()) -> list[Path_]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(place for key, item in inner for place in places(item, (*at, key)))]
+
+
+def use(out: Path) -> None:
+    """What the commands do with a data set, in this process."""
+    opened = recordmill.open(out)
+    opened.to_table()
+    opened.head(2)
+    recordmill.verify(out)
+
+
+@given(data=st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_changed_manifest_is_used_or_refused(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
+    out = tmp_path / "out"
+    if not out.exists():
+        shutil.copytree(whole, out)
+    document = json.loads((whole / "_manifests" / "00000001.json").read_text())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.sampled_from(places(document)[1:]))
+        inner = document
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = data.draw(VALUES)
+    (out / "_manifests" / "00000001.json").write_text(json.dumps(document))
+    with contextlib.suppress(RecordmillError):
+        use(out)
+
+
+@given(data=st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_changed_index_is_used_or_refused(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
+    out = tmp_path / "out"
+    if not out.exists():
+        shutil.copytree(whole, out)
+    name = Path(FOLDER, "index", "train-00000.npy")
+    table = np.load(whole / name).copy()
+    for _ in range(data.draw(st.integers(1, 3))):
+        row, field = data.draw(st.integers(0, len(table) - 1)), data.draw(st.sampled_from(["offset", "length", "key"]))
+        values = st.integers(-(2**63), 2**63 - 1) | st.integers(-40, 4000)
+        table[field][row] = data.draw(values) % 2**64 if field == "key" else data.draw(values)
+    np.save(out / name, table)
+    if np.array_equal(table, np.load(whole / name)):
+        return
+    opened = recordmill.open(out)
+    expected = mixed_rows(12).to_pylist()
+    for ask in (
+        lambda: opened.to_table().to_pylist()[:12] == expected,
+        lambda: opened.take([5, 3, 0]).to_pylist() == [expected[i] for i in (5, 3, 0)],
+        lambda: opened[2]["id"] == 2,
+    ):
+        try:
+            assert ask()
+        except DataError:
+            continue
+    assert recordmill.verify(out) != []
+
+
+TEXTS: dict[str, Callable[[str], object]] = {"features.json": json.loads, "schema.pbtxt": from_pbtxt}
+
+
+@given(value=VALUES, key=st.sampled_from(["featuresDict", "content", "features", "x"]))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_features_json_is_a_hint_or_refused(tmp_path: Path, value: Any, key: str) -> None:
+    path = tmp_path / "features.json"
+    path.write_text(json.dumps({"featuresDict": {"features": {key: value}}} if key == "x" else {key: value}))
+    with contextlib.suppress(DataError):
+        read_hint(str(path))
+
+
+@given(at=st.integers(0, 5000), junk=st.text(alphabet='{}[]<>:"\\x0 9a-\n', max_size=6), cut=st.integers(0, 8))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_schema_is_read_or_refused(whole: Path, at: int, junk: str, cut: int) -> None:
+    text = (whole / "schema.pbtxt").read_text()
+    at %= len(text)
+    with contextlib.suppress(DataError):
+        from_pbtxt(text[:at] + junk + text[at + cut :], "a schema")
+
+
+@pytest.mark.parametrize(
+    "name", ["..-00000-of-00001.tfrecord", ".-00000-of-00001.tfrecord", "-a-00000-of-00001.tfrecord"]
+)
+def test_the_name_of_a_foreign_file_names_no_other_folder(out: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "in").mkdir()
+    shutil.copy(out / FOLDER / "train-00000-of-00002.tfrecord", tmp_path / "in" / name)
+    result = recordmill.read(tmp_path / "in" / name, tmp_path / "table", to="npy")
+    assert [path.name for path in result.paths] == ["data"]
+
+
+@pytest.mark.parametrize("to", ["npy", "npz", "parquet", "jsonl"])
+def test_a_split_may_be_called_index(tmp_path: Path, to: str) -> None:
+    out = write_data_set(tmp_path / "out", {"index": mixed_rows(4), "data": mixed_rows(2)}, shards=1)
+    result = recordmill.read(out, tmp_path / "table", to=to)
+    assert result.records == {"index": 4, "data": 2}
+    assert all(path.exists() for path in result.paths)
+
+
+@pytest.mark.parametrize("split", ["rejects", "_read.json", "_run-x"])
+def test_a_split_cannot_take_the_place_of_what_a_read_keeps(tmp_path: Path, split: str) -> None:
+    out = write_data_set(tmp_path / "out", {split: mixed_rows(4)}, shards=1)
+    with pytest.raises(UsageError, match=f"split '{split}'"):
+        recordmill.read(out, tmp_path / "table", to="npy")
+    assert not (tmp_path / "table").exists()
+    assert recordmill.read(out, tmp_path / "table", to="npz").records == {split: 4}
+
+
+def test_the_summary_of_a_read_names_no_other_file(out: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    recordmill.read(out, table)
+    document = json.loads((table / "_read.json").read_text())
+    for name in ("../victim", "a/../../victim", "/victim", "..", "_run-x", "rejects/../../victim", "a\0", 5):
+        (table / "_read.json").write_text(json.dumps({**document, "files": [name]}))
+        with pytest.raises(UsageError, match=r"files\[0\]"):
+            recordmill.read(out, table, overwrite=True)
+    assert (tmp_path / "victim" / "thesis.tex").read_text() == "mine"
+
+
+@given(value=VALUES)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_columns_json_is_opened_or_refused(tmp_path: Path, value: Any) -> None:
+    from recordmill.records.writers.npy import COLUMNS_NAME, open_columns
+
+    for document in (value, {"arrow_schema": value}, {"arrow_schema": "00ff"}):
+        (tmp_path / COLUMNS_NAME).write_text(json.dumps(document))
+        with pytest.raises(DataError):
+            open_columns(tmp_path)

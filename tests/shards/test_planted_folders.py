@@ -1,0 +1,184 @@
+"""What somebody has put into OUT: links, pipes and files that name others; nothing outside OUT is touched, and nothing
+of a live run is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from recordmill.base.errors import UsageError
+from recordmill.building.commit import _intend
+from recordmill.shards.dead_runs import clean_dead, machine, making_name
+from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.removal import Folder
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    folder = tmp_path / "victim"
+    (folder / "data").mkdir(parents=True)
+    (folder / "thesis.tex").write_text("mine")
+    (folder / "lock").write_text(json.dumps(machine()))
+    (tmp_path / "out").mkdir()
+    return folder
+
+
+@pytest.fixture
+def out(victim: Path) -> Path:
+    return victim.with_name("out")
+
+
+def dead_run(out: Path, name: str = "_run-q") -> Path:
+    """A folder that a run of this machine left."""
+    run = out / name
+    for part in ("data", "runs", "rejects", "spool"):
+        (run / part).mkdir(parents=True)
+    (run / "lock").write_text(json.dumps(machine()))
+    return run
+
+
+def whole(victim: Path) -> bool:
+    return (victim / "thesis.tex").read_text() == "mine" and (victim / "data").is_dir()
+
+
+def test_a_link_is_no_run_folder(victim: Path, out: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (out / "_run-zz").symlink_to(victim)
+    assert clean_dead(out) == []
+    assert RunFolder.take_over(out / "_run-zz") is None
+    RunFolder.create(out).close()
+    assert whole(victim)
+    assert "_run-zz is no folder of a run" in caplog.text
+
+
+@pytest.mark.parametrize("inner", ["data", "rejects", "anything"])
+def test_a_link_in_a_dead_run_goes_and_what_it_links_to_stays(victim: Path, out: Path, inner: str) -> None:
+    run = dead_run(out)
+    if inner != "anything":
+        (run / inner).rmdir()
+    (run / inner).symlink_to(victim)
+    assert clean_dead(out) == ["_run-q"]
+    assert os.listdir(out) == []
+    assert whole(victim)
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "hard link", "folder"])
+def test_a_lock_that_is_no_file_of_its_own_is_left_alone(
+    victim: Path, out: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = dead_run(out)
+    (run / "lock").unlink()
+    if what == "link":
+        (run / "lock").symlink_to(victim / "lock")
+    elif what == "pipe":
+        os.mkfifo(run / "lock")
+    elif what == "hard link":
+        os.link(victim / "lock", run / "lock")
+    else:
+        (run / "lock").mkdir()
+    before = (victim / "lock").read_bytes()
+    caplog.set_level(logging.WARNING)
+    assert clean_dead(out) == []
+    assert RunFolder.take_over(run) is None
+    assert (victim / "lock").read_bytes() == before
+    assert "left alone" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["../victim", "/", "..", "data-../../victim", "data-link", "victim"])
+def test_an_intent_names_no_other_folder(victim: Path, out: Path, name: str) -> None:
+    (out / "data-link").symlink_to(victim)
+    inodes = {victim.stat().st_ino, (out / "data-link").lstat().st_ino}
+    for inode in inodes:
+        run = dead_run(out)
+        (run / "intent").write_text(json.dumps({"folder": name, "inode": inode, "rejects": {}}))
+        assert clean_dead(out) == ["_run-q"]
+    assert whole(victim)
+
+
+def test_a_read_s_intent_names_no_other_folder(victim: Path, out: Path) -> None:
+    from recordmill.exporting.publish import begin
+
+    for names in (["../victim"], ["rejects/../../victim"], [str(victim)]):
+        run = dead_run(out)
+        (run / "commit.json").write_text(json.dumps({"names": names}))
+        (run / "read.json").write_text(json.dumps({"fingerprint": "0" * 64}))
+        (run / "notes").mkdir()
+        (run / "notes" / "a.000000.json").write_text("{}")
+        begin(out, False).close()
+        assert whole(victim)
+        assert run.exists()  # a read could go on in it
+        Folder.open(out).remove(run.name)
+
+
+@pytest.mark.parametrize("name", ["_manifests", "rejects"])
+def test_an_out_whose_folders_lead_elsewhere_is_refused(victim: Path, out: Path, name: str) -> None:
+    (out / name).symlink_to(victim)
+    with pytest.raises(UsageError, match=f"{name} in it is a link"):
+        RunFolder.create(out)
+    assert whole(victim)
+    assert os.listdir(out) == [name]
+
+
+def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
+    """Between its mkdir and its lock, and with the lock but before its name."""
+    (out / making_name("a")).mkdir()
+    dead_run(out, making_name("b"))
+    elsewhere = ".".join([*making_name("c").split(".")[:-2], "00000000", "tmp"])
+    (out / elsewhere).mkdir()
+    RunFolder.create(out).close()
+    assert os.listdir(out) == [elsewhere]  # another machine's may be alive
+
+
+def test_several_processes_hold_a_run_and_the_last_one_removes_it(out: Path) -> None:
+    first = RunFolder.create(out, "abc")
+    (first.data / "shard").write_bytes(b"x")
+    second = RunFolder.create(out, "abc")
+    third = RunFolder.join(first.path)
+    assert third is not None
+    for holder in (second, first):
+        holder.close()
+        assert (third.data / "shard").read_bytes() == b"x"
+        assert clean_dead(out) == []
+        assert RunFolder.take_over(third.path) is None
+    third.close()
+    assert os.listdir(out) == []
+    assert RunFolder.join(first.path) is None
+
+
+def test_a_lease_holds_a_run_between_two_processes(out: Path) -> None:
+    folder = RunFolder.create(out, "abc", lease_sec=3600)
+    path = folder.path
+    folder.release()
+    assert clean_dead(out) == []
+    for name in ("lock", "data", "runs", "rejects"):
+        os.utime(path / name, (1, 1))
+    assert clean_dead(out) == ["_run-abc"]
+
+
+def test_a_folder_of_its_name_that_another_made_is_not_removed(out: Path) -> None:
+    folder = RunFolder.create(out, "abc")
+    folder.path.rename(out / "moved")
+    (folder.path / "data").mkdir(parents=True)
+    folder.close()
+    assert folder.path.exists()
+    assert (out / "moved").exists()
+
+
+def test_removal_takes_single_names_only(out: Path) -> None:
+    with Folder.open(out) as folder:
+        for name in ("", ".", "..", "../victim", "a/b", "a\0"):
+            with pytest.raises(ValueError, match="no name"):
+                folder.remove(name)
+
+
+def test_what_a_run_intends_is_noted_with_its_inode(out: Path) -> None:
+    folder = RunFolder.create(out)
+    _intend(folder, "data-0")
+    os.rename(folder.data, out / "data-0")
+    folder.release()
+    assert clean_dead(out) == [folder.path.name]
+    assert os.listdir(out) == []
