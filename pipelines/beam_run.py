@@ -8,47 +8,57 @@ failed there a second time. Imported only when a pipeline runs, since apache_bea
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.nearest import did_you_mean
 from recordmill.base.progress import Progress, job
+from recordmill.pipelines.options.commands import flags_of
 
-LOCAL_RUNNERS = (None, "DirectRunner", "FnApiRunner", "direct", "fn_api")
+LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 
 
 def is_local(runner: str | None) -> bool:
-    """Whether the runner is this process."""
-    return runner in LOCAL_RUNNERS
+    """Whether the runner is this process; its name is read as Beam reads it, whatever its case."""
+    return runner is None or runner.lower() in LOCAL_RUNNERS
+
+
+def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
+    """That Beam is there and knows these flags, before anything is planned for it.
+
+    Raises:
+        MissingExtraError: apache_beam is not installed. UsageError: a Beam option is unknown, or its value can't be.
+    """
+    if importlib.util.find_spec("apache_beam") is None:
+        raise MissingExtraError("build" if runner is None else "--runner", "beam", "apache_beam")
+    if beam_args:  # the flags themselves only Beam knows, which takes seconds to import
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        _check_arguments([*([] if is_local(runner) else [f"--runner={runner}"]), *beam_args], PipelineOptions)
 
 
 def run_pipeline(
     construct: Callable, runner: str | None, beam_args: Sequence[str], name: str, progress: Progress
 ) -> None:
-    """Build the graph with `construct(pipeline)` and run it to its end.
+    """Build the graph with `construct(pipeline)` and run it to its end; `check_runner` has looked at the flags.
 
     name: by which worker threads of this process find `progress`.
 
     Raises:
-        MissingExtraError: apache_beam is not installed.
-        UsageError: a Beam option is unknown, or its value can't be.
         KeyboardInterrupt: the user stopped it; every thread has ended by then.
         Exception: what a stage raised, itself where it ran in this process, else as the runner tells it.
     """
-    try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
-        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-    except ImportError as error:
-        if (error.name or "").split(".")[0] != "apache_beam":
-            raise
-        raise MissingExtraError("build", "beam", "apache_beam") from None
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
     # Its log of a failed stage is a traceback of what is raised below anyway; on engines it is all there is.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL if is_local(runner) else logging.WARNING)
     arguments = list(beam_args) if is_local(runner) else [f"--runner={runner}", *beam_args]
-    _check_arguments(arguments, PipelineOptions)
     options = PipelineOptions(arguments)
     options.view_as(SetupOptions).save_main_session = False
     failure: list[BaseException] = []
@@ -90,7 +100,10 @@ def _check_arguments(arguments: Sequence[str], options: type) -> None:
             known._add_argparse_args(parser)
     _, unknown = parser.parse_known_args([argument for argument in arguments if argument])
     if unknown:
-        raise UsageError(f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it")
+        known = [word for action in parser._actions for word in action.option_strings]
+        own = [option.flags for command in ("build", "read") for option in flags_of(command)]
+        meant = did_you_mean(unknown[0].partition("=")[0], [*own, *known])
+        raise UsageError(f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}")
 
 
 class _Parser(argparse.ArgumentParser):

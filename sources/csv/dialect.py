@@ -31,10 +31,10 @@ class CsvOptions:
         Missing is not empty.
     header: the first row holds the columns' names. names: their names, instead of the header's or where there is none.
     comment: one ASCII character; a line that starts with it is no row. skip_lines: lines before the header or the first
-    row. columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the same
-    ones in the same order. trim: blanks and tabs around a field are dropped, before quotes too. Off: they are part of
-    the value. max_row_bytes: a longer row is a reject and reading goes on at its next line: what a quote that is never
-    closed can swallow.
+    row. differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have
+    the same ones in the same order. trim: blanks and tabs around a field are dropped, before quotes too. Off: they are
+    part of the value. max_row_bytes: a longer row is a reject and reading goes on at its next line: what a quote that
+    is never closed can swallow.
     """
 
     delimiter: str | None = None
@@ -47,7 +47,7 @@ class CsvOptions:
     names: tuple[str, ...] | None = None
     comment: str | None = None
     skip_lines: int = 0
-    columns: str = UNION
+    differing_columns: str = UNION
     trim: bool = False
     max_row_bytes: int = 16 << 20  # 16 MiB: longer than any row meant as one, short enough to hold several
 
@@ -64,12 +64,12 @@ class CsvOptions:
             raise UsageError("trim drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well")
         if self.trim and "\t" in (self.quote, self.escape, self.comment):
             raise UsageError("trim drops tabs, so '\\t' can't be the quote, escape or comment as well")
-        if self.columns not in (UNION, STRICT):
-            raise UsageError(f"columns is {self.columns!r}; it is 'union' or 'strict'")
+        if self.differing_columns not in (UNION, STRICT):
+            raise UsageError(f"--differing-columns {self.differing_columns}: one of union, strict")
         if self.skip_lines < 0:
             raise UsageError(f"skip_lines is {self.skip_lines}; it can't be negative")
         if not 1 <= self.max_row_bytes <= _MOST_ROW_BYTES:
-            raise UsageError(f"max_row_bytes is {self.max_row_bytes}; it lies between 1 and {_MOST_ROW_BYTES}")
+            raise UsageError(f"--max-row-bytes {self.max_row_bytes}: it lies between 1 and {_MOST_ROW_BYTES}")
         _check_names(self.names)
         try:
             object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)

@@ -170,7 +170,7 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
         raise UsageError("no CSV files among the inputs")
     threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
     heads = tuple(thread_map(lambda file: read_head(file, options), files, threads))
-    names = column_names(files, heads, options.columns)
+    names = column_names(files, heads, options.differing_columns)
     dialect = Dialect.of(options, options.delimiter or same_delimiter(files, heads))
     label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
     scan = Scan(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes)

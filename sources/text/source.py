@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.nearest import there_are
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.detect import keep_kind
@@ -46,9 +47,9 @@ class TextOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if self.mode not in (AUTO, LINES, DOCUMENTS):
-            raise UsageError(f"text mode is {self.mode!r}; it is auto, lines or documents")
+            raise UsageError(f"--text-mode {self.mode}: one of {AUTO}, {LINES}, {DOCUMENTS}")
         if not 1 <= self.max_line_bytes <= 1 << 30:
-            raise UsageError(f"max_line_bytes is {self.max_line_bytes}; it lies between 1 and {1 << 30}")
+            raise UsageError(f"--max-line-bytes {self.max_line_bytes}: it lies between 1 and {1 << 30}")
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:
             f"{', '.join(f'{f.name} ({f.describe()})' for f in own)}, which can't be others"
         )
     if common.label is not None and common.label not in own:
-        raise UsageError(f"--label {common.label}: no such column; there are {', '.join(own.names)}")
+        raise UsageError(f"--label {common.label}: no such column; {there_are(common.label, own.names)}")
     return own if common.label is None else replace(own, label=common.label)
 
 

@@ -14,6 +14,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "storage": "base",
     "images": "base",
     "sources": "base images",
+    "pipelines.options": "base schemas sources",
     "records": "",
     "records.tfrecord": "base storage",
     "records.protobuf": "base",
@@ -36,14 +37,14 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "exporting": "base exporting.choices records.columns records.example records.tfrecord records.writers schemas "
     "shards shards.loads storage",
     "reader.faces": "base records.columns records.tfrecord records.writers schemas shards shards.loads storage",
-    "reader": "base reader.faces records.columns records.inference records.tfrecord records.writers schemas shards "
-    "shards.loads",
+    "reader": "base pipelines.options reader.faces records.columns records.inference records.tfrecord records.writers "
+    "schemas shards shards.loads",
     "reader.inspect": "base images reader reader.faces records.columns records.inference records.protobuf schemas "
     "shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
     "sources.values storage",
-    "pipelines": "base building exporting exporting.choices records.columns records.writers schemas shards sources "
-    "sources.arrow sources.inputs storage transforms",
+    "pipelines": "base building exporting exporting.choices pipelines.options records.columns records.writers schemas "
+    "shards shards.loads sources sources.arrow sources.inputs storage transforms",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

@@ -112,7 +112,7 @@ def test_errors(tmp_path: Path, content: bytes, options: dict[str, Any], message
         ({"delimiter": ";", "comment": ";"}, "delimiter and comment are both ';'"),
         ({"trim": True, "delimiter": " "}, "trim drops blanks"),
         ({"trim": True, "comment": "\t"}, "trim drops tabs"),
-        ({"columns": "both"}, "columns is 'both'; it is 'union' or 'strict'"),
+        ({"differing_columns": "both"}, "--differing-columns both: one of union, strict"),
         ({"skip_lines": -1}, "skip_lines is -1"),
         ({"max_row_bytes": 0}, "max_row_bytes is 0"),
         ({"names": ()}, "names is empty"),
