@@ -59,15 +59,15 @@ class CsvOptions:
         for name, value in roles.items():
             other = next((o for o, v in roles.items() if o != name and v == value and value is not None), None)
             if other:
-                raise UsageError(f"{name} and {other} are both {value!r}; they must differ")
+                raise UsageError(f"--{name} and --{other} are both {value!r}; they must differ")
         if self.trim and " " in roles.values():
-            raise UsageError("trim drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well")
+            raise UsageError("--trim drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well")
         if self.trim and "\t" in (self.quote, self.escape, self.comment):
-            raise UsageError("trim drops tabs, so '\\t' can't be the quote, escape or comment as well")
+            raise UsageError("--trim drops tabs, so '\\t' can't be the quote, escape or comment as well")
         if self.differing_columns not in (UNION, STRICT):
             raise UsageError(f"--differing-columns {self.differing_columns}: one of union, strict")
         if self.skip_lines < 0:
-            raise UsageError(f"skip_lines is {self.skip_lines}; it can't be negative")
+            raise UsageError(f"--skip-lines {self.skip_lines}: it can't be negative")
         if not 1 <= self.max_row_bytes <= _MOST_ROW_BYTES:
             raise UsageError(f"--max-row-bytes {self.max_row_bytes}: it lies between 1 and {_MOST_ROW_BYTES}")
         _check_names(self.names)
@@ -87,18 +87,18 @@ class CsvOptions:
 
 def _check_character(name: str, value: str) -> None:
     if len(value) != 1 or not value.isascii() or value in "\r\n\0":
-        raise UsageError(f"{name} is {value!r}; it must be one ASCII character, no line end and not NUL")
+        raise UsageError(f"--{name} is {value!r}; it must be one ASCII character, no line end and not NUL")
 
 
 def _check_names(names: tuple[str, ...] | None) -> None:
     if names is None:
         return
     if not names:
-        raise UsageError("names is empty; give one name per column")
+        raise UsageError("--names is empty; give one name per column")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"names holds {twice[0]!r} twice; each column needs a name of its own")
+        raise UsageError(f"--names holds {twice[0]!r} twice; each column needs a name of its own")
     if "" in names:
-        raise UsageError(f"names holds an empty name, for column {names.index('') + 1}; each column needs one")
+        raise UsageError(f"--names holds an empty name, for column {names.index('') + 1}; each column needs one")
 
 
 @dataclass(frozen=True)
