@@ -109,7 +109,7 @@ def test_the_command_line_is_stopped_and_given_again(
         assert (f"going on from an earlier read: {count} of {FILES} parts were finished" in ended.stderr) == (
             folder == out
         )
-        assert (f"note: going on from an earlier read: {count} of {FILES}" in ended.stdout) == (folder == out)
+        assert (f"note: going on from an earlier read: {count} of {FILES}" in ended.stderr) == (folder == out)
     assert tree(out) == tree(tmp_path / "whole")
 
 
