@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 _ALIKE = 0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
@@ -14,6 +13,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     >>> nearest("cvs", ["images", "csv", "text"]), nearest("numpy", ["parquet", "npy"]), nearest("x", ["csv"])
     ('csv', 'npy', None)
     """
+    import difflib  # only an error needs it
+
     by_lower = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), by_lower, 1, _ALIKE)
     if not found and len(word) > 2:
@@ -29,3 +30,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     found = nearest(word, known)
     return "" if found is None else f"; did you mean {found}?"
+
+
+def there_are(word: str, known: Iterable[str]) -> str:
+    """What there is instead of a name that is not, and which of these was probably meant.
+
+    >>> there_are("prise", ["price", "name"])
+    'there are price, name; did you mean price?'
+    """
+    names = tuple(known)
+    return f"there are {', '.join(names) or 'none'}{did_you_mean(word, names)}"

@@ -59,8 +59,10 @@ class OrderOptions:
             raise UsageError(f"split named twice in {', '.join(names)}")
         if self.splits and abs(sum(fraction for _, fraction in self.splits) - 1) > 1e-9:
             total = sum(fraction for _, fraction in self.splits)
+            if total > 1:
+                raise UsageError(f"--splits: the fractions sum to {total:g}, more than all records; 1 is all")
             raise UsageError(
-                f"split fractions sum to {total:g}, not 1: records would belong to no split; name the rest, "
+                f"--splits: the fractions sum to {total:g}, not 1: records would belong to no split; name the rest, "
                 f"as in rest={1 - total:g}"
             )
         if self.split_by is not None and not self.splits:

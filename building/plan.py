@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from recordmill.base.machine import MEMORY_BYTES
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import Ordering, OrderOptions
 from recordmill.building.run_file import Buckets
@@ -51,7 +52,7 @@ class BuildPlan:
     compression: str = "none"
     exchange: str = EXCHANGE_FILES
     threads: int = 1
-    memory_bytes: int = 2 << 30
+    memory_bytes: int = MEMORY_BYTES
     budget: RejectBudget = field(default_factory=RejectBudget)
     name: str = "dataset"
     told: Mapping[str, Any] = field(default_factory=dict)

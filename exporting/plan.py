@@ -7,11 +7,12 @@ on threads, memory or runner. The plan can be pickled: a Beam worker runs a job 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import UsageError
+from recordmill.base.machine import core_count
+from recordmill.base.nearest import there_are
 from recordmill.exporting.choices.file_layout import FileRequest, check_layout, choose_layout
 from recordmill.exporting.choices.resolve import Records, Unresolved, resolve
 from recordmill.exporting.choices.suggest import suggestions
@@ -48,16 +49,16 @@ _STREAM_RATIO = (
 class ReadOptions:
     """What decides the output.
 
-    to: one of FORMATS. features: only these, in this order; None: all. split: only this one. limit: the first so many
-    records of each split. file_bytes: uncompressed bytes of shards per Parquet or Arrow file. lenient: damaged records
-    are rejects, not errors. where, sample, seed: only the records for which where holds, of a random share `sample` (0
-    to 1); limit then counts what is left. parquet: row groups and compression of Parquet files.
+    to: one of FORMATS. columns: only these features, in this order; None: all. split: only this one. limit: the first
+    so many records of each split. file_bytes: uncompressed bytes of shards per Parquet or Arrow file. lenient: damaged
+    records are rejects, not errors. where, sample, seed: only the records for which where holds, of a random share
+    `sample` (0 to 1); limit then counts what is left. parquet: row groups and compression of Parquet files.
     steps: conversions of features, in this order; one that depends on the records stands as an `Unresolved`.
     files: which feature becomes the files of FILES, and which one names them.
     """
 
     to: str = PARQUET
-    features: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
     split: str | None = None
     limit: int | None = None
     file_bytes: int = FILE_BYTES
@@ -141,10 +142,10 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
     catalog = find(inputs, options.split, lenient=options.lenient)
     known, said = _known(catalog, schema, threads, options)
     selected = known
-    if options.features is not None:
-        if unknown := [name for name in options.features if name not in known]:
-            raise UsageError(f"--features: no feature {unknown[0]!r}; there are {', '.join(known.names)}")
-        selected = known.select(options.features)
+    if options.columns is not None:
+        if unknown := [name for name in options.columns if name not in known]:
+            raise UsageError(f"--columns {unknown[0]}: no such feature; {there_are(unknown[0], known.names)}")
+        selected = known.select(options.columns)
     by_split = {split: list(_pieces(catalog, split, options)) for split in catalog.splits}
     records = Records(
         catalog.files, [piece for pieces in by_split.values() for piece in pieces], known, options.lenient, threads
@@ -189,7 +190,7 @@ def _known(
     return (
         (known, None)
         if known is not None
-        else infer_schema(catalog.files, threads=threads, lenient=options.lenient, wanted=options.features)
+        else infer_schema(catalog.files, threads=threads, lenient=options.lenient, wanted=options.columns)
     )
 
 
@@ -251,7 +252,7 @@ def default_threads(threads: int, memory_bytes: int) -> int:
     """How many threads may decode at once: the number asked for (0: the cores),
     less where memory would not hold their pieces.
     """
-    asked = threads or os.cpu_count() or 1
+    asked = threads or core_count()
     fit = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
     if fit < 1:
         raise UsageError(

@@ -71,7 +71,7 @@ def read_bmp(data: npt.NDArray[np.uint8]) -> ImageHeader:
         or bits not in _BITS
         or compression not in (_RAW, _RLE8, _RLE4, _BITFIELDS, _ALPHABITFIELDS)
     ):
-        raise BadImage(CORRUPT, f"{width} x {height}, {bits} bits, compression {compression}")
+        raise BadImage(CORRUPT, f"{height} x {width}, {bits} bits, compression {compression}")
     _check_pixels(data, offset, width, height, bits, compression)
     alpha = bits in (16, 32) and _has_alpha(view, header_bytes, compression)
     colour, channels = (RGBA, 4) if alpha else (PALETTE, 3) if bits <= 8 else (RGB, 3)
@@ -89,7 +89,7 @@ def _check_pixels(
     needed = offset + row_bytes * abs(height)
     if needed > len(data):
         raise BadImage(
-            TRUNCATED, f"{width} x {abs(height)} pixels of {bits} bits need {needed} bytes, the file has {len(data)}"
+            TRUNCATED, f"{abs(height)} x {width} pixels of {bits} bits need {needed} bytes, the file has {len(data)}"
         )
 
 

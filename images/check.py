@@ -104,7 +104,7 @@ def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -
         raise _no_format(head)
     header = _PARSERS[name](data)
     if header.height * header.width > max_pixels:
-        raise BadImage(SIZE, f"{header.width} x {header.height} pixels are more than {max_pixels} (--max-pixels)")
+        raise BadImage(SIZE, f"{header.height} x {header.width} pixels are more than {max_pixels} (--max-pixels)")
     return header
 
 

@@ -68,5 +68,5 @@ def read_gif(data: npt.NDArray[np.uint8]) -> ImageHeader:
     if code == _UNKNOWN:
         raise BadImage(CORRUPT, f"byte {place} begins no block (0x{int(data[place]):02x})")
     if width == 0 or height == 0 or frames == 0:
-        raise BadImage(CORRUPT, f"{frames} frame(s) on a screen of {width} x {height}")
+        raise BadImage(CORRUPT, f"{frames} frame(s) on a screen of {height} x {width}")
     return ImageHeader("GIF", height, width, 3, 8, PALETTE, frames)

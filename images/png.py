@@ -76,7 +76,7 @@ def _read_ihdr(kind: bytes, body: memoryview) -> ImageHeader:
         raise BadImage(CORRUPT, f"the first chunk is {_name(kind)} of {len(body)} bytes instead of IHDR of 13")
     width, height, bits, colour, compression, filtering, interlace = _IHDR.unpack(body)
     if not 0 < width < 1 << 31 or not 0 < height < 1 << 31:
-        raise BadImage(CORRUPT, f"size {width} x {height}")
+        raise BadImage(CORRUPT, f"size {height} x {width}")
     if bits not in _DEPTHS.get(colour, ()) or compression or filtering or interlace > 1:
         raise BadImage(
             CORRUPT,

@@ -141,7 +141,7 @@ def _one(tags: dict[int, Values], tag: int, default: int) -> int:
 def _describe(tags: dict[int, Values]) -> ImageHeader:
     width, height = _one(tags, _WIDTH, 0), _one(tags, _HEIGHT, 0)
     if width <= 0 or height <= 0:
-        raise BadImage(CORRUPT, f"an image of {width} x {height}")
+        raise BadImage(CORRUPT, f"an image of {height} x {width}")
     samples, bits, photometric = _one(tags, _SAMPLES, 1), _one(tags, _BITS, 1), _one(tags, _PHOTOMETRIC, 1)
     if photometric == 3:
         return ImageHeader("TIFF", height, width, 3, bits, PALETTE)

@@ -16,7 +16,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.nearest import did_you_mean
 from recordmill.base.progress import Progress, job
+from recordmill.pipelines.options.commands import flags_of
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -24,38 +26,47 @@ if TYPE_CHECKING:
 _ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
 _asking = threading.Lock()
 
-LOCAL_RUNNERS = (None, "DirectRunner", "FnApiRunner", "direct", "fn_api")
+LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 
 
 def is_local(runner: str | None) -> bool:
-    """Whether the runner is this process."""
-    return runner in LOCAL_RUNNERS
+    """Whether the runner is this process; its name is read as Beam reads it, whatever its case."""
+    return runner is None or runner.lower() in LOCAL_RUNNERS
 
 
-def check_beam() -> None:
-    """Raise MissingExtraError where apache_beam is not installed; nothing is imported."""
+def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
+    """That Beam is there and knows these flags, before anything is planned for it.
+
+    Raises:
+        MissingExtraError: apache_beam is not installed. UsageError: a Beam option is unknown, or its value can't be.
+    """
+    if not _has_beam():
+        raise MissingExtraError("build" if runner is None else "--runner", "beam", "apache_beam")
+    if beam_args:  # the flags themselves only Beam knows, which takes seconds to import
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        _check_arguments([*([] if is_local(runner) else [f"--runner={runner}"]), *beam_args], PipelineOptions)
+
+
+def _has_beam() -> bool:
+    """Whether apache_beam is installed; nothing is imported."""
     try:
-        is_there = find_spec("apache_beam") is not None
+        return find_spec("apache_beam") is not None
     except ValueError:  # it was kept from being imported
-        is_there = False
-    if not is_there:
-        raise MissingExtraError("build", "beam", "apache_beam")
+        return False
 
 
 def run_pipeline(
     construct: Callable[[Pipeline], None], runner: str | None, beam_args: Sequence[str], name: str, progress: Progress
 ) -> None:
-    """Build the graph with `construct(pipeline)` and run it to its end.
+    """Build the graph with `construct(pipeline)` and run it to its end; `check_runner` has looked at the flags.
 
     name: by which worker threads of this process find `progress`.
 
     Raises:
-        MissingExtraError: apache_beam is not installed.
-        UsageError: a Beam option is unknown, or its value can't be.
         KeyboardInterrupt: the user stopped it; every thread has ended by then.
         Exception: what a stage raised, itself where it ran in this process, else as the runner tells it.
     """
-    check_beam()
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -63,7 +74,6 @@ def run_pipeline(
     # Its log of a failed stage is a traceback of what is raised below anyway; on engines it is all there is.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL if is_local(runner) else logging.WARNING)
     arguments = list(beam_args) if is_local(runner) else [f"--runner={runner}", *beam_args]
-    _check_arguments(arguments, PipelineOptions)
     _tell_cells_apart()
     options = PipelineOptions(arguments)
     options.view_as(SetupOptions).save_main_session = False
@@ -136,7 +146,10 @@ def _check_arguments(arguments: Sequence[str], options: type[_Options]) -> None:
             known._add_argparse_args(parser)
     _, unknown = parser.parse_known_args([argument for argument in arguments if argument])
     if unknown:
-        raise UsageError(f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it")
+        beams = [word for action in parser._actions for word in action.option_strings]
+        own = [flag for command in ("build", "read") for option in flags_of(command) for flag in option.all_flags]
+        meant = did_you_mean(unknown[0].partition("=")[0], [*own, *beams])
+        raise UsageError(f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}")
 
 
 class _Parser(argparse.ArgumentParser):

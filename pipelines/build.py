@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+import runpy
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,14 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.nearest import there_are
 from recordmill.base.progress import Progress
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER, BuildPlan, group_units
 from recordmill.building.run_file import Buckets
-from recordmill.pipelines.beam_run import check_beam, is_local, run_pipeline
+from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.fitting import find_transform, with_transform
+from recordmill.pipelines.options.naming import names_keywords, spoken
+from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.feature import Schema
@@ -36,6 +41,11 @@ from recordmill.storage.files import local_path
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.pipelines.options.keywords import BuildKeywords
 
 _COPIES_IN_RUNNER = 4  # FnApiRunner's peak in a GroupByKey, in times the payload
 
@@ -94,14 +104,21 @@ class BuildResult:
         }
 
 
+@with_keywords("build")
+@names_keywords("build")
 def build(
-    source: Any, out: str | os.PathLike[str], *, quiet: bool = True, progress: Progress | None = None, **options: Any
+    source: Any,
+    out: str | os.PathLike[str],
+    *,
+    quiet: bool = True,
+    progress: Progress | None = None,
+    **options: Unpack[BuildKeywords],
 ) -> BuildResult:
     """Build a data set of TFRecord shards at `out`.
 
     source: a path, glob, `@list.txt` or a list of them, or data in memory: a pyarrow Table, RecordBatch or
-        RecordBatchReader, a pandas DataFrame, a dict of arrays, or an iterator of dicts.
-    options: see `make_options`, which are the command line's.
+        RecordBatchReader, a pandas DataFrame, a dict of arrays, or an iterator of dicts; or a `Source` of your own.
+    options: the command line's, as keywords: docs/reference.md lists them.
 
     Raises:
         UsageError: an option or an input can't be served.
@@ -111,9 +128,9 @@ def build(
         MissingExtraError: Apache Beam is not installed.
     """
     started = time.monotonic()
-    check_beam()
     out = local_path(out)
     settings = make_options(out, **options)
+    check_runner(settings.runner, settings.beam_args)
     progress = progress or Progress()
     path = Path(out)
     base = check_out(path, settings.overwrite)
@@ -206,8 +223,9 @@ def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> No
 def _check_column(source: Source, option: str, column: str | None) -> None:
     if column is None:
         return
-    if column not in source.schema:
-        raise UsageError(f"{option} {column}: no such column; there are {', '.join(source.schema.names)}")
+    names = source.schema.names
+    if column not in names:
+        raise UsageError(f"{option} {column}: no such column; {there_are(column, names)}")
     if source.schema[column].shape:
         raise UsageError(
             f"{option} {column}: it holds {source.schema[column].describe()}; name a column of single values"
@@ -247,7 +265,12 @@ def _result(out: Path, manifest: Manifest, seconds: float) -> BuildResult:
         rejected=part.records_rejected,
         shards=tuple(out / part.folder / shard.name for _, part, shard in manifest.shards()),
         rejects=tuple(out / name for name in manifest.rejects["files"]),
-        notes=tuple(manifest.statistics.get("notes", ())),
+        notes=tuple(spoken(note, "build") for note in manifest.statistics.get("notes", ())),
         seconds=seconds,
         manifest=manifest,
     )
+
+
+if __name__ == "__main__":  # python -m recordmill.pipelines.build: the command
+    sys.argv[1:1] = ["build"]
+    runpy.run_module("recordmill", run_name="__main__", alter_sys=True)

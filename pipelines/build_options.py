@@ -9,17 +9,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
+from recordmill.base.machine import MEMORY_BYTES, core_count
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
-from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER
-from recordmill.pipelines.sizes import parse_size, parse_splits
+from recordmill.pipelines.options.given import fill, of_kind
+from recordmill.pipelines.sizes import parse_dtypes, parse_size, parse_splits
 from recordmill.schemas.feature import Schema
-from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.rejects import RejectBudget
-from recordmill.storage.files import local_path, read_range
+from recordmill.storage.files import local_path
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
 _THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
@@ -43,7 +45,7 @@ class BuildOptions:
     overwrite: bool = False
     budget: RejectBudget = field(default_factory=RejectBudget)
     threads: int = 1
-    memory_bytes: int = 2 << 30
+    memory_bytes: int = MEMORY_BYTES
     exchange: str | None = None
     runner: str | None = None
     beam_args: tuple[str, ...] = ()
@@ -62,89 +64,70 @@ class BuildOptions:
         }
 
 
-def make_options(
-    out: str | os.PathLike[str],
-    *,
-    kind: str | None = None,
-    options: Any = None,
-    schema: Schema | str | os.PathLike[str] | None = None,
-    dtypes: Mapping[str, str] | None = None,
-    label: str | None = None,
-    splits: str | Mapping[str, float] | None = None,
-    split_by: str | None = None,
-    split_seed: int = 0,
-    key: str | None = None,
-    seed: int = 0,
-    shuffle: bool = True,
-    name: str | None = None,
-    shard_size: str | int | None = None,
-    num_shards: int | None = None,
-    compression: str = "none",
-    overwrite: bool = False,
-    max_rejects: str | int = 0,
-    threads: int | None = None,
-    memory: str | int = "2GiB",
-    exchange: str | None = None,
-    runner: str | None = None,
-    beam_args: tuple[str, ...] = (),
-    follow_links: bool = False,
-    transform: Any = None,
-    transform_from: str | os.PathLike[str] | None = None,
-    fit_on: str | None = None,
-    keep_raw: bool = False,
-    key_bits: int = 64,
-) -> BuildOptions:
-    """The options from what a user gave on the command line or in Python.
+def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
+    """The options from what a user gave on the command line or in Python; `pipelines.options.build` says what they are.
 
     Raises:
         UsageError: a value can't be, with the option's name and what to type instead.
+        TypeError: there is no such option.
     """
-    if compression not in ("none", "gzip"):
-        raise UsageError(f"--compression {compression}: none or gzip")
-    if exchange not in (None, EXCHANGE_FILES, EXCHANGE_RUNNER):
-        raise UsageError(f"--exchange {exchange}: files or runner")
-    if key is not None and not shuffle:
-        raise UsageError("--key says where records are shuffled to, and --no-shuffle keeps their order: give one")
-    _check_transform(transform, transform_from, fit_on, keep_raw)
-    memory_bytes = _memory(memory)
+    key_bits = given.pop("key_bits", 64)  # fewer in tests, where keys are to collide
+    values = fill("build", given)
+    if values.key is not None and not values.shuffle:
+        raise UsageError("--key says where records are shuffled to; it excludes --no-shuffle, which keeps their order")
+    _check_transform(values)
+    memory_bytes = _memory(values.memory)
+    dtypes = values.dtypes or {}
     return BuildOptions(
-        kind=kind,
-        kind_options=options,
-        schema=schema if schema is None or isinstance(schema, Schema) else read_schema(schema),
-        dtypes=dict(dtypes or {}),
-        label=label,
+        kind=values.kind,
+        kind_options=_kind_options(values.options, given),
+        schema=load_schema(values.schema),
+        dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
+        label=values.label,
         order=OrderOptions(
-            _whole(seed, "--seed"),
-            _whole(split_seed, "--split-seed"),
-            shuffle,
-            key,
-            split_by,
-            parse_splits(splits),
+            _whole(values.seed, "--seed"),
+            _whole(values.split_seed, "--split-seed"),
+            values.shuffle,
+            values.key,
+            values.split_by,
+            parse_splits(values.splits),
             key_bits,
         ),
-        shards=_shards(shard_size, num_shards),
-        compression=compression,
-        name=_dataset_name(name, out),
-        overwrite=overwrite,
-        budget=RejectBudget.parse(max_rejects),
-        threads=_threads(threads, memory_bytes),
+        shards=_shards(values.shard_size, values.num_shards),
+        compression=values.compression,
+        name=_dataset_name(values.name, out),
+        overwrite=values.overwrite,
+        budget=RejectBudget.parse(values.max_rejects),
+        threads=_threads(values.threads, memory_bytes),
         memory_bytes=memory_bytes,
-        exchange=exchange,
-        runner=runner,
-        beam_args=tuple(beam_args),
-        follow_links=follow_links,
-        transform=transform,
-        transform_from=None if transform_from is None else os.fspath(transform_from),
-        fit_on=DEFAULT_SPLIT if fit_on is None else fit_on,
-        keep_raw=keep_raw,
+        exchange=values.exchange,
+        runner=values.runner,
+        beam_args=tuple(values.beam_args),
+        follow_links=values.follow_links,
+        transform=values.transform,
+        transform_from=None if values.transform_from is None else local_path(values.transform_from),
+        fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
+        keep_raw=values.keep_raw,
     )
 
 
-def _check_transform(transform: Any, transform_from: Any, fit_on: str | None, keep_raw: bool) -> None:
-    if transform is not None and transform_from is not None:
+def _check_transform(values: SimpleNamespace) -> None:
+    if values.transform is not None and values.transform_from is not None:
         raise UsageError("--transform fits one, and --transform-from takes one as it is: give one of them")
-    if transform is None and (fit_on is not None or keep_raw):
-        raise UsageError(f"{'--keep-raw' if keep_raw else '--fit-on'} needs --transform")
+    if values.transform is None and (values.fit_on is not None or values.keep_raw):
+        raise UsageError(f"{'--keep-raw' if values.keep_raw else '--fit-on'} needs --transform")
+
+
+def _kind_options(whole: Any, given: Mapping[str, Any]) -> Any:
+    """What was said to one kind of input: an object of its options, or a mapping."""
+    single = of_kind("build", given)
+    for name in ("max_row_bytes", "max_line_bytes"):
+        if name in single:
+            single[name] = parse_size(single[name], "--" + name.replace("_", "-"))
+    single = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in single.items()}
+    if single and whole is not None and not isinstance(whole, Mapping):
+        raise UsageError(f"{next(iter(single))} stands beside options, which is a {type(whole).__name__}: give one")
+    return {**(whole or {}), **single} if single else whole
 
 
 def _plain(value: Any) -> Any:
@@ -179,11 +162,10 @@ def _memory(memory: str | int) -> int:
 
 def _threads(threads: int | None, memory_bytes: int) -> int:
     """As many as asked for, or as there are cores, but no more than the memory can feed."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if threads is not None:
-        count = _whole(threads, "--threads")
-    if count < 1:
-        raise UsageError(f"--threads {threads}: at least 1")
+    count = _whole(threads, "--threads") if threads is not None else 0
+    if count < 0:
+        raise UsageError(f"--threads {threads}: 0 (one per core) or more")
+    count = count or core_count()
     return min(count, memory_bytes // _THREAD_BYTES)
 
 
@@ -193,18 +175,6 @@ def _whole(value: Any, option: str) -> int:
         return operator.index(value)
     except TypeError:
         raise UsageError(f"{option} {value!r}: a whole number") from None
-
-
-def read_schema(path: str | os.PathLike[str]) -> Schema:
-    """The schema of a schema.pbtxt; UsageError or DataError names the file."""
-    path = local_path(path)
-    try:
-        text = read_range(path).tobytes().decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"--schema {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DataError("is not UTF-8 text; --schema takes a schema.pbtxt", source=os.fspath(path)) from None
-    return from_pbtxt(text, os.fspath(path))
 
 
 def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:

@@ -7,11 +7,13 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.plan import FILES, NPZ, held_bytes, plan_read
+from recordmill.pipelines.options.naming import names_keywords
 from recordmill.pipelines.read_options import make_settings
 from recordmill.pipelines.sizes import show_size
 from recordmill.shards.catalog import Inputs
 
 
+@names_keywords("read")
 def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     """What `read` with these options would write.
 

@@ -11,6 +11,7 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.nearest import did_you_mean
 from recordmill.pipelines.build_options import BuildOptions
+from recordmill.pipelines.options.commands import keywords_of
 from recordmill.shards.run_folder import RunFolder
 from recordmill.sources.inputs.contract import PlanOptions, Source
 from recordmill.sources.inputs.detect import detect_kind, keep_kind
@@ -52,7 +53,7 @@ def _own(source: Any, settings: BuildOptions) -> Source:
         "options": settings.kind_options,
     }
     if told := [name for name, value in given.items() if value]:
-        raise UsageError(f"{told[0]} is not for a Source of your own: it has its schema, and reads as it was made to")
+        raise UsageError(f"{told[0]}= is not for a Source of your own: it has its schema, and reads as it was made to")
     return check_source(source)
 
 
@@ -108,8 +109,10 @@ def _options(kind: Kind, options: Any) -> Any:
     if isinstance(options, Mapping):
         known = {field.name for field in fields(expected)}
         if unknown := [name for name in options if name not in known]:
-            own = f"whose own options are {', '.join(sorted(known))}" if known else "which has none of its own"
-            raise UsageError(f"option {unknown[0]} is not for {kind.name}, {own}{did_you_mean(unknown[0], known)}")
+            flags = {option.name: option.flags for option in keywords_of("build")}
+            own = ", ".join(flags.get(name, name) for name in sorted(known)) or "none"
+            said, meant = flags.get(unknown[0], unknown[0]), did_you_mean(unknown[0], known)
+            raise UsageError(f"{said} is not for {kind.name}, whose own options are {own}{meant}")
         return expected(**options)
     if not isinstance(options, expected):
         raise UsageError(

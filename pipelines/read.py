@@ -7,13 +7,15 @@ Beam pipeline (`read_beam`), and the same files come out.
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
+import sys
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
 from recordmill.base.errors import RecordmillError, UsageError
@@ -25,13 +27,21 @@ from recordmill.exporting.plan import NPZ, Job, ReadPlan, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
 from recordmill.exporting.resume import go_on, keep_finished
 from recordmill.exporting.units import run_noted
+from recordmill.pipelines.beam_run import check_runner
 from recordmill.pipelines.display import Display
+from recordmill.pipelines.options.naming import names_keywords, spoken
+from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.pipelines.options.keywords import ReadKeywords
 
 
 @dataclass(frozen=True)
@@ -99,19 +109,20 @@ class ReadResult:
         }
 
 
+@with_keywords("read")
+@names_keywords("read")
 def read(
-    inputs: Inputs, out: str | os.PathLike[str], *, quiet: bool = True, progress: Progress | None = None, **options: Any
+    inputs: Inputs,
+    out: str | os.PathLike[str],
+    *,
+    quiet: bool = True,
+    progress: Progress | None = None,
+    **options: Unpack[ReadKeywords],
 ) -> ReadResult:
     """Write the records of a data set, or of any TFRecord files, to `out` as Parquet, NumPy or Arrow.
 
-    inputs: OUT of a build, or files, folders, globs, `@list.txt`. options: see `make_settings`; they are the command
-    line's:
-        to="parquet" | "npy" | "npz" | "arrow" | "jsonl" | "csv" | "files", file_feature and name_feature (of "files"),
-        features, split, limit, max_rejects, schema, threads, memory, file_size, overwrite, runner,
-        decode_raw, decode_tensor, reshape, pad, pad_or_cut, ragged (`"image=float32[64,64,3]"`, or a list of such),
-        decode_images (True or names), resize, channels,
-        where (SQL text or a pyarrow.compute expression), sample, seed,
-        row_group_rows, row_group_size, compression.
+    inputs: OUT of a build, or files, folders, globs, `@list.txt`.
+    options: the command line's, as keywords: docs/reference.md lists them.
 
     A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the
     same options and inputs; with a runner it begins anew.
@@ -123,6 +134,8 @@ def read(
     """
     started = time.monotonic()
     settings = make_settings(**options)
+    if settings.runner is not None:
+        check_runner(settings.runner, settings.beam_args)
     progress = progress or Progress()
     with Display(progress, quiet) as display:
         folder = begin(out, settings.overwrite)
@@ -221,6 +234,7 @@ def _publish(
         "features": {feature.name: feature.describe() for feature in plan.schema},
     }
     notes = (*plan.notes, *(f"{result.split}: {note}" for result in results for note in result.notes))
+    notes = tuple(spoken(note, "read") for note in notes)
     names = publish(folder, summary, settings.overwrite)
     rejects = tuple(folder.out / name for name in names if name.startswith("rejects/"))
     return ReadResult(
@@ -265,3 +279,8 @@ def _size(path: Path) -> int:
     if path.is_dir():
         return sum(_size(child) for child in path.iterdir())
     return path.stat().st_size if path.exists() else 0
+
+
+if __name__ == "__main__":  # python -m recordmill.pipelines.read: the command
+    sys.argv[1:1] = ["read"]
+    runpy.run_module("recordmill", run_name="__main__", alter_sys=True)

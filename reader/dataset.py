@@ -22,7 +22,10 @@ import pyarrow.compute as pc
 
 from recordmill.base import html
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.machine import core_count
+from recordmill.base.nearest import there_are
 from recordmill.base.threads import thread_map
+from recordmill.pipelines.options.naming import names_keywords
 from recordmill.reader.faces import arrays
 from recordmill.reader.faces import tf as in_tf
 from recordmill.reader.faces.batches import Batches
@@ -42,6 +45,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, find
 from recordmill.shards.loads.batches import Load, decode_block, decode_load, record_batches
+from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.sample import Sample
 from recordmill.shards.loads.scattered import are_scattered, scattered_batches
 from recordmill.shards.loads.schema_of import infer_files, schema_of
@@ -54,14 +58,15 @@ Columns = dict[str, Array | Ragged | Strings]
 _MADE_ANEW = ("_plan", "_selection")  # by each process that reads
 
 
+@names_keywords("open")
 def open(
     inputs: Inputs,
     split: str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | str | None = None,
     *,
-    schema: Schema | None = None,
-    threads: int = 0,
-    sample: str | int | None = None,
+    schema: Schema | str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    infer_from: str | int | None = None,
     where: str | pc.Expression | None = None,
 ) -> Dataset:
     """Open a data set of recordmill's, or any TFRecord files.
@@ -69,13 +74,14 @@ def open(
     Args:
         inputs: OUT of a build, or files, folders, globs, one or several.
         split: only this split; None: all, in the manifest's order.
-        columns: only these features, in this order; the others are skipped, not parsed.
-        schema: of foreign files, if it is known; otherwise it is inferred over all their records when it is first
-            needed. A `schema.pbtxt` or a `features.json` of TensorFlow Datasets beside the files then says true dtypes,
-            shapes and class names where the records agree.
-        threads: how many read and decode; 0: one per core.
-        sample: infer over so many records only, the first ones of each file, or over so many whole files (`"20files"`).
-            A later record that the schema does not fit is an error when it is read.
+        columns: only these features, in this order; the others are skipped, not parsed. A text is names with commas
+            between them.
+        schema: of foreign files, or the schema.pbtxt that holds it, if it is known; otherwise it is inferred over all
+            their records when it is first needed. A `schema.pbtxt` or a `features.json` of TensorFlow Datasets beside
+            the files then says true dtypes, shapes and class names where the records agree.
+        threads: how many read and decode; None or 0: one per core.
+        infer_from: infer over so many records only, the first ones of each file, or over so many whole files
+            (`"20files"`). A later record that the schema does not fit is an error when it is read.
         where: only the records for which this holds: an SQL condition on the features as they are stored, which DuckDB
             evaluates, or a `pyarrow.compute` expression; also on features that `columns` leaves out. The data set then
             has these records and no others, numbered from 0.
@@ -86,12 +92,13 @@ def open(
     """
     show_tables()
     catalog = find(inputs, split)
-    of_files = None if sample is None else Sample.parse(sample)
+    of_files = None if infer_from is None else Sample.parse(infer_from)
+    given = load_schema(schema)
     return Dataset(
         catalog,
-        catalog.schema if schema is None else schema,
-        columns,
-        threads,
+        catalog.schema if given is None else given,
+        [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns,
+        threads or 0,
         of_files,
         None if where is None else Where(where),
     )
@@ -115,7 +122,7 @@ class Dataset:
         where: Where | None = None,
     ) -> None:
         self.catalog, self.sample, self.where = catalog, sample, where
-        self.threads = threads or os.cpu_count() or 1
+        self.threads = threads or core_count()
         self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
         self.files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
         if schema is not None:
@@ -158,7 +165,7 @@ class Dataset:
         if self._columns is None:
             return self.full_schema
         if unknown := [name for name in self._columns if name not in self.full_schema]:
-            raise UsageError(f"no feature {unknown[0]!r}; there are {', '.join(self.full_schema.names)}")
+            raise UsageError(f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}")
         return self.full_schema.select(self._columns)
 
     @cached_property

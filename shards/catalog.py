@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.nearest import did_you_mean
 from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan
 from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd
@@ -122,7 +123,8 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
         return catalog
     known = catalog.manifest.splits if catalog.manifest else catalog.splits
     if split not in known:
-        raise UsageError(f"no split {split!r}; there {'is' if len(known) == 1 else 'are'} {', '.join(known) or 'none'}")
+        there = f"there {'is' if len(known) == 1 else 'are'} {', '.join(known) or 'none'}"
+        raise UsageError(f"no split {split!r}; {there}{did_you_mean(split, known)}")
     files = tuple(file for file in catalog.files if file.split == split)
     return Catalog(files, catalog.schema, catalog.manifest, catalog.root, catalog.generation, catalog.notes)
 

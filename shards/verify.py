@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.machine import core_count
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.shard_file import read_frames
@@ -57,13 +58,13 @@ class Problem:
 
 
 def verify(
-    inputs: Inputs, *, threads: int = 0, mend: bool = False, progress: Callable[[int], None] | None = None
+    inputs: Inputs, *, threads: int | None = None, mend: bool = False, progress: Callable[[int], None] | None = None
 ) -> list[Problem]:
     """What is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
 
     Args:
         inputs: OUT of a build, or files, folders, globs.
-        threads: how many shards are checked at once; 0: one per core.
+        threads: how many shards are checked at once; None or 0: one per core.
         mend: write the copies beside the manifest (manifest.json, schema.pbtxt) anew where they differ from it.
         progress: called with the number of records checked.
 
@@ -79,7 +80,7 @@ def verify(
     def check(file: ShardFile) -> list[Problem]:
         return list(check_shard(file, progress or (lambda records: None)))
 
-    found = [finding for findings in thread_map(check, files, threads or os.cpu_count() or 1) for finding in findings]
+    found = [finding for findings in thread_map(check, files, threads or core_count()) for finding in findings]
     if ours:
         found += check_tree(ours[0], mend=mend)
     return found

@@ -19,6 +19,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.machine import MEMORY_BYTES
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.ingest import Ingested, find_too_large, too_large
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, place_payloads
@@ -119,7 +120,7 @@ class WriteShards(PTransform):
     overwrite: bool = False
     name: str = "dataset"
     threads: int = 1
-    memory_bytes: int = 2 << 30
+    memory_bytes: int = MEMORY_BYTES
     exchange: str = EXCHANGE_FILES
     writers: int | None = None
 

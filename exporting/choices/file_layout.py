@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recordmill.base.errors import UsageError
+from recordmill.base.nearest import there_are
 from recordmill.exporting.choices.resolve import SNIFFED_LOADS, Records, with_images
 from recordmill.records.writers.file_names import says_split
 from recordmill.records.writers.files import FileLayout
@@ -55,7 +56,7 @@ def choose_layout(
         name = SOURCE if apart else None
         if not apart:
             notes.append(
-                f"{SOURCE!r} has the same value in many records, so it names no files; --name-feature "
+                f"{SOURCE!r} has the same value in many records, so it names no files; --name-feature="
                 f"{SOURCE} takes it nevertheless"
             )
     if name == file.name:
@@ -86,7 +87,7 @@ def _check_name(feature: Feature) -> None:
 
 def _named(option: str, name: str, known: Schema) -> Feature:
     if name not in known:
-        raise UsageError(f"{option} {name}: no such feature; there are {', '.join(known.names)}")
+        raise UsageError(f"{option} {name}: no such feature; {there_are(name, known.names)}")
     return known[name]
 
 
@@ -140,5 +141,5 @@ def _said(layout: FileLayout, known: Schema) -> str:
         and f.name.rpartition("/")[2].lower() in _NAME_WORDS
         and f.name != layout.file
     ]
-    more = f"; --name-feature {fit[0]} would name them by that feature" if fit else ""
+    more = f"; --name-feature={fit[0]} would name them by that feature" if fit else ""
     return f"the files are {layout.file!r}, named by the record's number{more}"

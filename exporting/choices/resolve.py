@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.convert import DecodeTensor, Step
 from recordmill.records.columns.decode_images import DecodeImages, looks_like_image, sizes_of
@@ -162,4 +163,4 @@ def _images(step: AnyImages, name: str, records: Records) -> DecodeImages:
 
 def _check_name(name: str, option: str, schema: Schema) -> None:
     if name not in schema:
-        raise UsageError(f"{option} {name}: no such feature; there are {', '.join(schema.names)}")
+        raise UsageError(f"{option} {name}: no such feature; {there_are(name, schema.names)}")

@@ -44,10 +44,10 @@ def _suggestion(name: str, column: pa.Array) -> str | None:
     if not values:
         return None
     if all(looks_like_image(value) for value in values):
-        return f"{name} holds encoded images: --decode-images {name} makes pixels of them"
+        return f"{name} holds encoded images: --decode-images={name} makes pixels of them"
     tensors = [_tensor(value) for value in values]
     if all(tensor is not None for tensor in tensors):
-        return f"{name} holds TensorProtos ({tensors[0]}): --decode-tensor {name} makes arrays of them"
+        return f"{name} holds TensorProtos ({tensors[0]}): --decode-tensor={name} makes arrays of them"
     return None
 
 

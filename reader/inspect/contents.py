@@ -95,7 +95,7 @@ class Contents:
         )
         if self.heights is None or self.widths is None:
             return names
-        return f"{names}, {_span(self.widths)} x {_span(self.heights)} pixels"
+        return f"{names}, {_span(self.heights)} x {_span(self.widths)} pixels"
 
 
 def _span(span: Range) -> str:

@@ -80,7 +80,7 @@ def _image(data: bytes) -> str | None:
 
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")) as image:
-            return f"{image.format} {image.width} x {image.height} {image.mode} ({len(data):,} bytes)"
+            return f"{image.format} {image.height} x {image.width} {image.mode} ({len(data):,} bytes)"
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 

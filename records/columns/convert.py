@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.nearest import there_are
 from recordmill.records.columns.parts import numpy_dtype, take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.example.faults import BadRecord
@@ -66,7 +67,7 @@ def output_schema(steps: Sequence[Step], schema: Schema) -> Schema:
     """
     for step in steps:
         if step.feature not in schema:
-            raise UsageError(f"no feature {step.feature!r} to convert; there are {', '.join(schema.names)}")
+            raise UsageError(f"no feature {step.feature!r} to convert; {there_are(step.feature, schema.names)}")
         features = tuple(step.output(feature) if feature.name == step.feature else feature for feature in schema)
         schema = Schema(features, schema.label, EXAMPLE if schema.message == "bytes" else schema.message)
     return schema

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import UsageError
+from recordmill.base.nearest import did_you_mean
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.arrow import to_arrow, value_type
 from recordmill.schemas.feature import Feature, Schema
@@ -51,7 +52,8 @@ class ParquetWriteOptions:
 
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
-            raise UsageError(f"--compression {self.compression}: one of {', '.join(COMPRESSIONS)}")
+            meant = did_you_mean(self.compression, COMPRESSIONS)
+            raise UsageError(f"--compression {self.compression}: one of {', '.join(COMPRESSIONS)}{meant}")
         if self.level is not None and not 1 <= self.level <= COMPRESSIONS[self.compression]:
             levels = f"levels 1 to {COMPRESSIONS[self.compression]}" if COMPRESSIONS[self.compression] else "no levels"
             raise UsageError(f"--compression {self.compression}:{self.level}: it has {levels}")

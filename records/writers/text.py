@@ -109,7 +109,7 @@ def check_csv(schema: Schema) -> None:
         more = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
         raise UsageError(
             f"--to csv: a field holds one number or text, not {', '.join(unfit[:5])}{more}; leave them out "
-            "with --features, or use --to jsonl or parquet"
+            "with --columns, or use --to jsonl or parquet"
         )
     if not schema.features:
         raise UsageError("--to csv: there is no feature to write")

@@ -95,6 +95,11 @@ def read_hint(path: str) -> Hint:
     return Hint(path, {feature.name: feature for feature in features}, _supervised(os.path.join(folder, INFO_FILE)))
 
 
+def load_schema(schema: Schema | str | os.PathLike[str] | None) -> Schema | None:
+    """The schema that a user gave: itself, or of the file that holds it; None where none was given."""
+    return schema if schema is None or isinstance(schema, Schema) else read_hinted_schema(schema)
+
+
 def read_hinted_schema(path: str | os.PathLike[str]) -> Schema:
     """The schema that a `--schema FILE` says, which is taken as it is.
 

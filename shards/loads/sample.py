@@ -31,7 +31,7 @@ class Sample:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise UsageError(f"--sample {self.size}: 1 or more")
+            raise UsageError(f"--infer-from {self.size}: 1 or more")
 
     @classmethod
     def parse(cls, text: str | int) -> Sample:
@@ -45,7 +45,7 @@ class Sample:
         """
         match = _TEXT.fullmatch(str(text).strip())
         if match is None:
-            raise UsageError(f"--sample {text}: a number of records, or of whole files as in 20files")
+            raise UsageError(f"--infer-from {text}: a number of records, or of whole files as in 20files")
         return cls(int(match[1]), match[2] is not None)
 
     def chosen(self, files: int) -> list[tuple[int, int | None]]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
@@ -35,20 +36,18 @@ UNION, STRICT = "union", "strict"
 class ParquetOptions:
     """How the files are read.
 
-    columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the same ones
-    in the same order. select: only these, by the files' own top-level names; None is all.
+    differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the
+    same ones in the same order. columns: only these, by the files' own top-level names; None is all.
     """
 
-    columns: str = UNION
-    select: tuple[str, ...] | None = None
+    differing_columns: str = UNION
+    columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.columns not in (UNION, STRICT):
-            raise UsageError(
-                f"columns is {self.columns!r}; it is 'union' or 'strict' (select names the columns to take)"
-            )
-        if self.select is not None:
-            object.__setattr__(self, "select", tuple(self.select))
+        if self.differing_columns not in (UNION, STRICT):
+            raise UsageError(f"--differing-columns {self.differing_columns}: one of {UNION}, {STRICT}")
+        if self.columns is not None:
+            object.__setattr__(self, "columns", tuple(self.columns))
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     _check_select(options, [footer.names for footer in footers])
     unifier = Unifier(_declared(common))
     for file, footer in zip(files, footers, strict=True):
-        if options.columns == STRICT:
+        if options.differing_columns == STRICT:
             _check_same(file, footer.flat, files[0], footers[0].flat)
         if footer.rows:
             unifier.add(footer.flat, file.name, footer.nulls)
@@ -166,17 +165,17 @@ def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _chosen(file: InputFile, names: Sequence[str], options: ParquetOptions) -> tuple[str, ...]:
-    if options.select is None:
+    if options.columns is None:
         return tuple(names)
-    absent = [name for name in options.select if name not in names]
-    if absent and options.columns == STRICT:
-        raise UsageError(f"{file.name} has no column {absent[0]!r}; its columns are {', '.join(names)}")
-    return tuple(name for name in options.select if name in names)
+    absent = [name for name in options.columns if name not in names]
+    if absent and options.differing_columns == STRICT:
+        raise UsageError(f"{file.name} has no column {absent[0]!r}; {there_are(absent[0], names)}")
+    return tuple(name for name in options.columns if name in names)
 
 
 def _check_select(options: ParquetOptions, names: Sequence[Sequence[str]]) -> None:
     known = list(dict.fromkeys(name for some in names for name in some))
-    for name in options.select or ():
+    for name in options.columns or ():
         if name not in known:
             raise UsageError(f"no file has a column {name!r}; their columns are {', '.join(known)}")
 
@@ -194,7 +193,8 @@ def _check_same(file: InputFile, schema: pa.Schema, first: InputFile, wanted: pa
         )
         what = f"column {differ!r} is only in one of them" if differ else "columns differ in type or order"
         raise DataError(
-            f"has not the columns of {first.name}: {what} (union takes files that differ)", source=file.name
+            f"has not the columns of {first.name}: {what} (--differing-columns union takes files that differ)",
+            source=file.name,
         )
 
 

@@ -35,10 +35,10 @@ class CsvOptions:
     header: the first row holds the columns' names; None: told from the content, or refused. names: their names, instead
     of the header's or where there is none.
     comment: one ASCII character; a line that starts with it is no row. skip_lines: lines before the header or the first
-    row. columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the same
-    ones in the same order. trim: blanks and tabs around a field are dropped, before quotes too. Off: they are part of
-    the value. max_row_bytes: a longer row is a reject and reading goes on at its next line: what a quote that is never
-    closed can swallow.
+    row. differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have
+    the same ones in the same order. trim: blanks and tabs around a field are dropped, before quotes too. Off: they are
+    part of the value. max_row_bytes: a longer row is a reject and reading goes on at its next line: what a quote that
+    is never closed can swallow.
     """
 
     delimiter: str | None = None
@@ -51,7 +51,7 @@ class CsvOptions:
     names: tuple[str, ...] | None = None
     comment: str | None = None
     skip_lines: int = 0
-    columns: str = UNION
+    differing_columns: str = UNION
     trim: bool = False
     max_row_bytes: int = 16 << 20  # 16 MiB: longer than any row meant as one, short enough to hold several
 
@@ -63,17 +63,17 @@ class CsvOptions:
         for name, value in roles.items():
             other = next((o for o, v in roles.items() if o != name and v == value and value is not None), None)
             if other:
-                raise UsageError(f"{name} and {other} are both {value!r}; they must differ")
+                raise UsageError(f"--{name} and --{other} are both {value!r}; they must differ")
         if self.trim and " " in roles.values():
-            raise UsageError("trim drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well")
+            raise UsageError("--trim drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well")
         if self.trim and "\t" in (self.quote, self.escape, self.comment):
-            raise UsageError("trim drops tabs, so '\\t' can't be the quote, escape or comment as well")
-        if self.columns not in (UNION, STRICT):
-            raise UsageError(f"columns is {self.columns!r}; it is 'union' or 'strict'")
+            raise UsageError("--trim drops tabs, so '\\t' can't be the quote, escape or comment as well")
+        if self.differing_columns not in (UNION, STRICT):
+            raise UsageError(f"--differing-columns {self.differing_columns}: one of union, strict")
         if self.skip_lines < 0:
-            raise UsageError(f"skip_lines is {self.skip_lines}; it can't be negative")
+            raise UsageError(f"--skip-lines {self.skip_lines}: it can't be negative")
         if not 1 <= self.max_row_bytes <= _MOST_ROW_BYTES:
-            raise UsageError(f"max_row_bytes is {self.max_row_bytes}; it lies between 1 and {_MOST_ROW_BYTES}")
+            raise UsageError(f"--max-row-bytes {self.max_row_bytes}: it lies between 1 and {_MOST_ROW_BYTES}")
         _check_names(self.names)
         try:
             object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
@@ -91,18 +91,18 @@ class CsvOptions:
 
 def _check_character(name: str, value: str) -> None:
     if len(value) != 1 or not value.isascii() or value in "\r\n\0":
-        raise UsageError(f"{name} is {value!r}; it must be one ASCII character, no line end and not NUL")
+        raise UsageError(f"--{name} is {value!r}; it must be one ASCII character, no line end and not NUL")
 
 
 def _check_names(names: tuple[str, ...] | None) -> None:
     if names is None:
         return
     if not names:
-        raise UsageError("names is empty; give one name per column")
+        raise UsageError("--names is empty; give one name per column")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"names holds {twice[0]!r} twice; each column needs a name of its own")
+        raise UsageError(f"--names holds {twice[0]!r} twice; each column needs a name of its own")
     if "" in names:
-        raise UsageError(f"names holds an empty name, for column {names.index('') + 1}; each column needs one")
+        raise UsageError(f"--names holds an empty name, for column {names.index('') + 1}; each column needs one")
 
 
 @dataclass(frozen=True)

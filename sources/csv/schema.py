@@ -45,7 +45,8 @@ def column_names(files: Sequence[InputFile], heads: Sequence[Head], columns: str
         for file, head in zip(files, heads, strict=True):
             if head.names != first:
                 raise DataError(
-                    f"{_difference(head.names, first)} (as {files[0].name} has it); --columns union allows that",
+                    f"{_difference(head.names, first)} (as {files[0].name} has it); "
+                    "--differing-columns union allows that",
                     source=file.name,
                 )
         return first

@@ -179,7 +179,7 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
     dialect = same_dialect(files, heads, options)
     firsts = [head.first for head in heads if head.first is not None]
     header = agree_on_header(firsts, options.names, _used_names(common))
-    names = column_names(files, heads, options.columns)
+    names = column_names(files, heads, options.differing_columns)
     label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
     scan = Scan(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes)
     totals = Totals(names, files, heads)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject, UsageError
+from recordmill.base.nearest import did_you_mean
 from recordmill.sources.images.label_file import LabelRows, read_label_file
 from recordmill.storage.files import local_path
 from recordmill.storage.listing import InputFile, Root
@@ -138,7 +139,10 @@ def _path_column(request: LabelRequest, table: pa.RecordBatch, finder: _Finder, 
     names = table.schema.names
     if request.path_column is not None:
         if request.path_column not in names:
-            raise UsageError(f"{name} has no column {request.path_column!r}; it has {', '.join(names)}")
+            raise UsageError(
+                f"{name} has no column {request.path_column!r}; it has {', '.join(names)}"
+                f"{did_you_mean(request.path_column, names)}"
+            )
         if not (finder.owners(table.column(request.path_column)) >= 0).any():
             raise UsageError(
                 f"{name}: no value of column {request.path_column!r} is one of the images; paths are "
@@ -167,7 +171,9 @@ def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> dict[str
     columns = dict(zip(table.schema.names, table.columns, strict=True))
     label = request.label if request.label is not None else "label" if "label" in columns else None
     if label is not None and label not in columns:
-        raise UsageError(f"--label {label}: {name} has no such column; it has {', '.join(columns)}")
+        raise UsageError(
+            f"--label {label}: {name} has no such column; it has {', '.join(columns)}{did_you_mean(label, columns)}"
+        )
     renamed: dict[str, pa.Array] = {}
     taken = request.taken if label is None else request.taken - {"label", "class_name"}
     if label is not None:

@@ -134,7 +134,7 @@ class ImageOptions:
     labels: a .csv, .tsv or .jsonl file with a row per image (or several). labels_path_column: its column of paths;
     None: found by name. missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows
     are dropped, such files have no labels. check: `structure` (whole container, nothing decoded) or `decode` (every
-    frame, with Pillow; needs 4 bytes of memory per pixel and thread). max_pixels: width x height above which an image
+    frame, with Pillow; needs 4 bytes of memory per pixel and thread). max_pixels: height x width above which an image
     is a reject, known from its header before anything is decoded. class_from: `auto`, `folders`, `none`; split_from:
     `auto`, `folders`, `names`, `none`: see sources.inputs.layout. strays, unknown_class: of files beside class folders,
     and in folders whose class a given schema lacks, as in sources.inputs.classes.
@@ -161,11 +161,13 @@ class ImageOptions:
         }
         for name, values in allowed.items():
             if getattr(self, name) not in values:
-                raise UsageError(f"{name}={getattr(self, name)!r}: one of {', '.join(values)}")
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: one of {', '.join(values)}")
         if self.max_pixels < 1:
-            raise UsageError(f"max_pixels={self.max_pixels}: at least 1")
+            raise UsageError(f"--max-pixels {self.max_pixels}: at least 1")
         if self.labels_path_column is not None and self.labels is None:
-            raise UsageError(f"labels_path_column={self.labels_path_column!r} without labels: name the labels file too")
+            raise UsageError(
+                f"--labels-path-column {self.labels_path_column}: without --labels; name the labels file too"
+            )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import Reject
+from recordmill.base.machine import MEMORY_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.storage.listing import InputFile
 
@@ -124,4 +125,4 @@ class PlanOptions:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     label: str | None = None
     threads: int = 1
-    memory_bytes: int = 2 << 30
+    memory_bytes: int = MEMORY_BYTES

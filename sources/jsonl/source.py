@@ -44,7 +44,7 @@ class JsonlOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
-            raise UsageError(f"max_line_bytes is {self.max_line_bytes}; it lies between 1 and {1 << 30}")
+            raise UsageError(f"--max-line-bytes {self.max_line_bytes}: it lies between 1 and {1 << 30}")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.nearest import there_are
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs.classes import ERROR, LEAVE, STRAYS, UNKNOWN_CLASSES, known_classes, without_strays
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
@@ -51,12 +52,13 @@ class TextOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if self.mode not in (AUTO, LINES, DOCUMENTS):
-            raise UsageError(f"text mode is {self.mode!r}; it is auto, lines or documents")
+            raise UsageError(f"--text-mode {self.mode}: one of {AUTO}, {LINES}, {DOCUMENTS}")
         if not 1 <= self.max_line_bytes <= 1 << 30:
-            raise UsageError(f"max_line_bytes is {self.max_line_bytes}; it lies between 1 and {1 << 30}")
+            raise UsageError(f"--max-line-bytes {self.max_line_bytes}: it lies between 1 and {1 << 30}")
         for name, allowed in (("strays", STRAYS), ("unknown_class", UNKNOWN_CLASSES)):
             if getattr(self, name) not in allowed:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it is {', '.join(allowed)}")
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(f"{flag} {getattr(self, name)}: one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:
             f"{', '.join(f'{f.name} ({f.describe()})' for f in own)}, which can't be others"
         )
     if common.label is not None and common.label not in own:
-        raise UsageError(f"--label {common.label}: no such column; there are {', '.join(own.names)}")
+        raise UsageError(f"--label {common.label}: no such column; {there_are(common.label, own.names)}")
     return own if common.label is None else replace(own, label=common.label)
 
 

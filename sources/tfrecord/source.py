@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import HEADER_BYTES, gather_frames
 from recordmill.records.tfrecord.shard_file import detect_tfrecord
@@ -195,7 +196,7 @@ def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, S
             said = ["schema inferred from all records", *hinted]
     if common.label is not None:
         if common.label not in schema:
-            raise UsageError(f"--label {common.label}: no such feature; there are {', '.join(schema.names)}")
+            raise UsageError(f"--label {common.label}: no such feature; {there_are(common.label, schema.names)}")
         schema = replace(schema, label=common.label)
     return schema, said
 

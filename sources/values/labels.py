@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.nearest import there_are
 from recordmill.schemas.feature import Feature, Schema
 
 # 65,536: more than any classifier here has; a label with more is most likely an identifier or a sentence
@@ -57,7 +58,7 @@ def check_label(schema: Schema, label: str) -> Feature:
         UsageError: there is no such column; the message lists them.
     """
     if label not in schema:
-        raise UsageError(f"--label {label}: no such column; there are {', '.join(schema.names)}")
+        raise UsageError(f"--label {label}: no such column; {there_are(label, schema.names)}")
     return schema[label]
 
 

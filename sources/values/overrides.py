@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.nearest import there_are
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.values.labels import ClassNames, check_label, with_label
@@ -46,7 +47,7 @@ def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
     unknown = [name for name in dtypes if name not in schema]
     if unknown:
         raise UsageError(
-            f"--dtype {unknown[0]}={dtypes[unknown[0]]}: no such column; there are {', '.join(schema.names)}"
+            f"--dtype {unknown[0]}={dtypes[unknown[0]]}: no such column; {there_are(unknown[0], schema.names)}"
         )
     return replace(schema, features=tuple(_override(f, dtypes[f.name]) if f.name in dtypes else f for f in schema))
 

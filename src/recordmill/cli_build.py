@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-_EPILOG = """\
+_EXAMPLES = """\
 examples:
   recordmill build images photos/ --out shards
       photos/train/cat/1.jpg, photos/test/dog/7.png: splits and classes from folders
@@ -28,289 +28,39 @@ Any flag that recordmill does not know is handed to Apache Beam, for example
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.command_line import add_command
     from recordmill.sources.registry import KIND_NAMES
 
-    parser = commands.add_parser(
+    add_command(
+        commands,
         "build",
-        help="raw images, text, CSV, JSONL, Parquet or TFRecords to shuffled TFRecord shards",
+        run,
         usage="recordmill build [KIND] INPUT... --out OUT [options]",
+        summary=summary,
         description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until "
         "all is written and accounted for.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        inputs=(
+            "[KIND] INPUT",
+            f"KIND is one of {', '.join(KIND_NAMES)}, else told from the content; INPUT is a file, a folder, a quoted "
+            "glob or @list.txt",
+        ),
+        examples=_EXAMPLES,
+        takes_beam_flags=True,
     )
-    parser.set_defaults(run=run, takes_beam_flags=True)
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        metavar="[KIND] INPUT",
-        help=f"KIND is one of {', '.join(KIND_NAMES)}, else told from the content; INPUT is a file, a folder, a quoted "
-        "glob or @list.txt",
-    )
-    parser.add_argument("--out", required=True, metavar="OUT", help="the folder of the data set")
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace the data set that OUT holds; readers of the old one can finish",
-    )
-    _add_record_options(parser.add_argument_group("records"))
-    _add_order_options(parser.add_argument_group("order and splits"))
-    _add_shard_options(parser.add_argument_group("shards"))
-    _add_transform_options(parser.add_argument_group("transform"))
-    _add_image_options(parser.add_argument_group("images"))
-    _add_csv_options(parser.add_argument_group("CSV"))
-    _add_text_options(parser.add_argument_group("JSONL and text"))
-    _add_parquet_options(parser.add_argument_group("Parquet"))
-    _add_run_options(parser.add_argument_group("the run"))
-
-
-def _add_record_options(group: Any) -> None:
-    group.add_argument(
-        "--schema",
-        metavar="FILE",
-        help="a schema.pbtxt (TensorFlow Metadata); without it the types are inferred over all the data",
-    )
-    group.add_argument(
-        "--dtype",
-        action="append",
-        default=[],
-        metavar="FEATURE=DTYPE",
-        help="instead of the inferred type: price=float64, image=uint8[28,28]; repeatable",
-    )
-    group.add_argument(
-        "--label",
-        metavar="COLUMN",
-        help="the label: strings become class numbers, and readers return it as y by default",
-    )
-    group.add_argument(
-        "--max-rejects",
-        default="0",
-        metavar="N|P%",
-        help="how many records may be unusable (default 0); they are listed in OUT/rejects",
-    )
-    group.add_argument(
-        "--follow-links", action="store_true", help="follow symbolic links that lead out of an INPUT folder"
-    )
-
-
-def _add_order_options(group: Any) -> None:
-    group.add_argument("--seed", type=int, default=0, help="of the shuffle (default 0)")
-    group.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the input")
-    group.add_argument(
-        "--key",
-        metavar="COLUMN",
-        help="shuffle by a hash of this column, so that a record keeps its place and split when others are added",
-    )
-    group.add_argument(
-        "--splits",
-        metavar="NAME=P,...",
-        help="divide at random: train=0.9,validation=0.1; default: what folders say, else all is train",
-    )
-    group.add_argument(
-        "--split-from",
-        choices=("auto", "folders", "names", "none"),
-        help="what names the split, where --splits is not given (default auto)",
-    )
-    group.add_argument(
-        "--split-by", metavar="COLUMN", help="keep records with equal values of this column in one split"
-    )
-    group.add_argument("--split-seed", type=int, default=0, help="of the division into splits (default 0)")
-
-
-def _add_shard_options(group: Any) -> None:
-    group.add_argument("--shard-size", metavar="SIZE", help="of each shard, before compression (default 128MiB)")
-    group.add_argument("--num-shards", type=int, metavar="N", help="exactly N shards per split, instead")
-    group.add_argument("--compression", choices=("none", "gzip"), default="none", help="of the shards (default none)")
-    group.add_argument("--name", help="of the data set (default: OUT's own name)")
-
-
-def _add_transform_options(group: Any) -> None:
-    group.add_argument(
-        "--transform",
-        metavar="FILE",
-        help="what to make of the records: transform.yaml, a mapping of features to steps, or transform.py[:FUNCTION], "
-        "a preprocessing_fn of tf.Transform",
-    )
-    group.add_argument("--fit-on", metavar="SPLIT", help="the split whose records it is fitted on (default train)")
-    group.add_argument("--keep-raw", action="store_true", help="keep the features as they were, too, as raw/NAME")
-    group.add_argument("--transform-from", metavar="OUT", help="take the transform of that data set as it is")
-
-
-def _add_image_options(group: Any) -> None:
-    group.add_argument(
-        "--labels",
-        metavar="FILE",
-        help="a CSV or JSONL file with a row per image: its path, and columns that become features",
-    )
-    group.add_argument(
-        "--labels-path-column",
-        metavar="COLUMN",
-        help="the column of paths (default: file_name, filename, path, image, ...)",
-    )
-    group.add_argument(
-        "--missing",
-        choices=("reject", "ignore"),
-        help="what becomes of rows without a file and files without a row (default reject)",
-    )
-    group.add_argument(
-        "--check",
-        choices=("structure", "decode"),
-        help="how images are checked: the container is complete (default), or every pixel decodes",
-    )
-    group.add_argument(
-        "--max-pixels", type=int, metavar="N", help="reject images with more pixels, before decoding them"
-    )
-    group.add_argument("--class-from", choices=("auto", "folders", "none"), help="what names the class (default auto)")
-    group.add_argument(
-        "--strays",
-        choices=("leave", "keep", "error"),
-        help="images and text: files beside class folders are left out (default), kept without a label, or refused",
-    )
-    group.add_argument(
-        "--unknown-class",
-        choices=("error", "reject"),
-        help="images and text: a class folder that --schema does not name (default error)",
-    )
-
-
-def _add_csv_options(group: Any) -> None:
-    group.add_argument("--delimiter", metavar="C", help="one character, or 'tab' (default: told from the content)")
-    group.add_argument("--quote", metavar="C", help="one character, or 'none' (default: told from the content)")
-    group.add_argument("--escape", metavar="C", help="a character that makes the next one literal")
-    group.add_argument(
-        "--null",
-        dest="null_tokens",
-        action="append",
-        metavar="TOKEN",
-        help="how a missing value is written (default: empty and NA); repeatable",
-    )
-    group.add_argument(
-        "--header", action="store_const", const=True, help="the first row names the columns (default: told or refused)"
-    )
-    group.add_argument(
-        "--no-header",
-        dest="header",
-        action="store_const",
-        const=False,
-        help="the first row is data; columns are column_1, ... or as --names says",
-    )
-    group.add_argument("--names", metavar="A,B,...", help="the columns' names, in place of the header's")
-    group.add_argument("--comment", metavar="C", help="lines that start with it are skipped")
-    group.add_argument("--skip-lines", type=int, metavar="N", help="lines to skip at the start of each file")
-    group.add_argument(
-        "--columns", choices=("union", "strict"), help="files with other columns: take all (default), or refuse"
-    )
-    group.add_argument("--trim", action="store_const", const=True, help="drop blanks around fields")
-    group.add_argument(
-        "--max-row-bytes",
-        metavar="SIZE",
-        help="a longer row is rejected (default 16MiB): what an unclosed quote can swallow",
-    )
-
-
-def _add_text_options(group: Any) -> None:
-    group.add_argument("--encoding", help="of text, JSONL and CSV files (default utf-8)")
-    group.add_argument(
-        "--text-mode",
-        dest="mode",
-        choices=("auto", "lines", "documents"),
-        help="text: a record is a line, or a file (default: told from the files)",
-    )
-    group.add_argument(
-        "--no-blank-lines",
-        dest="blank_lines",
-        action="store_const",
-        const=False,
-        help="text: lines of nothing but white space are no records",
-    )
-    group.add_argument("--max-line-bytes", metavar="SIZE", help="a longer line, or text document, is rejected")
-
-
-def _add_parquet_options(group: Any) -> None:
-    group.add_argument("--select", metavar="A,B,...", help="only these columns")
-
-
-def _add_run_options(group: Any) -> None:
-    group.add_argument(
-        "--memory",
-        default="2GiB",
-        metavar="SIZE",
-        help="what the build may hold at once, beside the interpreter (default 2GiB)",
-    )
-    group.add_argument("--threads", type=int, metavar="N", help="default: all cores")
-    group.add_argument("--runner", metavar="RUNNER", help="the Beam runner (default: FnApiRunner, in this process)")
-    group.add_argument(
-        "--exchange",
-        choices=("files", "runner"),
-        help="how records reach their shards: in files all workers see (default), or through the runner, which "
-        "must hold them",
-    )
-    group.add_argument("--quiet", action="store_true", help="no progress and no summary")
-    group.add_argument("--json", action="store_true", help="print a machine-readable summary on stdout")
-
-
-# Options of one kind, by the field of its option object; the value is how the text becomes the field's.
-_KIND_FIELDS = (
-    *("labels", "labels_path_column", "missing", "check", "max_pixels", "class_from", "split_from"),
-    *("strays", "unknown_class"),
-    *(
-        "delimiter",
-        "quote",
-        "escape",
-        "null_tokens",
-        "header",
-        "names",
-        "comment",
-        "skip_lines",
-        "columns",
-        "trim",
-        "max_row_bytes",
-    ),
-    *("encoding", "mode", "blank_lines", "max_line_bytes", "select"),
-)
 
 
 def run(args: argparse.Namespace) -> int:
     """Build and say what was built; 0 if a data set was committed."""
+    from recordmill.base.errors import UsageError
     from recordmill.pipelines.build import build
-    from recordmill.pipelines.sizes import parse_dtypes
+    from recordmill.pipelines.options.command_line import given
 
+    if args.out is None:
+        raise UsageError("--out OUT is needed: the folder of the data set")
     kind, inputs = _kind(args.inputs)
-    result = build(
-        inputs,
-        args.out,
-        quiet=args.quiet,
-        kind=kind,
-        options=_kind_options(args) or None,
-        schema=args.schema,
-        dtypes=parse_dtypes(args.dtype),
-        label=args.label,
-        splits=args.splits,
-        split_by=args.split_by,
-        split_seed=args.split_seed,
-        key=args.key,
-        seed=args.seed,
-        shuffle=args.shuffle,
-        name=args.name,
-        shard_size=args.shard_size,
-        num_shards=args.num_shards,
-        compression=args.compression,
-        overwrite=args.overwrite,
-        max_rejects=args.max_rejects,
-        threads=args.threads,
-        memory=args.memory,
-        exchange=args.exchange,
-        runner=args.runner,
-        beam_args=tuple(args.beam_args),
-        follow_links=args.follow_links,
-        transform=args.transform,
-        transform_from=args.transform_from,
-        fit_on=args.fit_on,
-        keep_raw=args.keep_raw,
-    )
+    result = build(inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
     if args.json:
         print(json.dumps(result.to_json()))  # in ASCII: whatever the names and the terminal's encoding
     elif not args.quiet:
@@ -352,19 +102,3 @@ def _kind(inputs: list[str]) -> tuple[str | None, list[str]]:
     if meant and inputs[0].isalnum() and not os.path.lexists(inputs[0]):
         raise UsageError(f"{inputs[0]} is neither a kind nor a file{meant}")
     return None, inputs
-
-
-def _kind_options(args: argparse.Namespace) -> dict[str, Any]:
-    from recordmill.pipelines.sizes import parse_size
-
-    given = {name: getattr(args, name) for name in _KIND_FIELDS if getattr(args, name) is not None}
-    for name in ("max_row_bytes", "max_line_bytes"):
-        if name in given:
-            given[name] = parse_size(given[name], "--" + name.replace("_", "-"))
-    for name in ("delimiter", "quote", "escape", "comment"):
-        if name in given:
-            given[name] = {"tab": "\t", "\\t": "\t", "none": None}.get(given[name], given[name])
-    for name in ("null_tokens", "names", "select"):
-        if name in given:
-            given[name] = tuple(given[name] if name == "null_tokens" else given[name].split(","))
-    return given

@@ -10,45 +10,37 @@ examples:
   recordmill head shards                       the first 5 records
   recordmill head shards --split test -n 1
   recordmill head shards --at 17               record 17, without reading the ones before it
-  recordmill head old.tfrecord --features image/encoded,label
+  recordmill head old.tfrecord --columns image/encoded,label
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    parser = commands.add_parser(
+    from recordmill.pipelines.options.command_line import add_command
+
+    add_command(
+        commands,
         "head",
-        help="print the first records readably",
+        run,
+        usage="recordmill head INPUT... [options]",
+        summary=summary,
         description="Print records readably: images as format and size, long values cut. Records are numbered from 0.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+        examples=_EPILOG,
     )
-    parser.set_defaults(run=run)
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        metavar="INPUT",
-        help="a data set's folder, or TFRecord files, folders of them, or quoted globs",
-    )
-    parser.add_argument("-n", type=int, default=None, metavar="N", help="how many records (default 5; 1 with --at)")
-    parser.add_argument("--at", type=int, metavar="I", help="begin with record I; negative numbers count from the end")
-    parser.add_argument("--split", metavar="NAME", help="only this split")
-    parser.add_argument("--features", metavar="A,B,...", help="only these features")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the records."""
     from recordmill.base.errors import UsageError
+    from recordmill.pipelines.options.command_line import given
     from recordmill.reader.dataset import open
     from recordmill.reader.inspect.show import show_value
 
     count = (5 if args.at is None else 1) if args.n is None else args.n
     if count < 0:
         raise UsageError(f"-n {count}: 0 or more")
-    dataset = open(
-        args.inputs, args.split, None if args.features is None else [name.strip() for name in args.features.split(",")]
-    )
+    dataset = open(args.inputs, **given(args))
     if args.at is None:
         first, table = 0, dataset.head(count)
     else:

@@ -13,7 +13,7 @@ _SHOWN = 20  # findings; the others are in the JSON
 _EPILOG = """\
 examples:
   recordmill inspect shards
-  recordmill inspect 'old/*.tfrecord' --sample 10000     or --sample 20files
+  recordmill inspect 'old/*.tfrecord' --infer-from 10000     or --infer-from 20files
   recordmill inspect shards --json | jq .features
   recordmill inspect 'old/*.tfrecord' --emit reader > read_old.py
       a tf.data reader of these files: python read_old.py
@@ -33,42 +33,24 @@ Binary values are looked at (some of each batch): encoded images and their sizes
 known file formats. An array's bytes can't be told from any others: values of one length give a guess, which is never
 acted upon.
 
-Every record is read, so ranges and presence are exact; --sample looks at fewer, and the report says at which.
+Every record is read, so ranges and presence are exact; --infer-from looks at fewer, and the report says at which.
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    parser = commands.add_parser(
+    from recordmill.pipelines.options.command_line import add_command
+
+    add_command(
+        commands,
         "inspect",
-        help="features, ranges, counts and sizes of a data set or of any TFRecord files",
+        run,
+        usage="recordmill inspect INPUT... [options]",
+        summary=summary,
         description="Show what the records hold: a table of features with kind, shape, presence, ranges and examples; "
         "counts, sizes and compression.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(run=run)
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        metavar="INPUT",
-        help="a data set's folder, or TFRecord files, folders of them, or quoted globs",
-    )
-    parser.add_argument("--split", metavar="NAME", help="only this split")
-    parser.add_argument(
-        "--sample", metavar="N|Nfiles", help="look at N records only, the first ones of each file, or at N whole files"
-    )
-    parser.add_argument(
-        "--schema",
-        metavar="FILE",
-        help="a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred",
-    )
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="default: all cores")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    parser.add_argument(
-        "--emit", choices=("schema", "parse-spec", "reader"), help="print this, to go on with, instead of the report"
+        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+        examples=_EPILOG,
     )
 
 
@@ -94,11 +76,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _open(args: argparse.Namespace) -> Any:
+    from recordmill.pipelines.options.command_line import given
     from recordmill.reader.dataset import open
-    from recordmill.shards.loads.hints import read_hinted_schema
 
-    schema = None if args.schema is None else read_hinted_schema(args.schema)
-    return open(args.inputs, args.split, schema=schema, threads=args.threads, sample=args.sample)
+    return open(args.inputs, **given(args))
 
 
 def _emit(args: argparse.Namespace) -> int:
@@ -140,7 +121,7 @@ def lines(summary: Any) -> Iterator[str]:
     )
     yield ""
     if summary.sampled is not None:
-        yield f"all of this is of {summary.looked_at:,} records only (--sample): {summary.sampled}"
+        yield f"all of this is of {summary.looked_at:,} records only (--infer-from): {summary.sampled}"
     if summary.schema.label is not None:
         classes = summary.schema[summary.schema.label].classes
         yield f"label: {summary.schema.label}" + (

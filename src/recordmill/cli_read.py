@@ -5,22 +5,25 @@ nothing is imported before it is needed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
 from typing import Any
 
-_EPILOG = """\
+_EXAMPLES = """\
 examples:
   recordmill read shards --out table
       every split to Parquet: table/train-00000-of-00001.parquet, ...
   recordmill read shards --out arrays --to npy --split train
       arrays/train/image.npy, ...: np.load(..., mmap_mode="r") opens them
-  recordmill read 'logs/*.tfrecord.gz' --out table --features id,score
+  recordmill read 'logs/*.tfrecord.gz' --out table --columns id,score
   recordmill read damaged.tfrecord --out table --max-rejects 10
   recordmill read shards --out images --to files
       images/train/cat/1.jpg, ... as they were before build, and images/train/metadata.jsonl
   recordmill read big/ --to npy --dry-run
       rows, columns, disk and memory, before anything is written
-
+"""
+_MORE = """
 INPUT is the folder of a build, or any TFRecord files: their features are then inferred over all records, or taken from
 --schema.
 
@@ -45,7 +48,7 @@ formats:
            number added. Both are counted
 
 --where is evaluated by DuckDB on the features as they are stored, before conversions, and may name features that
---features leaves out; a name such as image/height stands in double quotes. A record's own values decide: random(),
+--columns leaves out; a name such as image/height stands in double quotes. A record's own values decide: random(),
 now() and queries inside it are refused.
 From Python a pyarrow.compute expression serves as well, without DuckDB.
 
@@ -67,209 +70,78 @@ conversions:
       lists to int64 [128], filled up with 0
 A record whose bytes or lengths do not fit is a bad one, named by file, record and byte (see --max-rejects).
 
-Nothing shows in DIR until all of it is written and every record is accounted for. The files don't depend on threads,
+Nothing shows in OUT until all of it is written and every record is accounted for. The files don't depend on threads,
 memory or runner.
-A read that is killed, stopped or out of disk goes on when the same command is given again, with the same DIR: what it
-had finished (files, or --file-size of shards of arrays) is kept in DIR/_run-... if its inputs hold the same bytes
+A read that is killed, stopped or out of disk goes on when the same command is given again, with the same OUT: what it
+had finished (files, or --file-size of shards of arrays) is kept in OUT/_run-... if its inputs hold the same bytes
 still, and the files are those of an undisturbed read.
 Another command, or one with --runner, begins anew. A read of less than --file-size keeps nothing.
 With --runner the same runs as an Apache Beam pipeline; any flag that recordmill does not know is then handed to Beam.
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    parser = commands.add_parser(
+    from recordmill.pipelines.options.command_line import add_command
+
+    add_command(
+        commands,
         "read",
-        help="a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
+        run,
+        usage="recordmill read INPUT... --out OUT [options]",
+        summary=summary,
         description="Write the records of a data set, or of any TFRecord files, as Parquet, NumPy, Arrow or plain "
         "files, in bounded memory.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(run=run, takes_beam_flags=True)
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        metavar="INPUT",
-        help="a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt",
-    )
-    parser.add_argument("--out", metavar="DIR", help="the folder for the result (needed unless --dry-run)")
-    parser.add_argument("--dry-run", action="store_true", help="say rows, columns, disk and memory; write nothing")
-    parser.add_argument(
-        "--to",
-        choices=("parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"),
-        default="parquet",
-        help="the format (default parquet)",
-    )
-    parser.add_argument(
-        "--features", metavar="A,B,...", help="only these, in this order; the others are skipped, not parsed"
-    )
-    parser.add_argument("--split", metavar="NAME", help="only this split")
-    parser.add_argument(
-        "--limit",
-        type=int,
-        metavar="N",
-        help="only the first N records of each split (of those left by --where and --sample)",
-    )
-    parser.add_argument(
-        "--where",
-        metavar="SQL",
-        help="only records for which this WHERE clause holds, as in 'label = 3 AND len(boxes) > 0' (needs duckdb)",
-    )
-    parser.add_argument(
-        "--sample",
-        type=float,
-        metavar="P",
-        help="only a random share of the records, from 0 to 1; the same for the same --seed",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of --sample (default 0)")
-    _add_conversions(parser)
-    parser.add_argument(
-        "--schema", metavar="FILE", help="a schema.pbtxt (TensorFlow Metadata) that says what the records hold"
-    )
-    parser.add_argument(
-        "--max-rejects",
-        default="0",
-        metavar="N|P%",
-        help="how many records may be unusable (default 0); they are listed in DIR/rejects",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace the result that DIR holds")
-    parser.add_argument(
-        "--file-size", default="512MiB", metavar="SIZE", help="shards' bytes per Parquet or Arrow file (default 512MiB)"
-    )
-    parser.add_argument(
-        "--row-group-rows",
-        type=int,
-        metavar="N",
-        help="rows of a Parquet row group (default: as many as --row-group-size holds)",
-    )
-    parser.add_argument(
-        "--row-group-size",
-        default="64MiB",
-        metavar="SIZE",
-        help="a row group's Arrow memory (default and at most 64MiB)",
-    )
-    parser.add_argument(
-        "--compression",
-        default="zstd",
-        metavar="CODEC[:LEVEL]",
-        help="of Parquet: zstd (default, level 1), gzip, snappy, none",
-    )
-    parser.add_argument("--file-feature", metavar="NAME", help="of --to files: the bytes or text that become the files")
-    parser.add_argument(
-        "--name-feature",
-        metavar="NAME",
-        help="of --to files: the text or whole number that names them ('' for the record's number)",
-    )
-    parser.add_argument(
-        "--memory",
-        default="2GiB",
-        metavar="SIZE",
-        help="what the read may hold at once, beside the interpreter (default 2GiB)",
-    )
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="default: all cores")
-    parser.add_argument(
-        "--runner",
-        metavar="RUNNER",
-        help="run as a Beam pipeline on this runner (default: threads of this process, without Beam)",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
-    parser.add_argument("--json", action="store_true", help="print a machine-readable summary on stdout")
-
-
-def _add_conversions(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("conversions (each may be given for several features; done in this order)")
-    group.add_argument(
-        "--decode-images",
-        nargs="?",
-        const=True,
-        metavar="FEATURES",
-        help="encoded images to uint8 [height, width, channels]; default: all features that hold them",
-    )
-    group.add_argument("--resize", metavar="HxW", help="bring the images to one size (bilinear, antialiased)")
-    group.add_argument("--channels", type=int, metavar="N", help="1 gray, 3 RGB (default) or 4 RGBA")
-    group.add_argument(
-        "--decode-tensor",
-        action="append",
-        metavar="FEATURE[=DTYPE[SHAPE]]",
-        help="bytes written by tf.io.serialize_tensor to a tensor",
-    )
-    group.add_argument(
-        "--decode-raw",
-        action="append",
-        metavar="FEATURE=DTYPE[SHAPE]",
-        help="bytes that are an array's memory to that array",
-    )
-    group.add_argument(
-        "--reshape",
-        action="append",
-        metavar="FEATURE=[SHAPE]",
-        help="the same values in another shape; -1: what follows, or varies",
-    )
-    group.add_argument(
-        "--pad",
-        action="append",
-        metavar="FEATURE=LENGTH:VALUE",
-        help="a list to a fixed length; a longer one is a bad record",
-    )
-    group.add_argument(
-        "--pad-or-cut", action="append", metavar="FEATURE=LENGTH:VALUE", help="the same, but a longer one loses its end"
-    )
-    group.add_argument(
-        "--ragged",
-        action="append",
-        metavar="FEATURE,...",
-        help="a list of variable length, also if all records hold equally many items",
+        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt"),
+        examples=_EXAMPLES,
+        more=_MORE,
+        takes_beam_flags=True,
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Read and say what was written, or would be; 0 if it was committed."""
     from recordmill.base.errors import UsageError
+    from recordmill.pipelines.options.command_line import given, meant_flag
 
-    if args.beam_args and args.runner is None:
-        raise UsageError(f"unrecognized arguments: {' '.join(args.beam_args)} (Beam's flags need --runner)")
+    options = given(args)
+    if args.beam_args and "runner" not in options:
+        meant = meant_flag(args.beam_args[0], "read") or " (Beam's flags need --runner)"
+        raise UsageError(f"unrecognized arguments: {' '.join(args.beam_args)}{meant}")
     if args.dry_run:
-        return _dry_run(args)
+        return _dry_run(args, options)
     if args.out is None:
-        raise UsageError("--out DIR is needed: the folder for the result (or --dry-run, which writes nothing)")
+        raise UsageError("--out OUT is needed: the folder for the result (or --dry-run, which writes nothing)")
     from recordmill.pipelines.read import read
 
-    result = read(args.inputs, args.out, quiet=args.quiet, **_options(args))
+    result = read(args.inputs, args.out, quiet=args.quiet, beam_args=tuple(args.beam_args), **options)
     if args.json:
         print(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
     elif not args.quiet:
-        _summarise(result)
+        with contextlib.suppress(OSError):  # nobody reads stderr any more: the result is complete all the same
+            print("\n".join(summary(result)), file=sys.stderr)
     return 0
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """What `make_settings` takes, as it stands in the arguments."""
-    own = {"inputs", "out", "run", "takes_beam_flags", "quiet", "json", "dry_run"}
-    return {name: value for name, value in vars(args).items() if name not in own}
-
-
-def _dry_run(args: argparse.Namespace) -> int:
+def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
     from recordmill.pipelines.dry_run import describe_estimate, dry_run
 
-    found = dry_run(args.inputs, **_options(args))
+    found = dry_run(args.inputs, **options)
     print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if args.json else describe_estimate(found))
     return 0
 
 
-def _summarise(result: Any) -> None:
+def summary(result: Any) -> list[str]:
+    """What was written, for people."""
     splits = ", ".join(f"{name} {count:,}" for name, count in result.records.items()) or "no records"
-    print(f"{result.written:,} records to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s")
-    for path in result.paths[:5]:
-        print(f"  {path}")
+    lines = [f"{result.written:,} records to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s"]
+    lines += [f"  {path}" for path in result.paths[:5]]
     if len(result.paths) > 5:
-        print(f"  ... and {len(result.paths) - 5} more")
-    for note in result.notes:
-        print(f"note: {note}")
+        lines.append(f"  ... and {len(result.paths) - 5} more")
+    lines += [f"note: {note}" for note in result.notes]
     if result.filtered:
-        print(f"{result.filtered:,} records filtered out")
+        lines.append(f"{result.filtered:,} records filtered out")
     if result.rejected:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(result.reject_reasons.items()))
-        print(f"{result.rejected:,} records rejected ({reasons}); see {result.out}/rejects")
+        lines.append(f"{result.rejected:,} records rejected ({reasons}); see {result.out}/rejects")
+    return lines

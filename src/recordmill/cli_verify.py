@@ -18,40 +18,28 @@ Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, wit
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    parser = commands.add_parser(
+    from recordmill.pipelines.options.command_line import add_command
+
+    add_command(
+        commands,
         "verify",
-        help="check every byte of a data set against its manifest",
+        run,
+        usage="recordmill verify INPUT... [options]",
+        summary=summary,
         description="Check a data set against its manifest (count, size, SHA-256, CRCs, sums, index, stray files), or "
         "any TFRecord files by their CRCs.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+        examples=_EPILOG,
     )
-    parser.set_defaults(run=run)
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        metavar="INPUT",
-        help="a data set's folder, or TFRecord files, folders of them, or quoted globs",
-    )
-    parser.add_argument(
-        "--mend",
-        action="store_true",
-        help="write manifest.json and schema.pbtxt anew where they differ from the manifest",
-    )
-    parser.add_argument(
-        "--threads", type=int, default=0, metavar="N", help="shards checked at once (default: all cores)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary, only what is wrong")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Verify and say what is wrong; 1 if anything is that was not mended."""
     from recordmill.base.progress import Progress
     from recordmill.pipelines.display import Display
+    from recordmill.pipelines.options.command_line import given
     from recordmill.shards.verify import verify
 
     progress = Progress()
@@ -59,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
     with Display(progress, args.quiet):
         found = verify(
             args.inputs,
-            threads=args.threads,
-            mend=args.mend,
+            **given(args),
             progress=lambda records: progress.advance(records=records),
         )
     wrong = [finding for finding in found if not finding.mended]

@@ -37,9 +37,9 @@ def test_head_prints_records(out: Path, capsys: pytest.CaptureFixture[str]) -> N
     )
     assert "  label    1 ('dog')\n" in text
     assert text.count("record ") == 2
-    code, text, _ = run(capsys, "head", out, "--at", 17, "--split", "train", "--features", "id,name")
+    code, text, _ = run(capsys, "head", out, "--at", 17, "--split", "train", "--columns", "id,name")
     assert text == "record 17\n  id    17\n  name  'row 17 ü'\n"
-    assert run(capsys, "head", out, "--at", -1, "--split", "test", "--features", "id")[1] == "record 2\n  id  42\n"
+    assert run(capsys, "head", out, "--at", -1, "--split", "test", "--columns", "id")[1] == "record 2\n  id  42\n"
     assert run(capsys, "head", out, "--at", 43) == (
         2,
         "",
@@ -68,7 +68,7 @@ def test_images_and_long_values_are_cut(tmp_path: Path, capsys: pytest.CaptureFi
         schema=arrow,
     )
     _, text, _ = run(capsys, "head", write_data_set(tmp_path / "out", {"train": table}, schema, shards=1))
-    assert f"  image  PNG 30 x 20 RGB ({len(png.getvalue())} bytes)\n" in text
+    assert f"  image  PNG 20 x 30 RGB ({len(png.getvalue())} bytes)\n" in text
     assert "... (1,000 characters)\n" in text
     assert "  xs     float32 [100] [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, ... 100 in all]\n" in text
     assert max(map(len, text.splitlines())) < 160
@@ -94,8 +94,8 @@ def test_inspect_says_what_is_there(out: Path, capsys: pytest.CaptureFixture[str
     assert features["tokens"]["lengths"] == [0, 3]
     assert features["label"]["classes"] == ["cat", "dog", "fish"]
     # one shard has 1 record, fewer than its part of the sample
-    _, text, _ = run(capsys, "inspect", out, "--quiet", "--sample", 10)
-    assert "all of this is of 9 records only (--sample): the first records of each of 4 files" in text
+    _, text, _ = run(capsys, "inspect", out, "--quiet", "--infer-from", 10)
+    assert "all of this is of 9 records only (--infer-from): the first records of each of 4 files" in text
 
 
 def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,9 +113,10 @@ def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_read_writes_and_says_so(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run(capsys, "read", out, "--out", tmp_path / "to", "--features", "id,label", "--split", "train")
-    assert code == 0
-    assert text.startswith(f"40 records to parquet in {tmp_path / 'to'} (train 40) in ")
+    words = ["read", out, "--out", tmp_path / "to", "--columns", "id,label", "--split", "train"]
+    code, text, said = run(capsys, *words)
+    assert (code, text) == (0, "")
+    assert said.startswith(f"40 records to parquet in {tmp_path / 'to'} (train 40) in ")
     assert pq.read_table(tmp_path / "to" / "train-00000-of-00001.parquet").column_names == ["id", "label"]
     code, text, _ = run(capsys, "read", out, "--out", tmp_path / "arrays", "--to", "npy", "--json")
     assert json.loads(text)["records"] == {"train": 40, "test": 3}
@@ -130,9 +131,9 @@ def test_read_writes_and_says_so(out: Path, tmp_path: Path, capsys: pytest.Captu
     code, _, error = run(capsys, "read", out, "--out", tmp_path / "x")
     assert code == 1
     assert error.startswith(f"recordmill: error: {shard}: record 0, byte 0: CRC of the data")
-    code, text, _ = run(capsys, "read", out, "--out", tmp_path / "x", "--max-rejects", "5%")
+    code, _, said = run(capsys, "read", out, "--out", tmp_path / "x", "--max-rejects", "5%")
     assert code == 0
-    assert "1 records rejected (1 crc)" in text
+    assert "1 records rejected (1 crc)" in said
 
 
 @pytest.mark.parametrize("command", ["head", "inspect", "verify", "read"])

@@ -14,6 +14,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "storage": "base",
     "images": "base",
     "sources": "base images",
+    "pipelines.options": "base schemas sources",
     "records": "",
     "records.tfrecord": "base storage",
     "records.protobuf": "base",
@@ -41,15 +42,16 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.sampling": "base",
     "reader.fetching": "base reader.sampling records.example records.tfrecord schemas shards shards.loads",
     "reader.faces": "base reader.fetching reader.sampling records.columns records.writers schemas storage",
-    "reader": "base reader.faces reader.fetching records.columns records.inference records.tfrecord records.writers "
-    "schemas shards shards.loads",
+    "reader": "base pipelines.options reader.faces reader.fetching records.columns records.inference "
+    "records.tfrecord records.writers schemas shards shards.loads",
     "reader.inspect": "base images reader reader.faces records.columns records.inference "
     "records.protobuf schemas shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
     "sources.values storage",
     "transforms.tft": "base building preprocessing schemas",
-    "pipelines": "base building exporting exporting.choices preprocessing records.columns records.writers schemas "
-    "shards sources sources.arrow sources.inputs storage transforms transforms.tft",
+    "pipelines": "base building exporting exporting.choices pipelines.options preprocessing records.columns "
+    "records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage transforms "
+    "transforms.tft",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

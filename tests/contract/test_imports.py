@@ -79,8 +79,9 @@ assert "build" in text.getvalue() and "read" in text.getvalue(), text.getvalue()
 """
 
 
-def test_help_loads_nothing_heavy() -> None:
-    assert not loaded_after(HELP) & set(HEAVY)
+@pytest.mark.parametrize("words", [["--help"], ["build", "--help-all"], ["read", "--help-all"]], ids=str)
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    assert not loaded_after(HELP.replace('["--help"]', repr(words))) & set(HEAVY)
 
 
 @pytest.mark.parametrize("folder", [folder for folder in FOLDERS if folder not in ("transforms", "pipelines")])

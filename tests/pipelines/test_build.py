@@ -172,7 +172,7 @@ def test_a_record_larger_than_a_shard_leaves_no_empty_shard(tmp_path: Path) -> N
 def test_overwriting_keeps_the_old_data_set_readable(tmp_path: Path) -> None:
     old = recordmill.build({"x": [1, 2, 3]}, tmp_path)
     reader = recordmill.open(tmp_path)
-    with pytest.raises(UsageError, match="--overwrite"):
+    with pytest.raises(UsageError, match="overwrite=True"):
         recordmill.build({"x": [4]}, tmp_path)
     new = recordmill.build({"x": [4]}, tmp_path, overwrite=True)
     assert [row["x"] for row in read_back(new)] == [4]

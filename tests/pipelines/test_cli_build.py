@@ -100,7 +100,7 @@ def test_a_list_names_the_inputs(rows: Path, tmp_path: Path) -> None:
         (["--num-shards", "100001"], "at most 100000"),
         (["--shard-size", "0"], "at least one byte"),
         (["--delimiter", "ab"], "delimiter"),
-        (["--select", "x"], "option select is not for csv"),
+        (["--columns", "x"], "--columns is not for csv"),
         (["--schema", "nowhere.pbtxt"], "nowhere.pbtxt"),
         (["--key", "y"], "no such column"),
         (["--max-rejects", "-1"], "--max-rejects -1"),
@@ -219,7 +219,7 @@ def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, 
     assert process.wait() == 1
     for number, closed in enumerate(["2>&-", ">&-", ">&- 2>&- <&-"]):
         out = tmp_path / str(number)
-        words = " ".join(command(rows, "--out", out, "--json"))
+        words = " ".join(command(rows, "--out", out, "--json", "--quiet"))
         done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), closed
         assert recordmill.verify(out) == []

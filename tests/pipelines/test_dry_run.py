@@ -54,7 +54,7 @@ def test_tables_are_foretold_roughly(tmp_path: Path, to: str) -> None:
 
 
 def test_limits_features_and_splits_count(out: Path) -> None:
-    found = dry_run(out, features="label,id", limit=7)
+    found = dry_run(out, columns="label,id", limit=7)
     assert found.records == {"train": 7, "test": 7}
     assert [column.feature.name for column in found.columns] == ["label", "id"]
     assert dry_run(out, split="test").records == {"test": 30}
@@ -86,7 +86,7 @@ def test_nothing_is_written_and_the_text_says_all(
     assert about["columns"]["matrix"]["shape"] == [430, 2, 3]
     assert sorted(tmp_path.iterdir()) == before
     assert main(["read", str(out)]) == 2
-    assert "--out DIR is needed" in capsys.readouterr().err
+    assert "--out OUT is needed" in capsys.readouterr().err
     assert describe_estimate(dry_run(out, limit=0)).startswith("0 records")
 
 

@@ -125,13 +125,13 @@ def test_the_same_files_whatever_the_threads_the_memory_and_the_runner(out: Path
 
 
 def test_selection(out: Path, tmp_path: Path) -> None:
-    result = read(out, tmp_path / "a", features="label,id", split="train", limit=7)
+    result = read(out, tmp_path / "a", columns="label,id", split="train", limit=7)
     assert pq.read_table(result.paths[0]).to_pylist() == TRAIN.select(["label", "id"]).slice(0, 7).to_pylist()
     assert result.records == {"train": 7}
     assert read(out, tmp_path / "b", limit=150).records == {"train": 150, "test": 30}
     assert read(out, tmp_path / "c", limit=0, to="npy").records == {"train": 0, "test": 0}
-    with pytest.raises(UsageError, match="no feature 'nope'; there are id"):
-        read(out, tmp_path / "d", features=["nope"])
+    with pytest.raises(UsageError, match="columns=nope: no such feature; there are id"):
+        read(out, tmp_path / "d", columns=["nope"])
     with pytest.raises(UsageError, match="no split 'dev'"):
         read(out, tmp_path / "d", split="dev")
     assert not (tmp_path / "d").exists()
@@ -140,10 +140,10 @@ def test_selection(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"to": "xml"}, "--to xml: one of parquet, npy, npz, arrow,"), ({"limit": -1}, "--limit -1"),
-        ({"max_rejects": "many"}, "--max-rejects many"), ({"memory": "10MiB"}, "is too little"),
-        ({"threads": -1}, "--threads -1"), ({"features": "a,,b"}, "--features"), ({"features": "id,id"}, "twice"),
-        ({"file_size": 0}, "--file-size"), ({"schema": "nowhere.pbtxt"}, "--schema nowhere.pbtxt"),
+        ({"to": "xml"}, "to=xml: one of parquet, npy, npz, arrow,"), ({"limit": -1}, "limit=-1"),
+        ({"max_rejects": "many"}, "max_rejects=many"), ({"memory": "10MiB"}, "is too little"),
+        ({"threads": -1}, "threads=-1"), ({"columns": "a,,b"}, "columns="), ({"columns": "id,id"}, "twice"),
+        ({"file_size": 0}, "file_size="), ({"schema": "nowhere.pbtxt"}, "schema=nowhere.pbtxt"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -155,7 +155,7 @@ def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, A
 def test_results_are_not_overwritten_unless_asked(out: Path, tmp_path: Path) -> None:
     to = tmp_path / "to"
     read(out, to, to="npy")
-    with pytest.raises(UsageError, match="--overwrite"):
+    with pytest.raises(UsageError, match="overwrite=True"):
         read(out, to)
     result = read(out, to, split="test", overwrite=True)
     assert {path.name for path in to.iterdir()} == {"_read.json", "test-00000-of-00001.parquet"}

@@ -337,15 +337,15 @@ def test_a_source_that_tells_nothing_apart_names_nothing(tmp_path: Path) -> None
     names: list[str | None] = ["flickr"] * 10 + ["web"] * 5
     result = read(made(tmp_path, names), tmp_path / "to", to="files")
     assert check(result, table(names))[0] == "00000000.jpg"
-    assert any("--name-feature source takes it nevertheless" in note for note in result.notes)
+    assert any("name_feature=source takes it nevertheless" in note for note in result.notes)
 
 
 def test_selection(tmp_path: Path) -> None:
     names: list[str | None] = [f"c{row % 2}/{row}.jpg" for row in range(50)]
     out = made(tmp_path, names)
-    result = read(out, tmp_path / "a", to="files", features="id", limit=20)
+    result = read(out, tmp_path / "a", to="files", columns="id", limit=20)
     assert metadata(result) == [{"file_name": names[row], "id": 100 + row} for row in range(20)]
-    result = read(out, tmp_path / "b", to="files", where="id >= 140 AND source LIKE 'c1/%'", features="boxes")
+    result = read(out, tmp_path / "b", to="files", where="id >= 140 AND source LIKE 'c1/%'", columns="boxes")
     assert [line["file_name"] for line in metadata(result)] == [names[row] for row in range(41, 50, 2)]
     assert (result.written, result.filtered) == (5, 45)
     result = read(out, tmp_path / "c", to="files", sample=0.5, seed=3)
@@ -370,24 +370,24 @@ def test_which_feature_becomes_the_files(tmp_path: Path) -> None:
     rows = pa.table([pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)], schema=arrow)
     out = write_data_set(tmp_path / "out", {"train": rows}, schema)
     for options, message in (
-        ({}, "2 features hold encoded images .left, right.; say with --file-feature NAME"),
-        ({"file_feature": "nope"}, "--file-feature nope: no such feature; there are left, right"),
+        ({}, "2 features hold encoded images .left, right.; say with file_feature="),
+        ({"file_feature": "nope"}, "file_feature=nope: no such feature; there are left, right"),
         ({"file_feature": "n"}, r"as it is stored; n is int64 \[\?\]"),
-        ({"file_feature": "left", "name_feature": "n"}, "--name-feature n: a name is one text"),
+        ({"file_feature": "left", "name_feature": "n"}, "name_feature=n: a name is one text"),
         ({"file_feature": "left", "name_feature": "left"}, "name another one"),
-        ({"file_feature": "left", "name_feature": "nope"}, "--name-feature nope: no such feature"),
-        ({"to": "parquet", "file_feature": "left"}, "say what --to files writes, not --to parquet"),
-        ({"features": "n,text,mask,left,right"}, "2 features hold encoded images"),
+        ({"file_feature": "left", "name_feature": "nope"}, "name_feature=nope: no such feature"),
+        ({"to": "parquet", "file_feature": "left"}, "say what to=.files. writes, not to=parquet"),
+        ({"columns": "n,text,mask,left,right"}, "2 features hold encoded images"),
     ):
         with pytest.raises(UsageError, match=message):
             read(out, tmp_path / "to", **{"to": "files", **options})
     assert not (tmp_path / "to").exists()
-    assert tree(read(out, tmp_path / "a", to="files", features="n,mask").paths[0])["00000002.bin"] == b"mask"
-    assert "00000000.png" in tree(read(out, tmp_path / "b", to="files", features="right,mask").paths[0])
-    result = read(out, tmp_path / "c", to="files", file_feature="text", features="text,file_name,n")
+    assert tree(read(out, tmp_path / "a", to="files", columns="n,mask").paths[0])["00000002.bin"] == b"mask"
+    assert "00000000.png" in tree(read(out, tmp_path / "b", to="files", columns="right,mask").paths[0])
+    result = read(out, tmp_path / "c", to="files", file_feature="text", columns="text,file_name,n")
     assert metadata(result)[0] == {"file_name": "00000000.txt", "file_name_": "x", "n": [1]}
     assert tree(tmp_path / "c" / "train")["00000001.txt"] == "ü".encode()
-    result = read(out, tmp_path / "d", to="files", file_feature="left", name_feature="file_name", features="n")
+    result = read(out, tmp_path / "d", to="files", file_feature="left", name_feature="file_name", columns="n")
     assert metadata(result)[0] == {"file_name": "x.jpg", "n": [1]}
 
 
@@ -400,9 +400,7 @@ def test_a_file_that_would_be_converted_is_refused(tmp_path: Path) -> None:
     texts = write_data_set(
         tmp_path / "texts", {"train": pa.table([pa.array(["a"], pa.large_string())], schema=to_arrow(schema))}, schema
     )
-    with pytest.raises(
-        UsageError, match=r"no feature holds one bytes value.*--file-feature takes a text as well: text"
-    ):
+    with pytest.raises(UsageError, match=r"no feature holds one bytes value.*file_feature= takes a text as well: text"):
         read(texts, tmp_path / "to", to="files")
 
 
@@ -424,7 +422,7 @@ def test_damaged_records_are_rejects(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["openvinotoolkit+datumaro/tests/assets/tf_detection_api_dataset/train.tfrecord"])
 def test_files_of_others(shared_data: Path, tmp_path: Path, path: str) -> None:
     result = read(shared_data / "tfrecord" / path, tmp_path / "a", to="files")
-    assert "named by the record's number; --name-feature image/filename" in result.notes[-1]
+    assert "named by the record's number; name_feature=image/filename" in result.notes[-1]
     names = [line["image/filename"] for line in metadata(result)]
     assert sorted(tree(tmp_path / "a" / "train")) == [
         *(f"{row:08d}.jpg" for row in range(len(names))),
@@ -457,7 +455,7 @@ def test_images_of_the_object_detection_api(shared_data: Path, tmp_path: Path) -
 def test_overwriting_replaces_the_folder(tmp_path: Path) -> None:
     out = made(tmp_path, ["a/1.jpg", "b.jpg"])
     read(out, tmp_path / "to", to="files")
-    with pytest.raises(UsageError, match="--overwrite"):
+    with pytest.raises(UsageError, match="overwrite=True"):
         read(out, tmp_path / "to", to="files")
     read(out, tmp_path / "to", to="files", name_feature="", overwrite=True)
     assert sorted(tree(tmp_path / "to")) == [
@@ -522,7 +520,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "2 records (train 2) would be written to 1 folder of files" in said
     assert "note: the files are 'image', named by 'source'" in said
     assert main(["read", str(out), "--to", "files", "--name-feature", "source", "--out", str(tmp_path / "to")]) == 0
-    assert "note: train: 1 record whose 'source' is no safe name" in capsys.readouterr().out
+    assert "note: train: 1 record whose 'source' is no safe name" in capsys.readouterr().err
     assert sorted(tree(tmp_path / "to" / "train")) == ["00000001.jpg", "a.jpg", "metadata.jsonl"]
     assert main(["read", str(out), "--to", "files", "--file-feature", "id", "--out", str(tmp_path / "to2")]) == 2
 

@@ -90,7 +90,7 @@ def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to
             to=to,
             where=where,
             sample=0.5,
-            features="id,matrix",
+            columns="id,matrix",
             file_size=20_000,
             **options,
         )
@@ -107,7 +107,7 @@ def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to
 
 
 def test_features_that_only_the_predicate_needs(out: Path, tmp_path: Path) -> None:
-    result = read(out, tmp_path / "to", features="name,id", where="label = 0 AND exact < 100")
+    result = read(out, tmp_path / "to", columns="name,id", where="label = 0 AND exact < 100")
     (table,) = [pq.read_table(path) for path in result.paths]
     assert table.column_names == ["name", "id"]
     assert table["id"].to_pylist() == list(range(0, 100, 3))
@@ -187,11 +187,11 @@ def test_damage_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"where": "nope = 1"}, "--where nope = 1: .*nope"), ({"where": "id ="}, "--where id =: "),
-        ({"where": "1 = 1; SELECT 1"}, "--where 1 = 1"),
-        ({"where": "id IN (SELECT id FROM read_csv('/etc/hosts'))"}, "--where"),
-        ({"where": pc.field("nope") == 1}, "nope"), ({"sample": 1.5}, "--sample 1.5"),
-        ({"sample": -0.1}, "--sample -0.1"), ({"sample": 0.5, "seed": 2**63}, "--seed"),
+        ({"where": "nope = 1"}, "where=nope = 1: .*nope"), ({"where": "id ="}, "where=id =: "),
+        ({"where": "1 = 1; SELECT 1"}, "where=1 = 1"),
+        ({"where": "id IN (SELECT id FROM read_csv('/etc/hosts'))"}, "where="),
+        ({"where": pc.field("nope") == 1}, "nope"), ({"sample": 1.5}, "sample=1.5"),
+        ({"sample": -0.1}, "sample=-0.1"), ({"sample": 0.5, "seed": 2**63}, "seed="),
     ],
 )  # fmt: skip
 def test_wrong_filters_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -203,7 +203,7 @@ def test_wrong_filters_are_named(out: Path, tmp_path: Path, options: dict[str, A
 @pytest.mark.parametrize(
     ("sql", "what"),
     [
-        ("random() < 0.5", r"random\(\) gives another value each time.*--sample P"),
+        ("random() < 0.5", r"random\(\) gives another value each time.*sample="),
         ('"when" > now()', r"now\(\) gives"), ('"when" < ago(INTERVAL 1 DAY)', r"ago\(\) gives"),
         ('"when" > CURRENT_TIMESTAMP', "current_timestamp is not decided by the record"),
         ("name = user", "user is not decided"), ("len(tokens) > 1 AND UUID() > ''", "uuid"),
@@ -215,7 +215,7 @@ def test_wrong_filters_are_named(out: Path, tmp_path: Path, options: dict[str, A
 )  # fmt: skip
 def test_what_is_not_decided_by_the_record_is_refused(out: Path, tmp_path: Path, sql: str, what: str) -> None:
     """The answer would depend on where the pieces were cut, on threads and on the day."""
-    with pytest.raises(UsageError, match=f"(?s)--where .*{what}"):
+    with pytest.raises(UsageError, match=f"(?s)where=.*{what}"):
         read(out, tmp_path / "to", where=sql)
     assert not (tmp_path / "to").exists()
 
@@ -235,7 +235,7 @@ def test_features_that_have_the_names_of_functions() -> None:
 
 
 def test_a_predicate_that_fails_on_a_value(out: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train-.*--where CAST\(name AS INTEGER\) = 1: "):
+    with pytest.raises(DataError, match=r"train-.*where=CAST\(name AS INTEGER\) = 1: "):
         read(out, tmp_path / "to", where="CAST(name AS INTEGER) = 1")
 
 
@@ -287,7 +287,7 @@ def test_a_feature_of_two_kinds_is_in_nobodys_way_who_does_not_want_it(tmp_path:
     records = [recordmill.example({"x": 0.5 if number else "text", "label": number}) for number in range(5)]
     data = frame(np.frombuffer(b"".join(records), np.uint8), np.cumsum([0, *map(len, records)])).data
     (tmp_path / "a.tfrecord").write_bytes(data.tobytes())
-    with pytest.raises(DataError, match=r"no schema fits all records: feature 'x'.*--schema"):
+    with pytest.raises(DataError, match=r"no schema fits all records: feature 'x'.*schema="):
         read(tmp_path / "a.tfrecord", tmp_path / "all")
-    read(tmp_path / "a.tfrecord", tmp_path / "label", features="label")
+    read(tmp_path / "a.tfrecord", tmp_path / "label", columns="label")
     assert pq.read_table(next((tmp_path / "label").glob("*.parquet")))["label"].to_pylist() == [0, 1, 2, 3, 4]

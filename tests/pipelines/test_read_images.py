@@ -105,7 +105,7 @@ def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_one_array(tmp_p
         assert rows.pop(6) is None
         for row, image in zip(rows, images, strict=True):
             assert np.array_equal(np.array(row, np.uint8), plain(image))
-    with pytest.raises(UsageError, match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*--resize HxW makes them equal"):
+    with pytest.raises(UsageError, match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*resize= makes them equal"):
         read(out, tmp_path / "npy", to="npy", decode_images=True)
     assert not (tmp_path / "npy").exists()
 
@@ -165,13 +165,13 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
     for number, options in enumerate([{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]):
         with pytest.raises(
             DataError,
-            match=r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* --memory 230MiB leaves",
+            match=r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=230MiB leaves",
         ) as error:
             read(
                 out,
                 tmp_path / str(number),
                 decode_images="image",
-                features="image",
+                columns="image",
                 memory="230MiB",
                 max_rejects="50%",
                 **options,
@@ -181,7 +181,7 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
         enough = str(error.value).split("; --memory ")[1].split()[0]
         assert (
             read(
-                out, tmp_path / f"{number} enough", decode_images="image", features="image", memory=enough, **options
+                out, tmp_path / f"{number} enough", decode_images="image", columns="image", memory=enough, **options
             ).written
             == 3
         )
@@ -261,7 +261,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--decode-images", "--channels", "2"], "--channels 2"),
         (["--decode-images", "nope"], "no such feature"),
         (["--decode-images", "label"], "only a single bytes value"),
-        (["--decode-images", "--features", "other"], "no feature holds encoded images; the bytes features are other"),
+        (["--decode-images", "--columns", "other"], "no feature holds encoded images; the bytes features are other"),
     ]:
         assert main(["read", str(out), "--out", str(tmp_path / "x"), *arguments]) == 2
         assert message in capsys.readouterr().err

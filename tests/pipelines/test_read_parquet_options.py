@@ -54,12 +54,12 @@ def test_duckdb_and_pandas_open_it(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compression": "lzma"}, "--compression lzma: one of zstd"),
+        ({"compression": "lzma"}, "compression=lzma: one of zstd"),
         ({"compression": "zstd:fast"}, "as in zstd:9"),
         ({"compression": "zstd:23"}, "levels 1 to 22"),
         ({"compression": "snappy:2"}, "no levels"),
-        ({"row_group_rows": 0}, "--row-group-rows 0"),
-        ({"row_group_size": "1GiB"}, "--row-group-size"),
+        ({"row_group_rows": 0}, "row_group_rows=0"),
+        ({"row_group_size": "1GiB"}, "row_group_size="),
     ],
 )
 def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:

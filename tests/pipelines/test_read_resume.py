@@ -39,7 +39,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 _CASES: list[tuple[str, dict[str, Any]]] = [
     ("gzip", {"to": "arrow"}), ("foreign", {"to": "jsonl"}), ("streams", {"to": "parquet"}),
-    ("plain", {"to": "csv", "features": "id,name,maybe"}), ("foreign", {"to": "parquet", "where": "id % 3 = 1"}),
+    ("plain", {"to": "csv", "columns": "id,name,maybe"}), ("foreign", {"to": "parquet", "where": "id % 3 = 1"}),
     ("damaged", {"to": "parquet", "max_rejects": 20}), ("plain", {"to": "npy", "pad": "tokens=4:0"}),
     ("gzip", {"to": "npy", "threads": 1}), ("foreign", {"to": "npz"}), ("streams", {"to": "npy"}),
     ("plain", {"to": "npy", "limit": 450}), ("foreign", {"to": "npy", "where": "id % 3 = 1", "limit": 130}),
@@ -111,7 +111,7 @@ def test_a_commit_over_an_old_result_that_was_killed(inputs: dict[str, Any], tmp
     old = tree(out)
     assert killed("note:3", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
     assert {name: data for name, data in tree(out).items() if not name.startswith("_run")} == old
-    with pytest.raises(UsageError, match="--overwrite"):
+    with pytest.raises(UsageError, match="overwrite=True"):
         read(inputs["plain"], out, **UNITS)
     assert killed("commit:2", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
     progress = Progress()
@@ -191,7 +191,7 @@ def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_
 @pytest.mark.parametrize(
     "options",
     [
-        {"to": "arrow"}, {"features": "id"}, {"file_size": 30_000}, {"max_rejects": 1}, {"where": "id > 3"},
+        {"to": "arrow"}, {"columns": "id"}, {"file_size": 30_000}, {"max_rejects": 1}, {"where": "id > 3"},
         {"where": pc.field("id") > 3}, {"sample": 0.5}, {"reshape": "matrix=[6]"}, {"compression": "none"},
         {"limit": 650}, {"split": "train"},
     ],
@@ -248,7 +248,7 @@ def test_a_mistyped_command_leaves_what_is_finished(inputs: dict[str, Any], tmp_
     out = tmp_path / "out"
     killed("note:3", inputs["plain"], out)
     with pytest.raises(UsageError, match="no feature 'nope'"):
-        read(inputs["plain"], out, features="nope", **UNITS)
+        read(inputs["plain"], out, columns="nope", **UNITS)
     check_goes_on(inputs["plain"], out)
 
 

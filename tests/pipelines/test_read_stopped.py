@@ -84,7 +84,7 @@ def test_the_command_line_is_stopped_and_given_again(
         to,
         "--file-size",
         "1",
-        "--features",
+        "--columns",
         "id,tokens",
     ]
     process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
@@ -109,7 +109,7 @@ def test_the_command_line_is_stopped_and_given_again(
         assert (f"going on from an earlier read: {count} of {FILES} parts were finished" in ended.stderr) == (
             folder == out
         )
-        assert (f"note: going on from an earlier read: {count} of {FILES}" in ended.stdout) == (folder == out)
+        assert (f"note: going on from an earlier read: {count} of {FILES}" in ended.stderr) == (folder == out)
     assert tree(out) == tree(tmp_path / "whole")
 
 
@@ -128,7 +128,7 @@ units.read_parts = slow
 from recordmill.shards import pieces
 pieces.cut.__defaults__ = (500,)
 from recordmill.pipelines.read import read
-read({inputs["plain"]!r}, {str(tmp_path / "out")!r}, to="npy", features="id", file_size=1000, threads=4)
+read({inputs["plain"]!r}, {str(tmp_path / "out")!r}, to="npy", columns="id", file_size=1000, threads=4)
 """
     process = subprocess.Popen(
         [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -38,7 +38,7 @@ def test_json_lines_hold_every_value(out: Path, tmp_path: Path) -> None:
 
 
 def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
-    result = read(out, tmp_path / "to", to="csv", features="id,name,maybe,exact,flag,when,label")
+    result = read(out, tmp_path / "to", to="csv", columns="id,name,maybe,exact,flag,when,label")
     expected = ROWS.select(["id", "name", "maybe", "exact", "flag", "label"]).to_pylist()
     table = pyarrow.csv.read_csv(
         result.paths[0],
@@ -54,8 +54,8 @@ def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
 def test_what_csv_can_not_hold_is_named_before_anything_is_written(out: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
-        match=r"--to csv: .* not matrix \(float32 \[2, 3\]\), payload \(bytes\), .* and 2 more; leave them out "
-        r"with --features",
+        match=r"to=csv: .* not matrix \(float32 \[2, 3\]\), payload \(bytes\), .* and 2 more; leave them out "
+        r"with columns=",
     ):
         read(out, tmp_path / "to", to="csv")
     assert not (tmp_path / "to").exists()
@@ -64,4 +64,4 @@ def test_what_csv_can_not_hold_is_named_before_anything_is_written(out: Path, tm
 def test_no_records(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(0)}, shards=1)
     assert read(out, tmp_path / "a", to="jsonl").paths[0].read_bytes() == b""
-    assert read(out, tmp_path / "b", to="csv", features="id,label").paths[0].read_text() == '"id","label"\n'
+    assert read(out, tmp_path / "b", to="csv", columns="id,label").paths[0].read_text() == '"id","label"\n'

@@ -117,7 +117,7 @@ def test_images_of_several_sizes(tmp_path: Path, read: Reader) -> None:
     )
     table = pq.read_table(recordmill.read(path, tmp_path / "table", decode_images=True).paths[0])
     assert all(np.array_equal(row, image) for row, image in zip(_pixels(table["image"]), images, strict=True))
-    with pytest.raises(UsageError, match="--resize"):
+    with pytest.raises(UsageError, match="resize="):
         recordmill.read(path, tmp_path / "x", to="npy", decode_images=True)
 
 

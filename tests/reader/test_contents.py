@@ -43,7 +43,7 @@ def image(format: str, width: int = 30, height: int = 20) -> bytes:
 def test_images_with_their_sizes(format: str) -> None:
     found = of(image(format), image(format, 50, 10))
     assert (found.kinds, found.widths, found.heights) == ({format: 2}, (30, 50), (10, 20))
-    assert found.describe() == f"{format}, 30 to 50 x 10 to 20 pixels"
+    assert found.describe() == f"{format}, 10 to 20 x 30 to 50 pixels"
 
 
 def test_half_an_image_is_none() -> None:
@@ -54,7 +54,7 @@ def test_texts_and_mixtures() -> None:
     assert kinds("ä\n".encode()) == {"text": 1}
     found = of(b"a", b"", b"\xff\x00", None, image("PNG"))  # type: ignore[arg-type]
     assert found.kinds == {"text": 1, "empty": 1, "binary": 1, "PNG": 1}
-    assert found.describe() == "text 1, empty 1, binary 1, PNG 1 of 4 looked at, 30 x 20 pixels"
+    assert found.describe() == "text 1, empty 1, binary 1, PNG 1 of 4 looked at, 20 x 30 pixels"
 
 
 TENSORS = [
@@ -142,7 +142,7 @@ def test_inspect_says_it_and_assumes_nothing(tmp_path: Path, capsys: pytest.Capt
     path = write(tmp_path / "a.tfrecord", columns)
     assert main(["inspect", str(path), "--quiet"]) == 0
     text = capsys.readouterr().out
-    assert "JPEG, 30 to 33 x 20 pixels" in text
+    assert "JPEG, 20 x 30 to 33 pixels" in text
     assert (
         "raw: always 100 bytes, which may be an array; if it is: --decode-raw 'raw=float32[5,5]'\n  or "
         "float32[25], uint8[10,10]\n" in text

@@ -95,16 +95,16 @@ def test_nothing_differs_and_nothing_is_said(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_sample_sees_its_records_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not findings(open(folder, sample="1file").inference)[0].conflict  # type: ignore[arg-type]
-    assert findings(open(folder, sample=2).inference)[0].conflict  # type: ignore[arg-type]
-    ds = open(folder / "a.tfrecord", sample=2)
+    assert not findings(open(folder, infer_from="1file").inference)[0].conflict  # type: ignore[arg-type]
+    assert findings(open(folder, infer_from=2).inference)[0].conflict  # type: ignore[arg-type]
+    ds = open(folder / "a.tfrecord", infer_from=2)
     assert ds.schema["xs"].shape == (2,)
     with pytest.raises(DataError, match="record 2"):  # which the sample's schema does not fit
         ds.to_table()
-    summary = summarise(open(folder, sample=3))
+    summary = summarise(open(folder, infer_from=3))
     assert (summary.looked_at, summary.records, summary.sampled) == (3, 7, "the first records of each of 2 files")
-    assert main(["inspect", str(folder), "--sample", "1files", "--quiet"]) == 0
-    assert "all of this is of 4 records only (--sample): 1 of 2 files, evenly spaced\n" in capsys.readouterr().out
+    assert main(["inspect", str(folder), "--infer-from", "1files", "--quiet"]) == 0
+    assert "all of this is of 4 records only (--infer-from): 1 of 2 files, evenly spaced\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
@@ -124,5 +124,5 @@ def test_samples_are_the_first_records_of_each_file(tmp_path: Path, compression:
 
 @pytest.mark.parametrize("text", ["0", "-1", "a", "1.5", "3 folders", ""])
 def test_no_sample_is_said(text: str) -> None:
-    with pytest.raises(UsageError, match="--sample"):
+    with pytest.raises(UsageError, match="--infer-from"):
         Sample.parse(text)

@@ -116,12 +116,12 @@ def test_foreign_files_and_streams(tmp_path: Path) -> None:
     assert sorted(name for batch in ds.batches(50, shuffle=True) for name in batch["name"].tolist()) == sorted(
         f"row {i} ü" for i in ids
     )
-    with pytest.raises(UsageError, match="--where idd = 1"):
+    with pytest.raises(UsageError, match="where=idd = 1"):
         len(open(tmp_path, where="idd = 1"))
 
 
 def test_wrong_predicates(out: Path) -> None:
-    with pytest.raises(UsageError, match="--where nope = 1"):
+    with pytest.raises(UsageError, match="where=nope = 1"):
         open(out, where="nope = 1")
     with pytest.raises(UsageError, match=r"random\(\)"):
         open(out, where="random() < 0.5")

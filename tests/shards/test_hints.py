@@ -168,12 +168,12 @@ def test_read_says_what_it_could_decode(tmp_path: Path) -> None:
         tmp_path / "a.tfrecord",
         *({"photo": png, "t": tensor, "odd": tensor[:-1], "text": b"a", "n": 1} for tensor in tensors),
     )
-    photo = "photo holds encoded images: --decode-images photo makes pixels of them"
-    tensor = "t holds TensorProtos (float32 [2, 3]): --decode-tensor t makes arrays of them"
+    photo = "photo holds encoded images: decode_images=photo makes pixels of them"
+    tensor = "t holds TensorProtos (float32 [2, 3]): decode_tensor=t makes arrays of them"
     assert read(tmp_path / "a.tfrecord", tmp_path / "0").notes == (photo, tensor)
     assert read(tmp_path / "a.tfrecord", tmp_path / "1", decode_tensor="t").notes == (photo,)
-    assert read(tmp_path / "a.tfrecord", tmp_path / "2", features="n,t", decode_tensor="t").notes == ()
-    assert read(tmp_path / "a.tfrecord", tmp_path / "3", decode_images=True, features="photo", limit=1).notes == ()
+    assert read(tmp_path / "a.tfrecord", tmp_path / "2", columns="n,t", decode_tensor="t").notes == ()
+    assert read(tmp_path / "a.tfrecord", tmp_path / "3", decode_images=True, columns="photo", limit=1).notes == ()
     assert read(tmp_path / "a.tfrecord", tmp_path / "4", limit=0).notes == ()
 
 

@@ -373,11 +373,11 @@ def test_union_and_strict(tmp_path: Path) -> None:
     assert [feature.required for feature in source.schema] == [True, False, False]
     assert "column 'c': nulls: 1 empty, 2 in files without the column" in source.notes
     with pytest.raises(
-        DataError, match=r"^2\.csv: column 'b' is missing \(as 1\.csv has it\); --columns union allows that$"
+        DataError, match=r"^2\.csv: column 'b' is missing \(as 1\.csv has it\); --differing-columns union allows that$"
     ):
-        plan([one, other], CsvOptions(columns="strict"))
+        plan([one, other], CsvOptions(differing_columns="strict"))
     with pytest.raises(DataError, match=r"^3\.csv: column 1 is 'b' instead of 'a'"):
-        plan([one, write(tmp_path, "b,a\n1,2\n", "3.csv")], CsvOptions(columns="strict"))
+        plan([one, write(tmp_path, "b,a\n1,2\n", "3.csv")], CsvOptions(differing_columns="strict"))
     with pytest.raises(
         DataError,
         match=r"^4\.csv: its delimiter seems to be ';', but that of 1\.csv is ','; say which with --delimiter",

@@ -305,12 +305,12 @@ def test_no_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"check": "full"}, "check='full': one of structure, decode"),
-        ({"missing": "drop"}, "missing='drop': one of reject, ignore"),
-        ({"class_from": "names"}, "class_from='names': one of"),
-        ({"split_from": "x"}, "split_from='x': one of"),
-        ({"max_pixels": 0}, "max_pixels=0: at least 1"),
-        ({"labels_path_column": "file"}, "without labels"),
+        ({"check": "full"}, "--check full: one of structure, decode"),
+        ({"missing": "drop"}, "--missing drop: one of reject, ignore"),
+        ({"class_from": "names"}, "--class-from names: one of"),
+        ({"split_from": "x"}, "--split-from x: one of"),
+        ({"max_pixels": 0}, "--max-pixels 0: at least 1"),
+        ({"labels_path_column": "file"}, "without --labels"),
     ],
 )
 def test_options_check_themselves(options: dict[str, Any], message: str) -> None:

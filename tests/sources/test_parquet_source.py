@@ -114,7 +114,7 @@ def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> N
         plan(path)
     source = plan(path, dtypes={"price": "float64", "t": "int64", "d": "int64"})
     assert values(read_all(source)[0]) == [{"price": 1.5, "t": 3_600_000_000, "d": 7}]
-    assert values(read_all(plan(path, options=ParquetOptions(select=("d",)), dtypes={"d": "int64"}))[0]) == [{"d": 7}]
+    assert values(read_all(plan(path, options=ParquetOptions(columns=("d",)), dtypes={"d": "int64"}))[0]) == [{"d": 7}]
 
 
 def test_our_own_columns_come_back(tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ def test_several_files(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"2\.parquet: has not the columns of 1\.parquet: column 'c' is only in one of them"
     ):
-        plan(one, two, options=ParquetOptions(columns="strict"))
-    assert features(plan(one, two, options=ParquetOptions(select=("c", "a")))) == {"a": "int32!", "c": "float64"}
+        plan(one, two, options=ParquetOptions(differing_columns="strict"))
+    assert features(plan(one, two, options=ParquetOptions(columns=("c", "a")))) == {"a": "int32!", "c": "float64"}
     with pytest.raises(UsageError, match="no file has a column 'z'; their columns are a, b, c"):
-        plan(one, two, options=ParquetOptions(select=("z",)))
+        plan(one, two, options=ParquetOptions(columns=("z",)))
     text = write(tmp_path / "4.parquet", {"a": ["x"]})
     with pytest.raises(
         DataError,

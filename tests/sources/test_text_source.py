@@ -108,7 +108,7 @@ def test_the_mode_is_said(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("x\ny\n")
     assert plan(tmp_path).notes[0] == "read as documents: 6 small files (--text-mode lines makes each line a record)"
-    with pytest.raises(UsageError, match="text mode is 'words'; it is auto, lines or documents"):
+    with pytest.raises(UsageError, match="--text-mode words: one of auto, lines, documents"):
         TextOptions(mode="words")
 
 

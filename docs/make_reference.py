@@ -1,0 +1,79 @@
+"""Writes docs/reference.md and pipelines/options/keywords.py from the declarations of the options.
+
+python docs/make_reference.py
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+from recordmill.pipelines.options.commands import COMMANDS, flags_of
+from recordmill.pipelines.options.declare import EITHER, OFF, SWITCH, Option
+from recordmill.pipelines.options.signature import keywords_source
+from recordmill.sources.registry import KIND_NAMES
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, KEYWORDS = ROOT / "docs" / "reference.md", ROOT / "pipelines" / "options" / "keywords.py"
+_CALLS = {
+    "build": "recordmill.build(source, out, ...)",
+    "read": "recordmill.read(inputs, out, ...)",
+    "head": "recordmill.open(inputs, ...).head()",
+    "inspect": "recordmill.open(inputs, ...)",
+    "verify": "recordmill.verify(inputs, ...)",
+}
+_HEAD = """\
+# Options
+
+Written by `docs/make_reference.py` from the declarations in `pipelines/options/`. `recordmill COMMAND --help` shows the
+options that are needed often, marked with • here, and `--help-all` shows all. In Python each is a keyword;
+`--no-shuffle` is `shuffle=False`. **Bytes** says which ones decide the bytes that come out: equal inputs and equal
+values of these give equal files, whatever the others are.
+"""
+
+
+def reference() -> str:
+    """The text of the page."""
+    return _HEAD + "".join(f"\n{section}" for command in COMMANDS for section in _sections(command))
+
+
+def _sections(command: str) -> Iterator[str]:
+    yield f"## recordmill {command}\n\nIn Python: `{_CALLS[command]}`\n"
+    for group, options in itertools.groupby(COMMANDS[command], lambda option: option.group):
+        rows = [_row(command, option) for option in options]
+        yield (
+            f"### {command}: {group}\n\n"
+            + "\n".join(
+                [
+                    "| flag | keyword | type | default | bytes | what it does |",
+                    "| --- | --- | --- | --- | --- | --- |",
+                    *rows,
+                ]
+            )
+            + "\n"
+        )
+
+
+def _row(command: str, option: Option) -> str:
+    value = "" if option.form in (SWITCH, OFF, EITHER) else f" {option.metavar or '|'.join(option.choices)}"
+    flags = ", ".join(f"`{flag}{value}`" for flag in option.all_flags)
+    flag = flags if option in flags_of(command) else ""
+    keyword = "" if option.shell_only else f"`{option.name}=`"
+    annotation = "" if option.shell_only else f"`{option.keyword_type}`"
+    default = option.told_default or ("" if option.default is None else f"`{option.default!r}`")
+    kinds = f"{', '.join(option.kinds)}: " if option.kinds not in ((), KIND_NAMES) else ""
+    cells = [
+        f"{flag}{' •' if option.common else ''}",
+        keyword,
+        annotation,
+        default,
+        "yes" if option.decides else "",
+        kinds + option.help,
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")
+    KEYWORDS.write_text(keywords_source(), encoding="utf-8")

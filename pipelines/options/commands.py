@@ -1,0 +1,23 @@
+"""All commands, and what else has options, with these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from recordmill.pipelines.options.build import BUILD
+from recordmill.pipelines.options.declare import Option, Options
+from recordmill.pipelines.options.look import HEAD, INSPECT, OPEN, VERIFY
+from recordmill.pipelines.options.read import READ
+
+COMMANDS: Mapping[str, Options] = {"build": BUILD, "read": READ, "head": HEAD, "inspect": INSPECT, "verify": VERIFY}
+_CALLS: Mapping[str, Options] = {**COMMANDS, "open": OPEN}  # what Python has, too
+
+
+def keywords_of(command: str) -> tuple[Option, ...]:
+    """The options of a command, or of `open`, that are keywords in Python."""
+    return tuple(option for option in _CALLS[command] if not option.shell_only)
+
+
+def flags_of(command: str) -> tuple[Option, ...]:
+    """The options of a command that are flags."""
+    return tuple(option for option in COMMANDS[command] if not option.keyword_only)

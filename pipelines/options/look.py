@@ -1,0 +1,73 @@
+"""The options of what looks at records and files: `head`, `inspect`, `verify`, and `recordmill.open`."""
+
+from __future__ import annotations
+
+from recordmill.pipelines.options.declare import SWITCH, WHOLE, Option, Options
+from recordmill.pipelines.options.read import WHERE
+from recordmill.pipelines.options.shared import COLUMNS, JSON, QUIET, SCHEMA, SPLIT, THREADS, grouped
+
+CHOICE = "what to look at"
+
+INFER_FROM = Option(
+    "infer_from",
+    "look at N records only, the first ones of each file, or at N whole files",
+    told_default="all",
+    metavar="N|Nfiles",
+    annotation="str | int",
+    group=CHOICE,
+    common=True,
+)
+OPEN: Options = (SPLIT, COLUMNS, SCHEMA, THREADS, INFER_FROM, WHERE)  # of `recordmill.open`
+HEAD: Options = (
+    Option(
+        "n",
+        "how many records",
+        form=WHOLE,
+        told_default="5; 1 with --at",
+        metavar="N",
+        flag="-n",
+        group=CHOICE,
+        common=True,
+        shell_only=True,
+    ),
+    Option(
+        "at",
+        "begin with record I; negative numbers count from the end",
+        form=WHOLE,
+        metavar="I",
+        group=CHOICE,
+        common=True,
+        shell_only=True,
+    ),
+    grouped(SPLIT, CHOICE),
+    grouped(COLUMNS, CHOICE),
+)
+INSPECT: Options = (
+    grouped(SPLIT, CHOICE),
+    INFER_FROM,
+    grouped(SCHEMA, CHOICE),
+    Option(
+        "emit",
+        "print this, to go on with, instead of the report",
+        choices=("schema", "parse-spec", "reader"),
+        group="the report",
+        common=True,
+        shell_only=True,
+    ),
+    grouped(JSON, "the report", help="print it as JSON"),
+    THREADS,
+    QUIET,
+)
+VERIFY: Options = (
+    Option(
+        "mend",
+        "write manifest.json and schema.pbtxt anew where they differ from the manifest",
+        form=SWITCH,
+        default=False,
+        group="the check",
+        common=True,
+    ),
+    THREADS,
+    grouped(QUIET, "the report", help="no progress and no summary, only what is wrong"),
+    grouped(JSON, "the report", help="print the findings as JSON"),
+)

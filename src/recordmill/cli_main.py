@@ -1,0 +1,143 @@
+"""The commands `build`, `read`, `head`, `inspect` and `verify`: arguments in, an exit code out.
+Only argparse is imported before a command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+
+_COMMANDS = {
+    "build": "raw images, text, CSV, JSONL, Parquet or TFRecords to shuffled TFRecord shards",
+    "read": "a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
+    "head": "print the first records readably",
+    "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
+    "verify": "check every byte of a data set against its manifest",
+}
+
+_DESCRIPTION = "Raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy."
+_EPILOG = """\
+  recordmill build photos/ --out shards        raw data to shards
+  recordmill inspect shards                    what is in them
+  recordmill read shards --out table --to parquet
+  recordmill verify shards
+
+recordmill COMMAND --help says more."""
+
+
+def make_parser(wanted: str) -> argparse.ArgumentParser:
+    """The parser of all commands, of which only the wanted one has its options; it sets `run`, a function of the
+    arguments that gives the exit code.
+    """
+    parser = argparse.ArgumentParser(
+        "recordmill", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, summary in _COMMANDS.items():
+        if name == wanted:
+            import_module(f"recordmill.cli_{name}").add_parser(commands, summary)
+        else:
+            commands.add_parser(name, help=summary)
+    return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
+        from importlib.metadata import version
+
+        print(f"recordmill {version('recordmill')}")
+        parser.exit()
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command; gives its exit code.
+
+    Raises:
+        KeyboardInterrupt: it was stopped; its message says what is left.
+    """
+    _open_standard_streams()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+    argv = sys.argv[1:] if argv is None else argv
+    wanted = next((word for word in argv if not word.startswith("-")), "")
+    parser = make_parser(wanted)
+    _check_command(parser, wanted)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown and not (getattr(args, "takes_beam_flags", False) and _are_flags(unknown)):
+        from recordmill.pipelines.options.command_line import meant_flag
+
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant_flag(unknown[0], args.command)}")
+    args.beam_args = unknown
+    return _run(args)
+
+
+def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
+    """A command that there is not, with the one that may be meant."""
+    if wanted and wanted not in _COMMANDS:
+        from recordmill.base.nearest import did_you_mean
+
+        parser.error(f"no command {wanted!r}: one of {', '.join(_COMMANDS)}{did_you_mean(wanted, _COMMANDS)}")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from recordmill.base.errors import RecordmillError, UsageError
+    from recordmill.pipelines.options.naming import speaking_flags
+
+    try:
+        with speaking_flags():
+            code = int(args.run(args))
+        sys.stdout.flush()  # here, where a reader that has gone, or a full disk, can still be told
+        return code
+    except UsageError as error:
+        return _say(error, 2)
+    except RecordmillError as error:
+        return _say(error, 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno is None or error.strerror is None:
+            raise
+        return _say(f"{error.filename or 'a file'}: {error.strerror}", 1)
+    except MemoryError:
+        return _say("out of memory: give less --memory or fewer --threads, or a larger machine", 1)
+
+
+def _are_flags(unknown: Sequence[str]) -> bool:
+    """Whether these may be Beam's: `--flag`, `--flag=value`, or `--flag value`. A stray word may be an INPUT, which
+    must not be lost.
+    """
+    return all(
+        word.startswith("--") or (before.startswith("--") and "=" not in before)
+        for before, word in zip(["", *unknown], unknown, strict=False)
+    )
+
+
+def _open_standard_streams() -> None:
+    """Open what the caller has closed (`2>&-`):
+    else a data file would get the number of stderr, and its messages with it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def _say(error: object, code: int) -> int:
+    """Print an error's one line; gives the exit code."""
+    with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
+        print(f"recordmill: error: {error}", file=sys.stderr)
+    return code
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    """SIGTERM ends a run as Ctrl-C does: cleaned up."""
+    raise KeyboardInterrupt

@@ -1,0 +1,36 @@
+"""How many processors are counted: those of the affinity mask, and no more than a container's quota."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from recordmill.base import machine
+from recordmill.exporting.plan import default_threads
+from recordmill.pipelines.build_options import make_options
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [("200000 100000\n", 2), ("150000 100000\n", 2), ("max 100000\n", None), ("", None), ("1 0\n", None)],
+)
+def test_the_quota_of_a_container(tmp_path: Path, text: str, quota: int | None) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert machine._quota(tmp_path / "cpu.max") == quota
+    assert machine._quota(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(("quota", "count"), [("100000 100000", 1), ("1600000 100000", 3), ("max 100000", 3)])
+def test_all_commands_count_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, count: int) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 5, 7}, raising=False)
+    machine.core_count.cache_clear()
+    try:
+        assert machine.core_count() == count
+        assert make_options("out", memory="16GiB").threads == count
+        assert default_threads(0, 16 << 30) == count
+    finally:
+        machine.core_count.cache_clear()

@@ -1,0 +1,127 @@
+"""A word that is mistyped is answered with the one that is meant, in every command; Ctrl-C is one line from the first
+moment on.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_data_set import mixed_rows, write_data_set
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import UsageError
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return write_data_set(tmp_path / "out", {"train": mixed_rows(40)})
+
+
+def code_of(words: list[str]) -> int:
+    try:
+        return main(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["raed", "IN"], "read"),
+        (["read", "IN", "--to", "numpy"], "npy"),
+        (["read", "IN", "--out", "x", "--column", "id"], "--columns"),
+        (["read", "IN", "--out", "x", "--columns", "idd"], "id"),
+        (["read", "IN", "--out", "x", "--compression", "ztsd"], "zstd"),
+        (["read", "IN", "--out", "x", "--split", "trian"], "train"),
+        (["read", "IN", "--out", "x", "--decode-raw", "matrx=int8"], "matrix"),
+        (["head", "IN", "--column", "id"], "--columns"),
+        (["head", "IN", "--columns", "idd"], "id"),
+        (["inspect", "IN", "--inferfrom", "3"], "--infer-from"),
+        (["inspect", "IN", "--emit", "scheme"], "schema"),
+        (["verify", "IN", "--thread", "2"], "--threads"),
+        (["build", "cvs", "IN", "--out", "x"], "csv"),
+        (["build", "csv", "ROWS", "--out", "x", "--label", "Y"], "y"),
+        (["build", "csv", "ROWS", "--out", "x", "--key", "idd"], "id"),
+        (["build", "csv", "ROWS", "--out", "x", "--dtype", "idd=int8"], "id"),
+        (["build", "csv", "ROWS", "--out", "x", "--column", "id"], "--columns"),
+        (["build", "csv", "ROWS", "--out", "x", "--compression", "gz"], "gzip"),
+        (["build", "csv", "ROWS", "--out", "x", "--rnner=FlinkRunner"], "--runner"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else given,
+)
+def test_what_is_meant_is_said(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], meant: str
+) -> None:
+    if words[0] == "build":
+        pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+    (tmp_path / "rows.csv").write_text("id,y\n1,2\n3,4\n")
+    places = {"IN": str(out), "ROWS": str(tmp_path / "rows.csv"), "x": str(tmp_path / "x")}
+    assert code_of([places.get(word, word) for word in words]) == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_splits_above_one_suggest_no_negative_rest(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
+    with pytest.raises(UsageError, match=r"sum to 1.1, more than all records") as error:
+        recordmill.build(tmp_path / "rows.csv", tmp_path / "out", splits="train=0.9,test=0.2")
+    assert "rest=" not in str(error.value)
+
+
+def test_a_local_runner_is_known_in_any_case() -> None:
+    from recordmill.pipelines.beam_run import is_local
+
+    for name in (None, "directrunner", "DirectRunner", "Direct", "direct", "FNAPIRUNNER", "fnapirunner", "fn_api"):
+        assert is_local(name), name
+    for name in ("FlinkRunner", "prismrunner", ""):
+        assert not is_local(name), name
+
+
+@pytest.mark.parametrize("command", ["build", "read"])
+def test_the_modules_of_the_commands_run_them(command: str) -> None:
+    words = [sys.executable, "-m", f"recordmill.pipelines.{command}", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: recordmill {command} ")
+
+
+def test_a_build_without_beam_says_so_before_it_plans(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
+    script = f"""
+import sys
+sys.modules["apache_beam"] = None
+import recordmill.pipelines.build as m
+m.make_plan = lambda *a: sys.exit("planned")
+from recordmill.__main__ import main
+sys.exit(main(["build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path / "out")!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert 'pip install "recordmill[beam]"' in done.stderr
+    assert "planned" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("module", ["argparse", "recordmill.cli_build", "recordmill.pipelines.build", "pyarrow"])
+def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path, module: str) -> None:
+    """The signal comes when the module is looked for, as it may at any moment of the first seconds."""
+    (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
+    script = f"""
+import os, runpy, signal, sys, time
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+sys.modules.pop({module!r}, None)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["recordmill", "build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path / "out")!r}]
+runpy.run_module("recordmill", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (130, "recordmill: error: stopped; nothing was written\n")
+    assert not (tmp_path / "out").exists()

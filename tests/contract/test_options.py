@@ -1,0 +1,168 @@
+"""Options are declared once: command line, Python, types, manifest and reference say what the declarations say."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import runpy
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rooms import ROOT
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import UsageError
+from recordmill.pipelines.build_options import make_options
+from recordmill.pipelines.options.commands import COMMANDS, flags_of, keywords_of
+from recordmill.pipelines.options.declare import FORMS, Option
+from recordmill.pipelines.options.naming import speaking_flags, spoken
+from recordmill.pipelines.options.signature import keywords_source
+from recordmill.reader import dataset
+from recordmill.sources.registry import KINDS
+
+MAKER = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
+COMMON = 25  # what fits a screen
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_option_is_declared_once_and_has_a_help(command: str) -> None:
+    options = COMMANDS[command]
+    for what in ("name", "flags"):
+        twice = [name for name, count in Counter(getattr(option, what) for option in options).items() if count > 1]
+        assert not twice, f"{command} declares {twice} twice"
+    for option in options:
+        assert option.help.strip(), option.name
+        assert option.form in FORMS, option.name
+        assert not option.help[0].isupper() or option.help.split()[0].isupper(), f"{option.name}: {option.help}"
+    assert sum(option.common for option in options) <= COMMON
+
+
+def test_a_name_means_one_thing_in_all_commands() -> None:
+    """Other helps and headings are allowed; another form or type is another option."""
+    seen: dict[str, Option] = {}
+    differ = {"compression", "seed", "columns", "json"}  # of shards or Parquet; of which draw; of records or inputs
+    for command, options in COMMANDS.items():
+        for option in options:
+            first = seen.setdefault(option.name, option)
+            if option.name not in differ:
+                assert (option.form, option.default, option.flags, option.choices) == (
+                    first.form,
+                    first.default,
+                    first.flags,
+                    first.choices,
+                ), f"{command}: {option.name}"
+
+
+def test_nothing_but_the_declarations_adds_a_flag() -> None:
+    calls = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("src", "pipelines")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
+    ]
+    allowed = ("pipelines/options/command_line.py", "src/recordmill/cli_main.py", "pipelines/beam_run.py")
+    assert not [call for call in calls if not call.startswith(allowed)]
+
+
+def test_what_is_written_from_the_declarations_is_up_to_date() -> None:
+    again = "python docs/make_reference.py writes it anew"
+    assert MAKER["PAGE"].read_text(encoding="utf-8") == MAKER["reference"](), again
+    assert MAKER["KEYWORDS"].read_text(encoding="utf-8") == keywords_source(), again
+
+
+@pytest.mark.parametrize(("command", "call"), [("build", recordmill.build), ("read", recordmill.read)])
+def test_the_signature_shows_every_keyword_with_its_default(command: str, call: Any) -> None:
+    shown = inspect.signature(call).parameters
+    for option in keywords_of(command):
+        assert shown[option.name].default == option.default
+        assert shown[option.name].annotation == option.keyword_type
+        assert shown[option.name].kind == inspect.Parameter.KEYWORD_ONLY
+
+
+def test_open_and_verify_have_the_keywords_that_are_declared() -> None:
+    for command, call in (("open", dataset.open), ("verify", recordmill.verify)):
+        shown = inspect.signature(call).parameters
+        for option in keywords_of(command):
+            assert shown[option.name].default == option.default, f"{command}: {option.name}"
+    declared = {option.name for command in ("head", "inspect") for option in keywords_of(command)}
+    assert declared <= {option.name for option in keywords_of("open")}  # those commands hand them to it
+
+
+def test_options_of_a_kind_are_the_fields_of_its_option_class() -> None:
+    for kind in KINDS:
+        fields = {field.name: field for field in dataclasses.fields(kind.options_class)}
+        declared = {option.name: option for option in keywords_of("build") if kind.name in option.kinds}
+        declared.pop("split_from", None)  # of all kinds; those of tables have it from their layout
+        assert set(declared) == set(fields) - {"split_from"}, kind.name
+        for name, option in declared.items():
+            assert fields[name].default == option.default, f"{kind.name}: {name}"
+
+
+def test_the_manifest_holds_the_options_that_decide_bytes(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("a;b\n1;2\n")
+    result = recordmill.build(tmp_path / "in.csv", tmp_path / "out", delimiter=";", shard_size="1MiB", num_shards=None)
+    decides = {option.name for option in keywords_of("build") if option.decides and not option.kinds}
+    # the manifest has places of their own for these
+    elsewhere = {"kind", "schema", "transform", "transform_from", "fit_on", "keep_raw"}
+    assert set(result.manifest.options) == (decides - elsewhere - {"shard_size"}) | {"shard_bytes", "kind_options"}
+    assert result.manifest.options["kind_options"] == {"delimiter": ";"}
+    assert result.manifest.options["shard_bytes"] == 1 << 20
+
+
+def test_an_unknown_keyword_is_told_with_the_one_that_is_meant(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="build has no option delimeter; did you mean delimiter"):
+        recordmill.build("in.csv", tmp_path / "out", delimeter=";")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="read has no option colums; did you mean columns"):
+        recordmill.read("in", tmp_path / "out", colums="a")  # type: ignore[call-arg]
+
+
+def test_options_of_a_kind_stand_beside_a_mapping_but_not_beside_an_object() -> None:
+    assert make_options("out", options={"quote": "'"}, delimiter="tab").kind_options == {
+        "quote": "'",
+        "delimiter": "\t",
+    }
+    with pytest.raises(UsageError, match="delimiter stands beside options"):
+        make_options("out", options=KINDS[1].options_class(), delimiter=";")
+
+
+def test_messages_name_keywords_in_python_and_flags_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n" + "1,2\n" * 3)
+    inputs, out = str(tmp_path / "in.csv"), tmp_path / "out"
+    for given, words, said in (
+        ({"max_rejects": "x"}, ["--max-rejects", "x"], "max_rejects=x"),
+        ({"memory": "1"}, ["--memory", "1"], "memory=1: at least 128MiB"),
+        ({"label": "c"}, ["--label", "c"], "label=c: no such column"),
+        ({"key": "c", "shuffle": False}, ["--key", "c", "--no-shuffle"], "key= says where"),
+        ({"max_rejects": "1 of 2"}, ["--max-rejects", "1 of 2"], "max_rejects=1 of 2"),
+        ({"max_pixels": 3, "kind": "csv"}, ["--max-pixels", "3"], "max_pixels= is not for csv"),
+    ):
+        with pytest.raises(UsageError) as error:
+            recordmill.build(inputs, out, **given)  # type: ignore[arg-type]
+        assert said in str(error.value)
+        assert "--" not in str(error.value)
+        assert main(["build", "csv", inputs, "--out", str(out), *words]) == 2
+        assert words[0] in capsys.readouterr().err
+    with speaking_flags():
+        assert spoken("use --to npy", "read") == "use --to npy"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_the_common_options_and_help_all_shows_all(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as stop:
+            main([command, flag])
+        assert not stop.value.code
+        texts[flag] = capsys.readouterr().out
+    for option in flags_of(command):
+        shown = re.compile(rf"(?m)^  {option.flags}(?![\w-])")
+        assert shown.search(texts["--help-all"]), option.flags
+        assert bool(shown.search(texts["--help"])) == option.common, option.flags
