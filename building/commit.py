@@ -63,7 +63,9 @@ def commit(
         (out / MANIFESTS).mkdir(exist_ok=True)
         sync_folder(out)
         current = generations(out)
-        published = (current[-1] if current else 0) == base and put_if_absent(manifest_path(out, base + 1), text)
+        published = (current[-1] if current else 0) == base and put_if_absent(
+            manifest_path(out, base + 1), text, folder.path
+        )
     except BaseException:
         if not _is_published(out, base + 1, text):
             put_back(folder)
@@ -75,7 +77,7 @@ def commit(
             f"{out}: another build committed generation {generations(out)[-1]} while this one ran; nothing "
             "of this one was kept"
         )
-    _tidy(out, manifest, copies, base + 1)
+    _tidy(out, manifest, copies, base + 1, folder.path)
     return manifest
 
 
@@ -86,31 +88,34 @@ def _is_published(out: Path, generation: int, text: bytes) -> bool:
     return False
 
 
-def _tidy(out: Path, manifest: Manifest, copies: Mapping[str, str], generation: int) -> None:
+def _tidy(
+    out: Path, manifest: Manifest, copies: Mapping[str, str], generation: int, temporary_in: Path | None = None
+) -> None:
     """What follows a commit and can't undo it: an error is told, and the build has succeeded."""
     try:
         if generations(out)[-1:] == [generation]:  # a later build's copies are not to be replaced by ours
-            write_copies(out, manifest, copies)
+            write_copies(out, manifest, copies, temporary_in)
         remove_old_generations(out, generation)
     except (OSError, RecordmillError) as error:
         _log.warning(
-            "%s: the data set is complete, but tidying up after it failed (%s); `recordmill verify` mends the copies",
+            "%s: the data set is complete, but tidying up after it failed (%s); `recordmill verify --mend` writes "
+            "manifest.json and schema.pbtxt anew, and the next build all copies",
             out,
             error,
         )
 
 
-def write_copies(out: Path, manifest: Manifest, copies: Mapping[str, str]) -> None:
+def write_copies(out: Path, manifest: Manifest, copies: Mapping[str, str], temporary_in: Path | None = None) -> None:
     """Write manifest.json and the other copies, each atomically,
     and remove class names of an earlier generation's labels.
 
-    `verify` mends them if a crash came between.
+    `verify --mend` mends the first two if a crash came between, the next build all.
     """
     for stale in out.glob(f"*{LABELS_SUFFIX}"):
         if stale.name not in copies:
             stale.unlink(missing_ok=True)
     for name, text in {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema, **copies}.items():
-        with atomic_write(out / name) as file:
+        with atomic_write(out / name, temporary_in) as file:
             write_all(file, text.encode("utf-8", "backslashreplace"))
 
 

@@ -60,8 +60,11 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
         AccountsError: read = written + rejected does not hold, or the sums differ.
         CommitConflict: another run committed first.
     """
+    folder = RunFolder.attach(plan.folder)
+    if (done := committed_by(folder)) is not None:  # the run's folder may be gone by now
+        return done
     with _alone(plan):
-        done = committed_by(RunFolder.attach(plan.folder))
+        done = committed_by(folder)
         return _conclude(plan, ingested, shards) if done is None else done
 
 

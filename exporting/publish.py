@@ -1,8 +1,9 @@
 """The commit of a read: finished outputs in `DIR/_run-<id>/data` become DIR's, with `_read.json` as the last of them.
 
-A folder of plain files has no manifest that readers ask first, so the outputs are renamed one after the other, which
-takes milliseconds, and `_read.json` says that all are there. A crash in between is undone by the next read: what a read
-that can go on (`read_resume`) had placed goes back into its run folder, what any other had placed is removed.
+A result that is there is replaced in one step where the system can (`replacing`). Else, and where DIR holds no result
+yet, the outputs are renamed one after the other, which takes milliseconds, and `_read.json` says that all are there;
+what it replaces is set aside in the run folder meanwhile. Whatever stops that is undone, at once or, after a kill, by
+the next read.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ import contextlib
 import fcntl
 import json
 import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.exporting.plan import OWN_NAMES, SUMMARY_NAME
+from recordmill.exporting.plan import SUMMARY_NAME
+from recordmill.exporting.replacing import REJECTS, is_output, mend, replace_result
 from recordmill.exporting.resume import is_resumable
 from recordmill.shards.dead_runs import ABOUT_NAME, claimed
 from recordmill.shards.manifest import RUN_PREFIX, is_data_set
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import atomic_write, local_path, put_if_absent, sync_folder, write_all
-from recordmill.storage.removal import remove_below
+from recordmill.storage.files import atomic_write, local_path, put_if_absent, sync_file, sync_folder, write_all
 from recordmill.storage.strict_json import load_fields
 
-_INTENT = "commit.json"  # in the run folder: the names in DIR that a commit adds or removes
+_INTENT = "commit.json"  # in the run folder: the names in DIR that a commit adds, and those that it sets aside
+_ASIDE = "replaced"
 
 
 def begin(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
@@ -39,18 +40,27 @@ def begin(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
     if path.is_dir():
         if is_data_set(path):
             raise UsageError(f"{path} holds a data set of recordmill; name another folder for --out")
-        if (path / SUMMARY_NAME).exists() and not overwrite:
+        with contextlib.suppress(PermissionError):
+            _mend(path)
+        if _published(path) is not None and not overwrite:
             raise UsageError(f"{path} already holds the result of a read; --overwrite replaces it")
-    intents = {folder: _intent(folder) for folder in path.glob(f"{RUN_PREFIX}*")} if path.is_dir() else {}
     folder = RunFolder.create(path, keep=is_resumable, index=False)
     try:
-        _put_back(path)
-        _undo(path, [names for dead, names in intents.items() if not dead.exists()])
         _check_empty(path)
     except BaseException:
         folder.close()
         raise
     return folder
+
+
+def _mend(out: Path) -> None:
+    """Undo, or finish, what the commits of reads that died had begun."""
+    with _locked(out):
+        mend(out)
+        with claimed(run for run in sorted(out.glob(f"{RUN_PREFIX}*")) if (run / _INTENT).is_file()) as dead:
+            for run in dead:
+                if not (out / REJECTS).is_symlink():
+                    _undo(RunFolder.attach(out / run.name))
 
 
 def publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> list[str]:
@@ -68,34 +78,91 @@ def publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> l
             )
         names = sorted(path.name for path in folder.data.iterdir())
         rejects = sorted(path.name for path in folder.rejects.iterdir() if not path.name.startswith("."))
-        names += [f"rejects/{name}" for name in rejects]
-        with atomic_write(folder.path / _INTENT) as file:
-            write_all(file, json.dumps({"names": [*(old or ()), *names]}).encode())
-        (out / SUMMARY_NAME).unlink(missing_ok=True)
-        _set_aside(folder, old or ())
-        if rejects:
-            (out / "rejects").mkdir(exist_ok=True)
-        for name in names:
-            os.rename(_home(folder, name), out / name)
-        sync_folder(out)
+        names += [f"{REJECTS}/{name}" for name in rejects]
+        _sync(folder, names)
         text = json.dumps(
             {"format": "recordmill read", "version": 1, **summary, "files": names}, indent=1, ensure_ascii=False
         )
-        if not put_if_absent(out / SUMMARY_NAME, (text + "\n").encode()):
-            raise RecordmillError(f"{out}: another read wrote its result there while this one ran")
-        (folder.path / ABOUT_NAME).unlink(missing_ok=True)  # nothing is left to go on with
+        data = (text + "\n").encode("utf-8", "backslashreplace")
+        if old is None or not replace_result(folder, old, bool(rejects), data):
+            try:
+                _place(folder, names, old, data)
+            except BaseException:
+                if not _is_published(out, data):
+                    _undo(folder)
+                    raise
+        with contextlib.suppress(OSError):
+            (folder.path / ABOUT_NAME).unlink(missing_ok=True)  # nothing is left to go on with
     return names
 
 
-def _set_aside(folder: RunFolder, old: Sequence[str]) -> None:
-    """Move what is replaced into the run folder, which goes at the end:
-    removing it takes minutes where it is a million files.
-    """
-    aside = folder.path / f"replaced-{uuid.uuid4().hex}"
-    aside.mkdir()
-    for number, name in enumerate(old):
+def _sync(folder: RunFolder, names: Sequence[str]) -> None:
+    """Make files, then names durable: the summary that says they are there comes after them."""
+    for name in names:
+        home = _home(folder, name)
+        if home.is_dir():
+            sync_folder(home)
+        elif name.startswith(f"{REJECTS}/"):
+            sync_file(home)
+    sync_folder(folder.rejects)
+    sync_folder(folder.data)
+
+
+def _place(folder: RunFolder, names: Sequence[str], old: Sequence[str] | None, summary: bytes) -> None:
+    """Set the old result aside, which removing the run folder removes, and rename the new outputs into DIR."""
+    out, aside = folder.out, folder.path / _ASIDE
+    aside.mkdir(exist_ok=True)
+    with atomic_write(folder.path / _INTENT) as file:
+        write_all(file, json.dumps({"names": names, "old": old or []}).encode())
+    if old is not None:
+        os.rename(out / SUMMARY_NAME, aside / SUMMARY_NAME)
+    for number, name in enumerate(old or ()):
         with contextlib.suppress(FileNotFoundError):  # somebody has removed it already
-            os.rename(folder.out / name, aside / str(number))
+            os.rename(out / name, aside / str(number))
+    if any(name.startswith(f"{REJECTS}/") for name in names):
+        (out / REJECTS).mkdir(exist_ok=True)
+    elif old:
+        with contextlib.suppress(OSError):
+            (out / REJECTS).rmdir()
+    for name in names:
+        os.rename(_home(folder, name), out / name)
+    if (out / REJECTS).is_dir():
+        sync_folder(out / REJECTS)
+    sync_folder(out)
+    if not put_if_absent(out / SUMMARY_NAME, summary, folder.path):
+        raise RecordmillError(f"{out}: another read wrote its result there while this one ran")
+
+
+def _is_published(out: Path, summary: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        return (out / SUMMARY_NAME).read_bytes() == summary
+    return False
+
+
+def _undo(folder: RunFolder) -> None:
+    """Put back what `_place` had done, unless it had come to its end; DIR's summary is the first thing that it takes
+    away and the last that it puts there.
+    """
+    out, intent = folder.out, folder.path / _INTENT
+    with contextlib.suppress(FileNotFoundError, DataError):
+        fields = load_fields(intent)
+        names = fields.texts("names", is_output, "the name of an output")
+        old = fields.texts("old", is_output, "the name of an output")
+        aside = folder.path / _ASIDE
+        if not (out / SUMMARY_NAME).exists() and folder.is_sound and not aside.is_symlink():
+            for name in names:
+                if not _home(folder, name).exists() and (out / name).exists():
+                    os.rename(out / name, _home(folder, name))
+            for number, name in enumerate(old):
+                if os.path.lexists(aside / str(number)):
+                    (out / name).parent.mkdir(exist_ok=True)
+                    os.rename(aside / str(number), out / name)
+            if (aside / SUMMARY_NAME).exists():
+                os.rename(aside / SUMMARY_NAME, out / SUMMARY_NAME)
+            else:
+                with contextlib.suppress(OSError):
+                    (out / REJECTS).rmdir()
+            intent.unlink(missing_ok=True)
 
 
 def _published(out: Path) -> list[str] | None:
@@ -108,51 +175,11 @@ def _published(out: Path) -> list[str] | None:
         raise UsageError(f"{error}: not what a read writes; remove it, or name another folder") from None
 
 
-def is_output(name: str) -> bool:
-    """Whether it may be the name, in DIR, of an output or of a file of rejects: below DIR, and nothing of its own.
-
-    >>> [is_output(name) for name in ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")]
-    [True, True, True, False, False]
-    """
-    last = name.removeprefix("rejects/")
-    return (
-        last not in ("", ".", "..", *OWN_NAMES)
-        and not set(last) & set("/\0")
-        and not last.startswith((RUN_PREFIX, "."))
-    )
-
-
-def _intent(folder: Path) -> list[str]:
-    with contextlib.suppress(OSError, DataError):
-        return load_fields(folder / _INTENT).texts("names", is_output, "the name of what a read writes")
-    return []
-
-
-def _put_back(out: Path) -> None:
-    """Undo what commits of reads that may go on had done when they died."""
-    with _locked(out), claimed(run for run in sorted(out.glob(f"{RUN_PREFIX}*")) if is_resumable(run)) as dead:
-        published = set(_published(out) or ())
-        for run in dead:
-            for name in set(_intent(out / run.name)) - published:
-                home = _home(RunFolder.attach(out / run.name), name)
-                # it was not placed yet: what has its name is an old result, half removed
-                if home.exists() or not (out / name).exists():
-                    _remove(out / name)
-                else:
-                    os.rename(out / name, home)
-            (out / run.name / _INTENT).unlink(missing_ok=True)
-
-
 def _home(folder: RunFolder, name: str) -> Path:
     """Where an output or a file of rejects is before the commit."""
-    return folder.rejects / name.removeprefix("rejects/") if name.startswith("rejects/") else folder.data / name
-
-
-def _undo(out: Path, intents: Sequence[Sequence[str]]) -> None:
-    """Remove what commits that died in between had placed, or were about to remove."""
-    published = set(_published(out) or ())
-    for name in {name for names in intents for name in names} - published:
-        _remove(out / name)
+    if name.startswith(f"{REJECTS}/"):
+        return folder.rejects / name.removeprefix(f"{REJECTS}/")
+    return folder.data / name
 
 
 def _check_empty(out: Path) -> None:
@@ -170,16 +197,15 @@ def _check_empty(out: Path) -> None:
         )
 
 
-def _remove(path: Path) -> None:
-    if not path.parent.is_symlink() or path.parent.name != "rejects":
-        remove_below(path.parent, path.name)
-
-
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    """Nobody else is at work in the folder of that name, which another may get meanwhile."""
+    while True:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                yield
+                return
+        finally:
+            os.close(descriptor)

@@ -37,6 +37,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.files import sync_file
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -271,6 +272,7 @@ def _pack(columns: Path, memory_bytes: int) -> str:
             entry = zipfile.ZipInfo(path.name)  # its date is that of 1980: the same columns give the same bytes
             with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as member:
                 shutil.copyfileobj(source, member, 1 << 20)
+    sync_file(target)
     shutil.rmtree(columns)
     return target.name
 

@@ -83,16 +83,17 @@ def _lock_of(folder: Folder, name: str) -> int | None:
         about = os.fstat(lock)
         if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
             _log.warning("%s: its lock is no file of its own; it was left alone", name)
-        elif _is_dead(folder, lock):
+        elif _is_dead(folder, lock, name):
             return lock
     os.close(lock)
     return None
 
 
-def _is_dead(folder: Folder, lock: int) -> bool:
+def _is_dead(folder: Folder, lock: int, name: str) -> bool:
     data = os.pread(lock, _OWNER_BYTES, 0)
     owner = Fields(parse(data or b"{}", LOCK_NAME), LOCK_NAME)
-    if owner.value.get("host") != machine()["host"]:
+    unsigned = not data and _is_made_here(name)  # a start that was killed before it wrote whose it is
+    if owner.value.get("host") != machine()["host"] and not unsigned:
         return False
     # After a reboot it is dead for certain; the lock is then only to exclude those who would claim it as well.
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -80,8 +80,8 @@ class RunFolder:
         return folder
 
     def _hold(self, index: bool, lease_sec: int) -> None:
-        with Folder.open(self.out) as above:
-            for _ in range(_JOINING):
+        for _ in range(_JOINING):
+            with Folder.open(self.out) as above:
                 if self._make(above, index, lease_sec) or self._join(above):
                     return
         raise OSError(errno.EBUSY, "others keep removing the run's folder")
@@ -91,6 +91,8 @@ class RunFolder:
         False if the run has one.
         """
         with locked(above):  # under which others may take an unlocked one for dead
+            if not os.path.samestat(os.stat(self.out), os.fstat(above.descriptor)):
+                return False  # a read has replaced OUT meanwhile
             making = making_name(self.id)
             os.mkdir(making, dir_fd=above.descriptor)
             try:

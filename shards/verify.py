@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,12 @@ from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
+from recordmill.shards.dead_runs import loaded
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     INPUTS_NAME,
+    RUN_PREFIX,
     TRANSFORM_FOLDER,
     Manifest,
     generations,
@@ -39,6 +42,8 @@ from recordmill.storage.compression import MAX_RATIO
 from recordmill.storage.files import atomic_write, local_path, read_blocks, read_range, stat, write_all
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
+_ATTEMPTS = 5
+_COMMIT_SEC = 0.3  # more than a commit takes behind the rename of its data
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,30 @@ def verify(
     ours = [name for name in given if os.path.isdir(name) and is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")
-    files = of_data_set(ours[0], lenient=True, missing_ok=True).files if ours else of_files(given).files
 
     def check(file: ShardFile) -> list[Problem]:
         return list(check_shard(file, progress or (lambda records: None)))
 
-    found = [finding for findings in thread_map(check, files, threads or core_count()) for finding in findings]
-    if ours:
-        found += check_tree(ours[0], mend=mend)
+    for _ in range(_ATTEMPTS):
+        catalog = of_data_set(ours[0], lenient=True, missing_ok=True) if ours else of_files(given)
+        checked = thread_map(check, catalog.files, threads or core_count())
+        found = [finding for findings in checked for finding in findings]
+        if not ours:
+            return found
+        found += _settled_tree(ours[0], mend)
+        if not found or generations(ours[0])[-1:] == [catalog.generation]:
+            break  # else a build has replaced what was looked at
     return found
+
+
+def _settled_tree(out: str, mend: bool) -> list[Problem]:
+    """What is wrong with the tree when builds at work have had the time to end their commits, which take moments."""
+    for _ in range(_ATTEMPTS):
+        found = check_tree(out)
+        if not found or not any(name.startswith(RUN_PREFIX) for name in _names(Path(out))):
+            break
+        time.sleep(_COMMIT_SEC)
+    return check_tree(out, mend=True) if mend and found else found
 
 
 def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Problem]:
@@ -219,7 +239,7 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
             for name in _names(folder / INDEX_FOLDER)
             if name not in indexes
         ]
-    kept = {part.folder for number in generations(out) for part in load(out, number).parts}
+    kept = {part.folder for known in loaded(Path(out)).values() for part in known.parts}
     found += [
         Problem(str(Path(out, name)), "", "is of no committed generation")
         for name in _names(Path(out))

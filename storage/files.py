@@ -154,10 +154,12 @@ def map_file(path: str) -> Bytes:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name whole and on disk (fsync, rename), or not at all."""
+def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator[BinaryIO]:
+    """A file that appears under its name whole and on disk (fsync, rename), or not at all. temporary_in: the folder in
+    which it has another name until then, and where a kill leaves it; None: its own.
+    """
     path = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    descriptor, temporary = tempfile.mkstemp(dir=temporary_in or path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         os.fchmod(descriptor, 0o666 & ~_umask())
         with os.fdopen(descriptor, "wb", buffering=0) as file:
@@ -202,15 +204,16 @@ def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
     return done
 
 
-def put_if_absent(path: str | Path, data: bytes) -> bool:
+def put_if_absent(path: str | Path, data: bytes, temporary_in: Path | None = None) -> bool:
     """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
+    temporary_in: as for `atomic_write`.
 
     `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always. File systems
     without hard links (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of
     one host.
     """
     path = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    descriptor, temporary = tempfile.mkstemp(dir=temporary_in or path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         os.fchmod(descriptor, 0o666 & ~_umask())
         with os.fdopen(descriptor, "wb") as file:

@@ -113,10 +113,13 @@ def test_a_commit_over_an_old_result_that_was_killed(inputs: dict[str, Any], tmp
     assert {name: data for name, data in tree(out).items() if not name.startswith("_run")} == old
     with pytest.raises(UsageError, match="overwrite=True"):
         read(inputs["plain"], out, **UNITS)
-    assert killed("commit:2", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
+    assert killed("commit:1", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
+    assert {name: data for name, data in tree(out).items() if not name.startswith("_run")} == old
+    assert len(list(tmp_path.glob(".out.*.new"))) == 1
     progress = Progress()
     read(inputs["plain"], out, overwrite=True, progress=progress, **UNITS)
     assert progress.records == 0
+    assert not list(tmp_path.glob(".out.*.new"))
     undisturbed(inputs["plain"], out)
     assert tree(out) == tree(tmp_path / "whole")
 

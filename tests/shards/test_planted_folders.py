@@ -127,6 +127,8 @@ def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
     """Between its mkdir and its lock, and with the lock but before its name."""
     (out / making_name("a")).mkdir()
     dead_run(out, making_name("b"))
+    (out / (unsigned := making_name("d"))).mkdir()
+    (out / unsigned / "lock").touch()
     elsewhere = ".".join([*making_name("c").split(".")[:-2], "00000000", "tmp"])
     (out / elsewhere).mkdir()
     RunFolder.create(out).close()

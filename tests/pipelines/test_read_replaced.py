@@ -1,0 +1,107 @@
+"""`read --overwrite` is one step: the old result whole or the new one, whatever stops it; where the system can not
+exchange two folders, what stops it is undone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killed_read import tree
+from made_data_set import mixed_rows, write_data_set
+
+import recordmill
+from recordmill.base.errors import RecordmillError
+from recordmill.exporting import replacing
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    """The data set of the old result and that of the new one."""
+    return (
+        write_data_set(tmp_path / "old", {"train": mixed_rows(5), "test": mixed_rows(2)}, shards=1),
+        write_data_set(tmp_path / "new", {"train": mixed_rows(9)}, shards=1),
+    )
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) -> None:
+    """Let the number-th rename fail."""
+    inner, left = os.rename, [number]
+
+    def rename(*args: Any, **named: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise error
+        inner(*args, **named)
+
+    monkeypatch.setattr(os, "rename", rename)
+
+
+@pytest.mark.parametrize("able", [True, False])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")])
+def test_a_stop_at_any_rename_leaves_the_old_result(
+    sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool, error: BaseException
+) -> None:
+    to = tmp_path / "to"
+    recordmill.read(sets[0], to)
+    old = tree(to)
+    if not able:
+        monkeypatch.setattr(replacing, "exchange", lambda *args: False)
+    for number in range(1, 50):
+        with monkeypatch.context() as patched:
+            stop_at(patched, number, error)
+            try:
+                recordmill.read(sets[1], to, overwrite=True)
+            except (KeyboardInterrupt, OSError, RecordmillError):
+                assert tree(to) == old, number
+                assert not list(tmp_path.glob(".to.*")), number
+            else:
+                break
+    assert number > 2
+    recordmill.read(sets[1], tmp_path / "whole")
+    assert tree(to) == tree(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old", "to", "whole"]
+
+
+def test_what_is_not_the_result_s_own_stays(sets: tuple[Path, Path], tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    recordmill.read(sets[0], to)
+    (to / "mine.txt").write_text("mine")
+    recordmill.read(sets[1], to, overwrite=True)
+    assert sorted(tree(to)) == ["_read.json", "mine.txt", "train-00000-of-00001.parquet"]
+
+
+@pytest.mark.parametrize("prepare", [lambda to: to.chmod(0o2750), lambda to: None])
+def test_the_new_folder_has_the_old_one_s_mode(
+    sets: tuple[Path, Path], tmp_path: Path, prepare: Callable[[Path], None]
+) -> None:
+    to = tmp_path / "to"
+    recordmill.read(sets[0], to)
+    prepare(to)
+    before = to.stat()
+    recordmill.read(sets[1], to, overwrite=True)
+    assert to.stat().st_mode == before.st_mode
+    assert to.stat().st_ino != before.st_ino
+
+
+def test_a_link_to_the_result_stays_a_link(sets: tuple[Path, Path], tmp_path: Path) -> None:
+    recordmill.read(sets[0], tmp_path / "real")
+    (tmp_path / "to").symlink_to("real")
+    recordmill.read(sets[1], tmp_path / "to", overwrite=True)
+    assert (tmp_path / "to").is_symlink()
+    assert sorted(tree(tmp_path / "real")) == ["_read.json", "train-00000-of-00001.parquet"]
+
+
+def test_a_folder_of_such_a_name_that_no_read_made_is_left_alone(sets: tuple[Path, Path], tmp_path: Path) -> None:
+    planted = tmp_path / ".to.0123456789ab.new"
+    planted.mkdir()
+    (planted / "thesis.tex").write_text("mine")
+    (tmp_path / ".to.0123456789ac.new").symlink_to(sets[0])
+    recordmill.read(sets[0], tmp_path / "to")
+    recordmill.read(sets[1], tmp_path / "to", overwrite=True)
+    assert (planted / "thesis.tex").read_text() == "mine"
+    assert recordmill.verify(sets[0]) == []
