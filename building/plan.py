@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import pickle
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,16 +99,25 @@ class BuildPlan:
         return {name: value for name, value in self.__dict__.items() if name != "ordering"}
 
     def save(self) -> str:
-        """Write the plan into the run's folder; gives its path."""
+        """Write the plan into the run's folder; gives its path. `load_plan` finds this object while it lives."""
         path = Path(self.folder, PLAN_NAME)
         with path.open("wb") as file:
             pickle.dump(self, file)
+        _saved[str(path)] = self
         return str(path)
 
 
-@functools.lru_cache(maxsize=4)
+# plans name every input, so that a second copy of one is felt where inputs are many
+_saved: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
+
+
 def load_plan(path: str) -> BuildPlan:
     """The plan at a path, loaded once per process."""
+    return _saved.get(path) or _load_plan(path)
+
+
+@functools.lru_cache(maxsize=4)
+def _load_plan(path: str) -> BuildPlan:
     with open(path, "rb") as file:
         plan = pickle.load(file)
     assert isinstance(plan, BuildPlan)

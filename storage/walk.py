@@ -53,7 +53,7 @@ _DATA_EXTENSIONS = frozenset(
 _MAGIC = re.compile(r"[*?[]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Found:
     """A file: its name relative to the walk's root, with `/`, and where to open it."""
 
