@@ -34,7 +34,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "exporting.choices": "base records.columns records.protobuf records.writers schemas shards shards.loads",
     "exporting": "base exporting.choices records.columns records.example records.tfrecord records.writers schemas "
     "shards shards.loads storage",
-    "reader.faces": "base records.columns records.tfrecord records.writers schemas shards shards.loads storage",
+    "reader.faces": "base images records.columns records.tfrecord records.writers schemas shards shards.loads storage",
     "reader": "base reader.faces records.columns records.inference records.tfrecord records.writers schemas shards "
     "shards.loads",
     "reader.inspect": "base images reader reader.faces records.columns records.inference records.protobuf schemas "
