@@ -32,10 +32,11 @@ def load_stored(image: Image.Image) -> Image.Image:
     if image.format != "TIFF":
         image.load()
         return image
-    before = image.getexif().get(_ORIENTATION)
+    before = image.getexif().get(_ORIENTATION, 1)
     image.load()
-    turned = before in undo and image.getexif().get(_ORIENTATION) is None  # Pillow drops the tag when it has obeyed it
-    return image.transpose(undo[before]) if turned else image
+    if before not in undo or _ORIENTATION in image.getexif():  # Pillow drops the tag when it has obeyed it
+        return image
+    return image.transpose(undo[before])
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
