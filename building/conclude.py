@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import RecordmillError
+from recordmill.base.progress import Progress, progress_of
 from recordmill.building.commit import commit, put_back
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
@@ -39,11 +40,13 @@ from recordmill.shards.names import ShardName
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.sums import add_sums
-from recordmill.storage.digest import digest_file
-from recordmill.storage.files import atomic_write, check_unchanged, write_all
+from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine
+from recordmill.storage.files import atomic_write, check_unchanged, read_blocks, write_all
 from recordmill.storage.listing import InputFile
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
+
+_LISTED_AT_ONCE = 1024  # inputs whose lines are in memory at once
 
 
 class AccountsError(RecordmillError):
@@ -250,20 +253,30 @@ def _write_inputs(plan: BuildPlan, ingested: Sequence[Ingested]) -> dict[str, An
     digests = dict(plan.source.digests)
     for one in ingested:
         digests.update(one.digests)
-    lines = []
-    for ordinal, file in enumerate(plan.source.files):
-        digest = digests.get(ordinal) or _digest_unchanged(file)
+    progress, whole = progress_of(plan.folder), hashlib.sha256()
+
+    def line(ordinal: int, file: InputFile) -> bytes:
+        digest = digests.get(ordinal) or _digest_unchanged(file, progress)
         about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "sha256": digest}
-        lines.append(json.dumps(about, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
-    text = b"".join(lines)
+        return json.dumps(about, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+
     with atomic_write(Path(plan.folder, "data", INPUTS_NAME)) as list_file:
-        write_all(list_file, text)
+        for first in range(0, len(plan.source.files), _LISTED_AT_ONCE):
+            some = plan.source.files[first : first + _LISTED_AT_ONCE]
+            text = b"".join(line(first + at, file) for at, file in enumerate(some))
+            whole.update(text)
+            write_all(list_file, text)
     size = sum(file.stat.size_bytes for file in plan.source.files)
-    return {"files": len(lines), "bytes": size, "list": INPUTS_NAME, "sha256": hashlib.sha256(text).hexdigest()}
+    return {"files": len(plan.source.files), "bytes": size, "list": INPUTS_NAME, "sha256": whole.hexdigest()}
 
 
-def _digest_unchanged(file: InputFile) -> str:
-    digest = digest_file(file.path)
+def _digest_unchanged(file: InputFile, progress: Progress) -> str:
+    """Its digest; a stop is heard meanwhile, since nothing is committed yet."""
+    digests = []
+    for block in read_blocks(file.path, DIGESTED_BYTES):
+        progress.advance()
+        digests.extend(chunk_digests(block))
+    digest = combine(digests)
     check_unchanged(file.path, file.stat, file.name)
     return digest
 

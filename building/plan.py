@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import pickle
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,16 +106,25 @@ class BuildPlan:
 
     def save(self, name: str = PLAN_NAME) -> str:
         """Write the plan into the run's folder, unless it has one; gives its path. Each job's has its own name: they
-        are kept by it.
+        are kept by it. `load_plan` finds this object while it lives.
         """
         path = Path(self.folder, name)
-        put_if_absent(path, pickle.dumps(self))
+        if put_if_absent(path, pickle.dumps(self)):
+            _saved[str(path)] = self
         return str(path)
 
 
-@functools.lru_cache(maxsize=4)
+# plans name every input, so that a second copy of one is felt where inputs are many
+_saved: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
+
+
 def load_plan(path: str) -> BuildPlan:
     """The plan at a path, loaded once per process."""
+    return _saved.get(path) or _load_plan(path)
+
+
+@functools.lru_cache(maxsize=4)
+def _load_plan(path: str) -> BuildPlan:
     with open(path, "rb") as file:
         plan = pickle.load(file)
     assert isinstance(plan, BuildPlan)

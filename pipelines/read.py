@@ -154,6 +154,9 @@ def read(
         except (KeyboardInterrupt, OSError, MemoryError) as error:
             if count := keep_finished(folder):
                 raise _stopped(error, folder, count) from error
+            if isinstance(error, OSError) and error.filename is None and error.strerror:
+                # a write says no name, and only OUT is written to
+                raise RecordmillError(f"{folder.out}: {error.strerror}; nothing was written") from error
             raise
         finally:
             folder.close()

@@ -16,7 +16,16 @@ from recordmill.records.tfrecord.frames import Frames, Int64s, scan
 from recordmill.records.tfrecord.hop import hop
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, Index
-from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, load_index, load_members, read_piece_bytes, stream
+from recordmill.shards.pieces import (
+    PIECE_BYTES,
+    FrameBlock,
+    Piece,
+    check_range,
+    load_index,
+    load_members,
+    read_piece_bytes,
+    stream,
+)
 from recordmill.storage.files import Bytes, map_file, stat
 
 
@@ -122,6 +131,7 @@ class FileAccess:
             return next(iter(self.blocks(record, record + 1))).frames
         offset, length, _ = self.index[record].item()
         size = length + FRAME_BYTES
+        check_range(self.file, offset, offset + size, record)
         frames, _ = scan(
             self._bytes(offset, size), source=self.file.path, first_record=record, first_offset=offset, final=True
         )

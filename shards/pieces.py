@@ -93,6 +93,16 @@ def _check_frames(index: Index, source: str) -> None:
         )
 
 
+def check_range(file: ShardFile, start: int, stop: int, record: int) -> None:
+    """Raises DataError if uncompressed bytes [start, stop) are no part of the file, so that a damaged index asks for
+    nothing that is not there. record: whose place it says.
+    """
+    end = file.info.framed_bytes if file.info is not None else file.stat.size_bytes
+    if not 0 <= start <= stop <= end:
+        reason = f"says bytes {start} to {stop} of a shard that has {end}; verify the data set"
+        raise DataError(reason, source=file.index or file.path, place=f"record {record}")
+
+
 def load_members(file: ShardFile) -> Index:
     """The member table of one of our gzip shards."""
     assert file.members is not None
@@ -110,15 +120,15 @@ def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenien
     index = load_index(file, lenient=lenient)
     if index is not None:
         starts = np.asarray(load_members(file)["uncompressed"]) if file.members else None
-        yield from _cut_index(index, starts, ordinal, piece_bytes)
+        yield from _cut_index(index, starts, ordinal, piece_bytes, file.index or file.path)
     elif file.compression == "none":
         yield from hop_piece(file, ordinal, piece_bytes, lenient=lenient)
     elif file.stat.size_bytes:
         yield Piece(ordinal, 0, None, 0, None)
 
 
-def _cut_index(index: Index, allowed: Int64s | None, ordinal: int, piece_bytes: int) -> Iterator[Piece]:
-    """allowed: where a piece may start, if not at every record."""
+def _cut_index(index: Index, allowed: Int64s | None, ordinal: int, piece_bytes: int, source: str) -> Iterator[Piece]:
+    """allowed: where a piece may start, if not at every record. source: the index's path, for messages."""
     offsets = np.ascontiguousarray(index["offset"])  # searching the structured array's field would copy it each time
     if len(offsets) == 0:
         return
@@ -131,6 +141,8 @@ def _cut_index(index: Index, allowed: Int64s | None, ordinal: int, piece_bytes: 
             int(np.searchsorted(places, start + piece_bytes, "right")) - 1, int(np.searchsorted(places, start, "right"))
         )
         stop = int(places[at]) if at < len(places) and start + piece_bytes < end else end
+        if stop <= start:
+            raise DataError("is not in order; verify the data set", source=source, place=f"record {first}")
         behind = int(np.searchsorted(offsets, stop))
         yield Piece(ordinal, first, behind - first, start, stop)
         start, first = stop, behind
@@ -254,6 +266,8 @@ def read_piece_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int
         DataError: a member is damaged or the file ends too early, unless damaged is given.
     """
     assert piece.stop is not None
+    if file.info is not None or file.compression == "none":
+        check_range(file, piece.start, piece.stop, piece.first_record)
     plain = file.compression == "none"
     data = read_range(file.path, piece.start, piece.stop) if plain else _inflate(file, piece.start, piece.stop, damaged)
     if damaged is None and len(data) != piece.stop - piece.start:
@@ -283,6 +297,9 @@ def _members_of(file: ShardFile, members: Index, start: int, stop: int) -> tuple
     last = int(np.searchsorted(members["uncompressed"], stop, "left"))
     bounds = _bounds(members["compressed"], first, last, file.info.bytes)
     begins = _bounds(members["uncompressed"], first, last, file.info.framed_bytes)
+    for found, end in (bounds, file.info.bytes), (begins, file.info.framed_bytes):
+        if first < 0 or found != sorted(found) or found[0] < 0 or found[-1] > end:
+            raise DataError("does not fit the shard; verify the data set", source=file.members or file.path)
     return bounds, begins
 
 

@@ -17,7 +17,7 @@ from recordmill.storage.files import Stat, local_path, read_range
 from recordmill.storage.walk import Found, Ignored, Walk, has_magic, within
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InputFile:
     """One input file.
 

@@ -28,7 +28,7 @@ _TEMPORARY_ENDS = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownlo
 _MAGIC = re.compile(r"[*?[]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Found:
     """A file: its name relative to the walk's root, with `/`, and where to open it."""
 

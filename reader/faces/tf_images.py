@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from recordmill.base.errors import UsageError
+from recordmill.images.stored import load_stored
 from recordmill.reader.fetching.readable import Readable
 
 _MAGIC = (b"\xff\xd8", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
@@ -82,5 +83,5 @@ def _pillow(encoded: bytes, channels: int) -> np.ndarray[Any, np.dtype[np.uint8]
     from PIL import Image
 
     with Image.open(io.BytesIO(encoded)) as image:
-        pixels = np.asarray(image.convert(_PILLOW_MODES[channels]), np.uint8)
+        pixels = np.asarray(load_stored(image).convert(_PILLOW_MODES[channels]), np.uint8)
     return pixels.reshape(*pixels.shape[:2], channels)

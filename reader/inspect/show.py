@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from recordmill.images.stored import stored_size
 from recordmill.records.columns.parts import is_bytes, to_numpy
 from recordmill.schemas.feature import Feature
 
@@ -80,7 +81,8 @@ def _image(data: bytes) -> str | None:
 
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")) as image:
-            return f"{image.format} {image.height} x {image.width} {image.mode} ({len(data):,} bytes)"
+            height, width = stored_size(image)
+            return f"{image.format} {height} x {width} {image.mode} ({len(data):,} bytes)"
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 

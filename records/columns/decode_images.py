@@ -19,6 +19,7 @@ import pyarrow as pa
 from recordmill.base.errors import UsageError
 from recordmill.images.check import IMAGE_HEAD_BYTES, check_structure, open_image, sniff_image
 from recordmill.images.header import DECODE, BadImage, ImageHeader
+from recordmill.images.stored import load_stored
 from recordmill.records.columns.parts import take_apart
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import arrow_type
@@ -109,8 +110,7 @@ class DecodeImages:
 
         try:
             with open_image(data.data, header.format) as opened:
-                opened.load()
-                image: Image.Image = opened
+                image: Image.Image = load_stored(opened)
                 if image.mode.startswith("I"):
                     if header.bits > 16:
                         raise BadImage(DECODE, f"pixels of {header.bits} bits; only 8 and 16 become uint8")

@@ -17,7 +17,7 @@ from recordmill.images.header import BadImage, ImageHeader
 from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Unit
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk, Unit
 from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.files import Bytes, read_into
 from recordmill.storage.listing import InputFile
@@ -34,7 +34,8 @@ def read_images(
     first = unit.first_file
     while first < unit.last_file:
         last, size = first + 1, files[first].stat.size_bytes
-        while last < unit.last_file and last - first < BATCH_ROWS and size + files[last].stat.size_bytes <= BATCH_BYTES:
+        end = min(unit.last_file, first + BATCH_FILES)
+        while last < end and size + files[last].stat.size_bytes <= BATCH_BYTES:
             size += files[last].stat.size_bytes
             last += 1
         batch = _Batch(size, decode, max_pixels)

@@ -22,6 +22,8 @@ from recordmill.storage.listing import InputFile
 UNIT_BYTES = 32 << 20  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
 BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from parsing to encoding
 BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of tiny rows
+# files that are one record each: opening one takes up to milliseconds, and between two batches a stop is heard
+BATCH_FILES = 256
 
 
 @dataclass(frozen=True)

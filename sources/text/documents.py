@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.utf8 import first_bad_byte, is_utf8
-from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Unit
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk, Unit
 from recordmill.sources.inputs.lines import decoded_blocks
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.sources.text.line_records import TextColumns
@@ -34,7 +34,7 @@ def read_documents(
             held.rejects.append(text)
         else:
             held.add(ordinal, file.name, text)
-        if held.size >= BATCH_BYTES or len(held.ordinals) >= BATCH_ROWS:
+        if held.size >= BATCH_BYTES or len(held.digests) >= BATCH_FILES:
             yield held.chunk()
             held = _Held(columns)
     if held.digests:

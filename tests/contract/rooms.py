@@ -41,7 +41,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "shards shards.loads storage",
     "reader.sampling": "base",
     "reader.fetching": "base reader.sampling records.example records.tfrecord schemas shards shards.loads",
-    "reader.faces": "base reader.fetching reader.sampling records.columns records.writers schemas storage",
+    "reader.faces": "base images reader.fetching reader.sampling records.columns records.writers schemas storage",
     "reader": "base pipelines.options reader.faces reader.fetching records.columns records.inference "
     "records.tfrecord records.writers schemas shards shards.loads",
     "reader.inspect": "base images reader reader.faces records.columns records.inference "

@@ -1,0 +1,76 @@
+"""Pixels are given as they are stored, by every face, whatever the orientation in the file says."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from image_samples import encoded, picture
+from made_data_set import write_data_set
+from PIL import Image
+
+import recordmill
+from recordmill.images.stored import stored_size
+from recordmill.reader.inspect.show import show_item
+from recordmill.schemas.feature import Feature, Schema
+
+STORED = np.asarray(picture())  # [17, 23, 3]
+LOSSLESS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("TIFF", {}),
+    ("TIFF", {"compression": "tiff_lzw"}),
+    ("TIFF", {"compression": "tiff_adobe_deflate"}),
+    ("PNG", {}),
+    ("WebP", {"lossless": True, "exact": True}),
+)
+
+
+def oriented(name: str, orientation: int, options: dict[str, Any]) -> bytes:
+    if name == "TIFF":
+        return encoded(name, tiffinfo={0x0112: orientation}, **options)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(name, exif=exif, **options)
+
+
+@pytest.fixture(scope="module")
+def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    images = [oriented(name, number, options) for name, options in LOSSLESS for number in range(1, 9)]
+    schema = Schema((Feature("image", "bytes", required=True),))
+    table = pa.table({"image": pa.array(images, pa.large_binary())})
+    return write_data_set(tmp_path_factory.mktemp("oriented") / "set", {"train": table}, schema)
+
+
+@pytest.mark.parametrize("to", ["npy", "parquet"])
+def test_read_decodes_what_is_stored(data_set: Path, tmp_path: Path, to: str) -> None:
+    recordmill.read(data_set, tmp_path / "out", to=to, decode_images=True, resize=None if to == "parquet" else "17x23")
+    if to == "npy":
+        pixels = list(np.load(tmp_path / "out" / "train" / "image.npy"))
+    else:
+        import pyarrow.parquet as pq
+
+        column = pq.read_table(next((tmp_path / "out").glob("*.parquet"))).column("image")
+        pixels = [np.array(value.as_py(), np.uint8).reshape(STORED.shape) for value in column]
+    assert len(pixels) == 8 * len(LOSSLESS)
+    for image in pixels:
+        np.testing.assert_array_equal(image, STORED)
+
+
+def test_tf_data_decodes_what_is_stored(data_set: Path) -> None:
+    pytest.importorskip("tensorflow")
+    dataset = recordmill.open(data_set, split="train").to_tf(batch_size=8, decode_images=(17, 23), shuffle=False)
+    images = np.concatenate([batch["image"].numpy() for batch in dataset])
+    assert len(images) == 8 * len(LOSSLESS)
+    for image in images:
+        np.testing.assert_array_equal(image, STORED)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_sizes_are_those_of_the_stored_pixels(orientation: int) -> None:
+    data = oriented("TIFF", orientation, {})
+    with Image.open(io.BytesIO(data)) as image:
+        assert stored_size(image) == STORED.shape[:2]
+    assert "23 x 17" in show_item(data, "bytes")

@@ -1,0 +1,128 @@
+"""Each file of a small data set with each byte changed and cut at each length, under every command that looks at it.
+
+What a command does then is one of: it refuses with an error of our own, or it gives the very records that went in.
+Nothing else: no other rows, no traceback. `verify` finds every change of a shard, its index and the copies.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from made_data_set import FOLDER, write_data_set
+
+import recordmill
+from recordmill.base.errors import RecordmillError
+from recordmill.reader.inspect.summary import summarise
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.verify import verify
+
+SCHEMA = Schema((Feature("id", "int64", (), True), Feature("x", "float32", (None,), True), Feature("y", "bytes")))
+ROWS = [{"id": number, "x": [0.5] * number, "y": [b"abc", None, b"", b"\xff"][number]} for number in range(4)]
+PARTS = {
+    "shard": f"{FOLDER}/train-00000-of-00001.tfrecord",
+    "index": f"{FOLDER}/index/train-00000.npy",
+    "manifest": "_manifests/00000001.json",
+    "copy of the manifest": "manifest.json",
+    "schema": "schema.pbtxt",
+}
+
+
+def made(folder: Path, compression: str) -> Path:
+    rows = pa.Table.from_pylist(ROWS)
+    columns = [pa.array([row["id"] for row in ROWS], pa.int64())]
+    columns.append(pa.array([row["x"] for row in ROWS], pa.large_list(pa.float32())))
+    columns.append(pa.array([row["y"] for row in ROWS], pa.large_binary()))
+    rows = pa.table(columns, names=["id", "x", "y"])
+    return write_data_set(folder / "set", {"train": rows}, SCHEMA, shards=1, compression=compression, member_bytes=60)
+
+
+@pytest.fixture(params=["none", "gzip"])
+def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return made(tmp_path, request.param)
+
+
+def file_of(out: Path, part: str) -> Path:
+    if part == "members":
+        return out / FOLDER / "index" / "train-00000.members.npy"
+    path = out / PARTS[part]
+    return path if path.exists() else next(path.parent.glob(path.name.rpartition(".")[0] + "*"))
+
+
+def damaged(data: bytes, step: int = 1) -> Iterator[bytes]:
+    """Each byte with one bit changed (another one each time), then with all of them; then each cut."""
+    for at in range(0, len(data), step):
+        for mask in (1 << at % 8, 0xFF):
+            yield data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+    yield from (data[:size] for size in range(0, len(data), step))
+
+
+def rows_of(out: Path) -> list[dict[str, object]] | None:
+    """What `open` gives, whole and by number; None if it refuses."""
+    try:
+        opened = recordmill.open(out, threads=1)
+        rows: list[dict[str, object]] = opened.to_table().to_pylist()
+        assert [opened[number]["id"] for number in (3, 0)] == [rows[3]["id"], rows[0]["id"]]
+    except RecordmillError:
+        return None
+    return rows
+
+
+def found(out: Path) -> list[str]:
+    try:
+        return [str(problem) for problem in verify(out, threads=1)]
+    except RecordmillError as error:
+        return [str(error)]
+
+
+@pytest.mark.parametrize("part", ["shard", "index", "members"])
+def test_data_and_index(out: Path, part: str) -> None:
+    if part == "members" and not file_of(out, part).exists():
+        pytest.skip("only compressed shards have a table of members")
+    path = file_of(out, part)
+    whole = path.read_bytes()
+    assert rows_of(out) == ROWS
+    assert found(out) == []
+    for data in damaged(whole):
+        path.write_bytes(data)
+        assert rows_of(out) in (None, ROWS), data
+        # a header of .npy may say the same in other words, as with another blank
+        assert any(path.name in text for text in found(out)) or (part != "shard" and len(data) == len(whole)), data
+
+
+@pytest.mark.parametrize("part", ["copy of the manifest", "schema"])
+def test_copies_are_told_and_decide_nothing(out: Path, part: str) -> None:
+    path = file_of(out, part)
+    for data in damaged(path.read_bytes(), 17):
+        path.write_bytes(data)
+        assert rows_of(out) == ROWS, data
+        assert any(path.name in text for text in found(out)), data
+
+
+@pytest.mark.parametrize("part", ["shard", "index", "manifest"])
+def test_inspect_refuses_or_tells_the_truth(out: Path, part: str) -> None:
+    path = file_of(out, part)
+    for data in damaged(path.read_bytes(), 7):
+        path.write_bytes(data)
+        try:
+            summary = summarise(recordmill.open(out, threads=1))
+        except RecordmillError:
+            continue
+        assert summary.looked_at == summary.records == len(ROWS), data
+
+
+@pytest.mark.parametrize("part", ["shard", "index", "manifest"])
+def test_read_refuses_or_writes_what_went_in(out: Path, tmp_path: Path, part: str) -> None:
+    path = file_of(out, part)
+    whole = path.read_bytes()
+    for data in damaged(whole, max(len(whole) // 20, 1)):
+        path.write_bytes(data)
+        try:
+            result = recordmill.read(out, tmp_path / "to", to="jsonl", threads=1, overwrite=True)
+        except RecordmillError:
+            continue
+        assert result.read == result.written == len(ROWS), data
+        shutil.rmtree(tmp_path / "to")
