@@ -15,9 +15,9 @@ from recordmill.base.errors import DataError
 from recordmill.sources.csv.dialect import DELIMITERS, CsvOptions, Dialect
 from recordmill.sources.csv.fields import Rows, Tokenizer
 from recordmill.sources.csv.messages import quoted_bytes
-from recordmill.sources.csv.stream import UTF8, told_encoding, utf8_blocks
 from recordmill.sources.csv.tokenize import LENGTH, TOO_LONG
-from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, ZLIB, detect, open_blocks
+from recordmill.sources.inputs.encoding import UTF8, told_compression, told_encoding, utf8_blocks
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import InputFile
 
@@ -68,9 +68,7 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
     if file.stat.size_bytes == 0:
         raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
     raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
-    compression = detect(raw)
-    if compression == ZLIB:
-        compression = NONE  # no CSV tool writes bare zlib streams; text may look like one
+    compression = told_compression(raw)
     for magic, what in _OTHER_KINDS:
         if raw.startswith(magic):
             raise DataError(f"this is no CSV but {what}", source=file.name)
@@ -79,7 +77,7 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
         np.empty(0, np.uint8),
     ).tobytes()
     encoding = told_encoding(first, options.encoding)
-    blocks = utf8_blocks(file, compression, encoding, SAMPLE_BYTES)
+    blocks = utf8_blocks(file, encoding, SAMPLE_BYTES, compression)
     mark_bytes = 3 if compression == NONE and encoding == UTF8 and first.startswith(codecs.BOM_UTF8) else 0
     return _Reader(file.name, options, compression, encoding, blocks, mark_bytes).head()
 

@@ -40,8 +40,9 @@ from recordmill.sources.csv.schema import (
     same_delimiter,
     untyped_names,
 )
-from recordmill.sources.csv.stream import read_rows, utf8_blocks
+from recordmill.sources.csv.stream import read_rows
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
 from recordmill.storage.files import check_unchanged, read_blocks, read_range
@@ -94,7 +95,7 @@ class CsvSource:
     def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, Rows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
         if head.streamed:
-            blocks = utf8_blocks(file, head.compression, head.encoding, STREAM_BLOCK_BYTES)
+            blocks = utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
             return
         start, stop, line = (

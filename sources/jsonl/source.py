@@ -19,7 +19,8 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
-from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, check_encoding, file_lines, stream_lines
+from recordmill.sources.inputs.encoding import check_encoding
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, file_lines, stream_lines
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.plan import ScannedFile, make_tasks, scan_parts
 from recordmill.sources.jsonl.rejects import explain_misfits, line_reject, mark_unreadable, too_long

@@ -16,7 +16,8 @@ from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_ROWS, UNIT_BYTES, Chunk, Unit
-from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, is_plain, stream_lines
+from recordmill.sources.inputs.encoding import is_plain
+from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, check_unchanged, read_range
 from recordmill.storage.listing import InputFile

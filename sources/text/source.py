@@ -14,8 +14,9 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.detect import keep_kind
+from recordmill.sources.inputs.encoding import check_encoding
 from recordmill.sources.inputs.layout import AUTO, Layout, read_layout
-from recordmill.sources.inputs.lines import MAX_LINE_BYTES, check_encoding, file_lines, stream_lines
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, file_lines, stream_lines
 from recordmill.sources.text.documents import read_documents
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
 from recordmill.storage.files import check_unchanged
