@@ -41,6 +41,7 @@ from recordmill.sources.csv.schema import (
     untyped_names,
 )
 from recordmill.sources.csv.stream import read_rows
+from recordmill.sources.csv.tokenize import Ints
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.values.null_tokens import NullTokens
@@ -91,6 +92,13 @@ class CsvSource:
             yield _chunk(ordinal, file.name, position, data, rows, parser, self.dialect.max_row_bytes, len(head.names))
             position += rows.count
         check_unchanged(file.path, file.stat, file.name)
+
+    def lines_of(self, unit: Unit) -> Iterator[Ints]:
+        """The physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
+        for ordinal in range(unit.first_file, unit.last_file):
+            columns = len(self.heads[ordinal].names)
+            for _, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+                yield rows.lines.copy()
 
     def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, Rows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
