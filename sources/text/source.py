@@ -17,6 +17,7 @@ from recordmill.sources.inputs.detect import keep_kind
 from recordmill.sources.inputs.encoding import check_encoding
 from recordmill.sources.inputs.layout import AUTO, Layout, read_layout
 from recordmill.sources.inputs.lines import MAX_LINE_BYTES, file_lines, stream_lines
+from recordmill.sources.inputs.packing import packed
 from recordmill.sources.text.documents import read_documents
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
 from recordmill.storage.files import check_unchanged
@@ -157,14 +158,5 @@ def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:
 
 
 def _document_units(files: Sequence[InputFile]) -> tuple[Unit, ...]:
-    """Consecutive files of about UNIT_BYTES together, and not more than 4,096,
-    so that many tiny ones spread over threads too.
-    """
-    units: list[Unit] = []
-    first = size = 0
-    for ordinal, file in enumerate(files):
-        size += file.stat.size_bytes
-        if size >= UNIT_BYTES or ordinal + 1 - first >= 4096 or ordinal + 1 == len(files):
-            units.append(Unit(first, ordinal + 1, rows=ordinal + 1 - first, size_bytes=size))
-            first, size = ordinal + 1, 0
-    return tuple(units)
+    sizes = (Unit(at, at + 1, rows=1, size_bytes=file.stat.size_bytes) for at, file in enumerate(files))
+    return packed(sizes, UNIT_BYTES)
