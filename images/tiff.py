@@ -56,6 +56,8 @@ _WANTED = frozenset(
 _TYPES = {1: "u1", 2: "u1", 3: "u2", 4: "u4", 6: "i1", 8: "i2", 9: "i4", 13: "u4", 16: "u8", 17: "i8", 18: "u8"}
 _MAX_FRAMES = 65_535  # a longer chain is an attack: real multi-page files have some thousands
 _UNCOMPRESSED = 1
+# BigTIFF's 64 bits could say more than any image has, and more than can be multiplied
+_MOST_PIXELS, _MOST_SAMPLES, _MOST_BITS = (1 << 31) - 1, 65_535, 64
 
 Values = npt.NDArray[np.int64]
 _EMPTY = np.empty(0, np.int64)
@@ -140,9 +142,11 @@ def _one(tags: dict[int, Values], tag: int, default: int) -> int:
 
 def _describe(tags: dict[int, Values]) -> ImageHeader:
     width, height = _one(tags, _WIDTH, 0), _one(tags, _HEIGHT, 0)
-    if width <= 0 or height <= 0:
+    if not (0 < width <= _MOST_PIXELS and 0 < height <= _MOST_PIXELS):
         raise BadImage(CORRUPT, f"an image of {height} x {width}")
     samples, bits, photometric = _one(tags, _SAMPLES, 1), _one(tags, _BITS, 1), _one(tags, _PHOTOMETRIC, 1)
+    if not (0 < samples <= _MOST_SAMPLES and 0 < bits <= _MOST_BITS):
+        raise BadImage(CORRUPT, f"pixels of {samples} samples with {bits} bits")
     if photometric == 3:
         return ImageHeader("TIFF", height, width, 3, bits, PALETTE)
     if photometric in (0, 1):
@@ -178,7 +182,7 @@ def _strip_bytes(tags: dict[int, Values], header: ImageHeader, strips: int) -> V
     if not strips or _one(tags, _COMPRESSION, _UNCOMPRESSED) != _UNCOMPRESSED:
         return _EMPTY
     per_pixel = 1 if _one(tags, _PLANAR, 1) == 2 else _one(tags, _SAMPLES, 1)
-    row_bytes = (header.width * header.bits * per_pixel + 7) // 8
+    row_bytes = min((header.width * header.bits * per_pixel + 7) // 8, _MOST_PIXELS)
     rows = min(max(_one(tags, _ROWS, header.height), 1), header.height)
     starts = np.arange(strips, dtype=np.int64) % -(-header.height // rows) * rows
     return row_bytes * np.minimum(rows, header.height - starts)

@@ -20,6 +20,7 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.schemas.feature import Schema
 from recordmill.sources.arrow.objects import batches_of
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.casting import is_text_type, plain
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import flatten, nest_tensors
@@ -98,14 +99,10 @@ class _Spool:
         self._writer = None
 
     def units(self) -> tuple[Unit, ...]:
-        units: list[Unit] = []
-        start = first_row = rows = size = 0
-        for at, (batch_rows, batch_size) in enumerate(zip(self.rows, self.sizes, strict=True)):
-            rows, size = rows + batch_rows, size + batch_size
-            if size >= UNIT_BYTES or at == len(self.rows) - 1:
-                units.append(Unit(0, 1, start, at + 1, first_row, rows, size))
-                start, first_row, rows, size = at + 1, first_row + rows, 0, 0
-        return tuple(units)
+        first_rows = np.cumsum([0, *self.rows]).tolist()
+        each = zip(first_rows[:-1], self.rows, self.sizes, strict=True)
+        batches = (Unit(0, 1, at, at + 1, first, rows, size) for at, (first, rows, size) in enumerate(each))
+        return packed(batches, UNIT_BYTES, parts=True)
 
 
 def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:

@@ -19,6 +19,7 @@ from recordmill.base.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.casting import is_text_type, plain
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import flatten, flatten_schema, nest_tensors
@@ -216,14 +217,12 @@ def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
     """Consecutive row groups of about UNIT_BYTES, uncompressed."""
     units: list[Unit] = []
     for ordinal, groups in enumerate(files):
-        start = first_row = rows = size = 0
-        for group, (group_rows, group_bytes) in enumerate(groups):
-            rows, size = rows + group_rows, size + group_bytes
-            if size >= UNIT_BYTES or group + 1 == len(groups):
-                if rows:
-                    units.append(Unit(ordinal, ordinal + 1, start, group + 1, first_row, rows, size))
-                start, first_row, rows, size = group + 1, first_row + rows, 0, 0
-    return tuple(units)
+        first_row = 0
+        for group, (rows, size) in enumerate(groups):
+            if rows:
+                units.append(Unit(ordinal, ordinal + 1, group, group + 1, first_row, rows, size))
+            first_row += rows
+    return packed(units, UNIT_BYTES, parts=True)
 
 
 def _classes(

@@ -6,11 +6,11 @@ The rules are those of Python's `csv` module in its default, non-strict mode: a 
 
 from __future__ import annotations
 
-import codecs
 from dataclasses import dataclass
 
 from recordmill.base.errors import UsageError
 from recordmill.sources.csv.sniff.dialects import STRONG, WEAK
+from recordmill.sources.inputs.encoding import check_encoding
 
 UNION, STRICT = "union", "strict"
 DELIMITERS = (*STRONG, *WEAK)  # what is told from the content, in order of preference
@@ -75,18 +75,7 @@ class CsvOptions:
         if not 1 <= self.max_row_bytes <= _MOST_ROW_BYTES:
             raise UsageError(f"--max-row-bytes {self.max_row_bytes}: it lies between 1 and {_MOST_ROW_BYTES}")
         _check_names(self.names)
-        try:
-            object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
-            "".encode(self.encoding)
-        except LookupError as error:
-            if "text encoding" in str(error):
-                raise UsageError(
-                    f"encoding {self.encoding!r} is no text encoding; for example utf-8, latin-1, cp1252, "
-                    "utf-16, shift_jis"
-                ) from None
-            raise UsageError(
-                f"encoding {self.encoding!r} is unknown; for example utf-8, latin-1, cp1252, utf-16, shift_jis"
-            ) from None
+        object.__setattr__(self, "encoding", check_encoding(self.encoding))
 
 
 def _check_character(name: str, value: str) -> None:

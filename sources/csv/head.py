@@ -19,10 +19,10 @@ from recordmill.sources.csv.messages import quoted_bytes
 from recordmill.sources.csv.sniff.agree import FirstRow
 from recordmill.sources.csv.sniff.dialects import Choice, Cut, choose_cut, choose_quote, describe_cut
 from recordmill.sources.csv.sniff.header import DATA, UNSURE, Guess, guess_header
-from recordmill.sources.csv.stream import UTF8, told_encoding, utf8_blocks
 from recordmill.sources.csv.tokenize import LENGTH, TOO_LONG
+from recordmill.sources.inputs.encoding import UTF8, told_compression, told_encoding, utf8_blocks
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
-from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, ZLIB, detect, open_blocks
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import InputFile
 
@@ -70,9 +70,7 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
     if file.stat.size_bytes == 0:
         raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
     raw = read_range(file.path, 0, max(COMPRESSED_HEAD_BYTES, LOOKED_AT)).tobytes()
-    compression = detect(raw)
-    if compression == ZLIB:
-        compression = NONE  # no CSV tool writes bare zlib streams; text may look like one
+    compression = told_compression(raw)
     if what := refusal(raw):
         raise DataError(f"this is no CSV but {what}", source=file.name)
     first = next(
@@ -80,7 +78,7 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
         np.empty(0, np.uint8),
     ).tobytes()
     encoding = told_encoding(first, options.encoding)
-    blocks = utf8_blocks(file, compression, encoding, SAMPLE_BYTES)
+    blocks = utf8_blocks(file, encoding, SAMPLE_BYTES, compression)
     mark_bytes = 3 if compression == NONE and encoding == UTF8 and first.startswith(codecs.BOM_UTF8) else 0
     return _Reader(file.name, options, compression, encoding, blocks, mark_bytes).head()
 

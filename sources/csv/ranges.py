@@ -24,8 +24,9 @@ from recordmill.sources.csv.dialect import Dialect
 from recordmill.sources.csv.fields import Rows, Tokenizer
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.infer import ColumnsSeen, Stray
-from recordmill.sources.csv.stream import read_rows, utf8_blocks
+from recordmill.sources.csv.stream import read_rows
 from recordmill.sources.inputs.contract import BATCH_ROWS
+from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.listing import InputFile
@@ -139,7 +140,7 @@ def _tasks(files: Sequence[InputFile], heads: Sequence[Head], range_bytes: int) 
 def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> ScannedRange:
     collector, tokenizer = scan.collector(head.names), scan.tokenizer(len(head.names))
     rows = size = 0
-    blocks = _Counted(utf8_blocks(file, head.compression, head.encoding, STREAM_BLOCK_BYTES))
+    blocks = _Counted(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
     for data, found in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         collector.add(data, found)
         rows += found.count

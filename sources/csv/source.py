@@ -42,8 +42,11 @@ from recordmill.sources.csv.schema import (
     untyped_names,
 )
 from recordmill.sources.csv.sniff.agree import agree_on_header
-from recordmill.sources.csv.stream import read_rows, utf8_blocks
+from recordmill.sources.csv.stream import read_rows
+from recordmill.sources.csv.tokenize import Ints
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.inputs.encoding import utf8_blocks
+from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
 from recordmill.storage.files import check_unchanged, read_blocks, read_range
@@ -93,10 +96,17 @@ class CsvSource:
             position += rows.count
         check_unchanged(file.path, file.stat, file.name)
 
+    def lines_of(self, unit: Unit) -> Iterator[Ints]:
+        """The physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
+        for ordinal in range(unit.first_file, unit.last_file):
+            columns = len(self.heads[ordinal].names)
+            for _, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+                yield rows.lines.copy()
+
     def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, Rows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
         if head.streamed:
-            blocks = utf8_blocks(file, head.compression, head.encoding, STREAM_BLOCK_BYTES)
+            blocks = utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
             return
         start, stop, line = (
@@ -250,32 +260,4 @@ def _units(
                 units.append(Unit(ordinal, ordinal + 1, part.start, part.stop, row, part.rows, part.size_bytes))
                 lines[ordinal, part.start] = line
             row, line = row + part.rows, line + part.lines
-    return tuple(_packed(units)), lines
-
-
-def _packed(units: Sequence[Unit]) -> Iterator[Unit]:
-    """The same, with neighbouring whole files of less than UNIT_BYTES together as one unit."""
-    held: Unit | None = None
-    for unit in units:
-        assert unit.rows is not None
-        if (
-            held is not None
-            and not unit.stop
-            and held.last_file == unit.first_file
-            and held.size_bytes + unit.size_bytes <= UNIT_BYTES
-        ):
-            assert held.rows is not None
-            held = Unit(
-                held.first_file,
-                unit.last_file,
-                rows=held.rows + unit.rows,
-                size_bytes=held.size_bytes + unit.size_bytes,
-            )
-            continue
-        if held is not None:
-            yield held
-        held = None if unit.stop else unit
-        if unit.stop:
-            yield unit
-    if held is not None:
-        yield held
+    return packed(units, UNIT_BYTES), lines

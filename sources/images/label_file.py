@@ -1,31 +1,32 @@
-"""A small table beside the data (.csv, .tsv, .jsonl) to `LabelRows`:
-typed columns in memory, and the line of each row for messages.
+"""A small table beside the data (.csv, .tsv, .txt, .jsonl) to `LabelRows`: typed columns in memory, and the line of
+each row for messages.
 
-Types of text are inferred over all rows as for the CSV kind: int64, float64, bool or text, and nothing is bent on the
-way.
+It is read as the CSV and JSON-lines kinds read their inputs, with two differences: numbers with decimals are float64,
+as a table in memory has them, and times stay text. Nothing is bent on the way, and a row that can't be read is an
+error: the labels of a data set are not to be guessed.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os.path
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.sources.values.flatten import flatten
-from recordmill.storage.files import read_range
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import CsvSource, plan_csv
+from recordmill.sources.inputs.contract import Chunk, PlanOptions, Source
+from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.storage.files import stat
+from recordmill.storage.listing import InputFile
 
-_DELIMITERS = ",;\t|"
-_NULLS = ("", "NA")
-_INTEGER = r"^(0|-?[1-9][0-9]*)$"  # 007 and +49 are names, not numbers
-_DECIMAL = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$|^-?(nan|NaN|inf|Inf)$"
-_BOOLEAN = r"^(true|false|True|False|TRUE|FALSE)$"
+_FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
+    **dict.fromkeys(("csv", "tsv", "txt"), lambda file, common: plan_csv([file], CsvOptions(), common)),
+    **dict.fromkeys(("jsonl", "ndjson"), lambda file, common: plan_jsonl([file], JsonlOptions(), common)),
+}
 
 
 @dataclass(frozen=True)
@@ -41,100 +42,43 @@ def read_label_file(path: str) -> LabelRows:
 
     Raises:
         UsageError: it can't be read, or has another extension.
-        DataError: it is not UTF-8, not well-formed, or empty; with the line.
+        DataError: it can't be decoded, is not well-formed, or empty; with the line.
     """
     name = os.path.basename(path)
+    planned = _FORMATS.get(name.rpartition(".")[2].lower())
     try:
-        data = read_range(path).tobytes()
+        with open(path, "rb"):
+            file = InputFile(0, name, path, stat(path))
     except OSError as error:
         raise UsageError(f"--labels {path}: can't be read: {error.strerror}") from error
+    if planned is None:
+        raise UsageError(f"--labels {path}: a .csv, .tsv or .jsonl file is needed")
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"not UTF-8 ({error.reason}); convert it first", source=name, place=f"byte {error.start}"
-        ) from error
-    extension = name.rpartition(".")[2].lower()
-    if extension in ("jsonl", "ndjson"):
-        return _read_jsonl(text, name)
-    if extension in ("csv", "tsv", "txt"):
-        return _read_csv(text, name)
-    raise UsageError(f"--labels {path}: a .csv, .tsv or .jsonl file is needed")
+        return _read(planned, file)
+    except DataError as error:
+        reason = f"{error.reason} (a labels file is read with the defaults: mend it)"
+        raise DataError(reason, source=error.source, place=error.place) from None
 
 
-def _read_csv(text: str, name: str) -> LabelRows:
-    header_line = text.partition("\n")[0]
-    delimiter = max(_DELIMITERS, key=header_line.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: list[list[str]] = []
-    places: list[int] = []
-    try:
-        header = next(reader, [])
-        before = reader.line_num
-        for row in reader:
-            if row and len(row) != len(header):
-                raise DataError(
-                    f"{len(row)} fields where the header has {len(header)}", source=name, place=f"line {before + 1}"
-                )
-            if row:
-                rows.append(row)
-                places.append(before + 1)
-            before = reader.line_num
-    except csv.Error as error:
-        raise DataError(str(error), source=name, place=f"line {reader.line_num}") from error
-    if not rows or len(set(header)) < len(header):
-        raise DataError("no rows" if not rows else f"two columns have one name: {', '.join(header)}", source=name)
-    arrays = [_typed(pa.array(list(values), pa.large_string())) for values in zip(*rows, strict=True)]
-    return LabelRows(pa.RecordBatch.from_arrays(arrays, names=header), places)
+def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) -> LabelRows:
+    source = planned(file, PlanOptions())
+    others = {feature.name: dtype for feature in source.schema if (dtype := _plain_dtype(feature.dtype))}
+    if others:
+        source = planned(file, PlanOptions(dtypes=others))
+    chunks = [chunk for unit in source.units for chunk in source.read(unit)]
+    for reject in (reject for chunk in chunks for reject in chunk.rejects):
+        raise DataError(reject.message, source=file.name, place=reject.place)
+    table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
+    return LabelRows(table.to_batches()[0].replace_schema_metadata(None), _lines(source, chunks))
 
 
-def _typed(values: pa.Array) -> pa.Array:
-    """Text to int64, double, bool or text: the narrowest that every value fits."""
-    values = pc.if_else(
-        pc.is_in(values, pa.array(_NULLS, pa.large_string())), pa.scalar(None, pa.large_string()), values
-    )
-    if values.null_count == len(values):
-        return values
-    if _all(values, _INTEGER):
-        try:
-            return pc.cast(values, pa.int64())
-        except pa.ArrowInvalid:  # longer than an int64: an identifier, which a float would bend
-            return values
-    for pattern, kind in ((_DECIMAL, pa.float64()), (_BOOLEAN, pa.bool_())):
-        if _all(values, pattern):
-            return pc.cast(values, kind)
-    return values
+def _plain_dtype(dtype: str) -> str:
+    """What a column of that inferred dtype is read as instead; empty: itself."""
+    return "float64" if dtype == "float32" else "string" if dtype.startswith("timestamp") else ""
 
 
-def _all(values: pa.Array, pattern: str) -> bool:
-    return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())
-
-
-def _read_jsonl(text: str, name: str) -> LabelRows:
-    rows: list[object] = []
-    places: list[int] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"no JSON: {error}", source=name, place=f"line {number}") from error
-        if not isinstance(row, dict):
-            raise DataError("no JSON object", source=name, place=f"line {number}")
-        rows.append(row)
-        places.append(number)
-    if not rows:
-        raise DataError("no rows", source=name)
-    try:
-        table = flatten(pa.RecordBatch.from_struct_array(pa.array(rows)))
-    except pa.ArrowException as error:
-        raise DataError(f"a key has values of different kinds in different rows: {error}", source=name) from error
-    return LabelRows(
-        pa.RecordBatch.from_arrays([_wide(column) for column in table.columns], names=table.schema.names), places
-    )
-
-
-def _wide(column: pa.Array) -> pa.Array:
-    """Text with 64-bit offsets, so that a column has one type wherever it comes from."""
-    return pc.cast(column, pa.large_string()) if pa.types.is_string(column.type) else column
+def _lines(source: Source, chunks: Sequence[Chunk]) -> Sequence[int]:
+    if not isinstance(source, CsvSource):
+        return [int(line) + 1 for chunk in chunks for line in chunk.position]
+    lines = [lines for unit in source.units for lines in source.lines_of(unit)]
+    return [int(line) for line in np.concatenate(lines)]

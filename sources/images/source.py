@@ -33,6 +33,7 @@ from recordmill.sources.inputs.classes import known_classes, without_strays
 from recordmill.sources.inputs.content import extension
 from recordmill.sources.inputs.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.layout import Layout, with_splits
+from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import apply_dtypes, select_given
@@ -361,14 +362,5 @@ def _conform_side(
 
 
 def _units(files: Sequence[InputFile]) -> tuple[Unit, ...]:
-    """Consecutive files of about UNIT_BYTES together."""
-    units: list[Unit] = []
-    first, size = 0, 0
-    for at, file in enumerate(files):
-        if at > first and (size + file.stat.size_bytes > IMAGE_UNIT_BYTES or at - first == UNIT_FILES):
-            units.append(Unit(first, at, rows=at - first, size_bytes=size))
-            first, size = at, 0
-        size += file.stat.size_bytes
-    if len(files) > first:
-        units.append(Unit(first, len(files), rows=len(files) - first, size_bytes=size))
-    return tuple(units)
+    sizes = (Unit(at, at + 1, rows=1, size_bytes=file.stat.size_bytes) for at, file in enumerate(files))
+    return packed(sizes, IMAGE_UNIT_BYTES, UNIT_FILES)

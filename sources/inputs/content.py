@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.images import check as image_check
+from recordmill.sources.inputs.encoding import UTF8, told_compression, told_encoding
 from recordmill.sources.inputs.magic import foreign_format
 from recordmill.sources.registry import COMPRESSED_EXTENSIONS, KIND_OF_EXTENSION, KINDS
+from recordmill.storage.compression import NONE
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import InputFile
 
@@ -223,12 +225,8 @@ def _masked_crc(data: bytes) -> int:
 
 
 def _compression(head: bytes) -> str:
-    starts = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-    known = next((name for start, name in starts.items() if head.startswith(start)), "")
-    # zlib's header of two bytes (RFC 1950) is a weak mark
-    if known or len(head) < 2 or head[0] != 0x78 or (head[0] << 8 | head[1]) % 31:
-        return known
-    return "zlib" if _inflate(head, "zlib")[0] else ""
+    found = told_compression(head)
+    return "" if found == NONE else found
 
 
 def _inflate(head: bytes, how: str) -> tuple[bytes, bool]:
@@ -259,13 +257,9 @@ def _inflate_zstd(head: bytes) -> tuple[bytes, bool]:
 
 def _decode(head: bytes, *, whole: bool) -> str | None:
     """The head as text, by its byte order mark, as UTF-8, or as some 8-bit encoding; None for what is no text."""
-    for mark, encoding in (
-        (codecs.BOM_UTF8, "utf-8-sig"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if head.startswith(mark):
-            return head.decode(encoding, errors="replace")
+    encoding = told_encoding(head, UTF8)
+    if encoding != UTF8 or head.startswith(codecs.BOM_UTF8):
+        return head.decode("utf-8-sig" if encoding == UTF8 else encoding, errors="replace")
     if b"\0" in head:
         return None
     try:

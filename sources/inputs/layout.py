@@ -18,7 +18,6 @@ from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.storage.listing import InputFile, Listing, Root
 
-_ONE_CLASS, _NO_LABEL = ": one folder says no classes", " have no label"  # how notes on classes end
 _ONE_SPLIT = (
     "all {what} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
     "(--split-from {ask} takes the word)"
@@ -31,13 +30,14 @@ Key = tuple[int, str]  # (root, folder relative to it)
 @dataclass(frozen=True)
 class Layout:
     """splits, classes: per file, None where nothing says it. class_names: in the order of their UTF-8 bytes; empty
-    where there are no classes.
+    where there are no classes. class_notes: those of the notes that speak of classes.
     """
 
     splits: tuple[str | None, ...]
     classes: tuple[str | None, ...]
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    class_notes: tuple[str, ...] = ()
 
     def without_classes(self) -> Layout:
         """The same where the classes come from elsewhere:
@@ -47,7 +47,7 @@ class Layout:
             self.splits,
             (None,) * len(self.splits),
             (),
-            tuple(note for note in self.notes if not note.endswith((_ONE_CLASS, _NO_LABEL))),
+            tuple(note for note in self.notes if note not in self.class_notes),
         )
 
 
@@ -70,17 +70,18 @@ def read_layout(
     splits, notes = _splits(files, keys, rest, roots, split_from)
     classes: tuple[str | None, ...] = (None,) * len(files)
     names: tuple[str, ...] = ()
+    of_classes: list[str] = []
     if class_from != NONE:
         by_key = _classes(rest, roots)
         names = tuple(sorted({name for name in by_key.values() if name is not None}))
         if len(names) == 1 and class_from == AUTO:
-            notes.append(f"all files in folders stand under {names[0]!r}{_ONE_CLASS}")
+            of_classes.append(f"all files in folders stand under {names[0]!r}: one folder says no classes")
             names = ()
         if names:
             classes = tuple(by_key[key] for key in keys)
             if bare := classes.count(None):
-                notes.append(f"{bare} file(s) outside every class folder{_NO_LABEL}")
-    return Layout(splits, classes, names, tuple(notes))
+                of_classes.append(f"{bare} file(s) outside every class folder have no label")
+    return Layout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
 
 
 def assign_splits(listing: Listing, split_from: str = AUTO) -> Listing:

@@ -8,7 +8,6 @@ position. Memory is bounded by the block and the longest line allowed: a longer 
 
 from __future__ import annotations
 
-import codecs
 import threading
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -16,18 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.errors import DataError, UsageError
 from recordmill.base.kernels import kernel
 from recordmill.sources.inputs.contract import BATCH_BYTES, UNIT_BYTES
-from recordmill.sources.inputs.magic import LOOKED_AT, refusal
-from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, detect, open_blocks
+from recordmill.sources.inputs.encoding import utf8_blocks, without_mark
 from recordmill.storage.files import Bytes, read_range
 from recordmill.storage.listing import InputFile
 
 MAX_LINE_BYTES = 16 << 20  # 16 MiB: longer than any line meant as one record, short enough to hold several
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
-# longest first: UTF-32's begins as UTF-16's
-_BOMS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class LineBlock(NamedTuple):
@@ -37,39 +32,6 @@ class LineBlock(NamedTuple):
 
     data: Bytes
     too_long_bytes: int = 0
-
-
-def check_encoding(encoding: str) -> str:
-    """Python's name for it.
-
-    Raises:
-        UsageError: there is none.
-    """
-    try:
-        return codecs.lookup(encoding).name
-    except LookupError:
-        raise UsageError(
-            f"encoding {encoding!r} is unknown; for example utf-8, latin-1, cp1252, utf-16, shift_jis"
-        ) from None
-
-
-def is_plain(file: InputFile, encoding: str) -> bool:
-    """Whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
-
-    Raises:
-        DataError: it starts with the mark of another encoding than the declared one, or is no text at all.
-    """
-    head = read_range(file.path, 0, max(COMPRESSED_HEAD_BYTES, LOOKED_AT)).tobytes()
-    if what := refusal(head):
-        raise DataError(f"this is no text but {what}", source=file.name)
-    if encoding != "utf-8":
-        return False
-    if head.startswith(_BOMS):
-        name = "utf-32" if head[:4] in _BOMS[:2] else "utf-16"
-        raise DataError(
-            f"starts with the byte order mark of {name}: declare it with --encoding {name}", source=file.name
-        )
-    return detect(head) == NONE
 
 
 def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[int, int]]:
@@ -118,60 +80,14 @@ def file_lines(
 ) -> Iterator[LineBlock]:
     """The lines of a plain file's range, whose ends are line starts; without the byte order mark of UTF-8."""
     blocks = (read_range(file.path, at, min(at + block_bytes, stop)) for at in range(start, stop, block_bytes))
-    return whole_lines(_without_bom(blocks) if start == 0 else blocks, max_line_bytes)
+    return whole_lines(without_mark(blocks) if start == 0 else blocks, max_line_bytes)
 
 
 def stream_lines(
     file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
     """The lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
-    return whole_lines(decoded_blocks(file, encoding, block_bytes), max_line_bytes)
-
-
-def decoded_blocks(file: InputFile, encoding: str, block_bytes: int = BATCH_BYTES) -> Iterator[Bytes]:
-    """The content of a whole file, uncompressed, from a declared encoding to UTF-8 (which itself is not checked),
-    without byte order mark.
-
-    Raises:
-        DataError: the compressed data is damaged, or the text is not of that encoding.
-    """
-    blocks = open_blocks(file.path, block_bytes=block_bytes, source=file.name)
-    return _without_bom(blocks if encoding == "utf-8" else _decoded(blocks, encoding, file.name))
-
-
-def _without_bom(blocks: Iterable[Bytes]) -> Iterator[Bytes]:
-    for number, block in enumerate(blocks):
-        yield block[3:] if number == 0 and block[:3].tobytes() == codecs.BOM_UTF8 else block
-
-
-def _decoded(blocks: Iterable[Bytes], encoding: str, source: str) -> Iterator[Bytes]:
-    """The text as UTF-8; characters that span blocks are kept whole."""
-    decoder = codecs.getincrementaldecoder(encoding)()
-    done = 0
-    for block in blocks:
-        yield _transcode(decoder, block.tobytes(), False, encoding, source, done)
-        done += len(block)
-    yield _transcode(decoder, b"", True, encoding, source, done)
-
-
-def _transcode(
-    decoder: codecs.IncrementalDecoder, data: bytes, final: bool, encoding: str, source: str, done: int
-) -> Bytes:
-    pending = len(decoder.getstate()[0])
-    try:
-        text = decoder.decode(data, final)
-        return np.frombuffer(text.encode(), np.uint8)
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"holds half a surrogate pair ({error.reason}), which no UTF-8 text can hold", source=source
-        ) from None
-    except UnicodeDecodeError as error:
-        at = done - pending + error.start
-        raise DataError(
-            f"is not {encoding} ({error.reason}); declare its encoding with --encoding",
-            source=source,
-            place=f"byte {at}",
-        ) from None
+    return whole_lines(utf8_blocks(file, encoding, block_bytes), max_line_bytes)
 
 
 def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:

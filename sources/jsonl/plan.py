@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Feature
-from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, is_plain, stream_lines
+from recordmill.sources.inputs.encoding import is_plain
+from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.grammar import ESCAPED, STRING
 from recordmill.sources.jsonl.rejects import mark_unreadable
@@ -48,11 +49,7 @@ class ScannedFile:
 
 
 def make_tasks(files: Sequence[InputFile], encoding: str) -> list[Task]:
-    """The tasks in order of file and place.
-
-    Raises:
-        DataError: a file starts with the mark of another encoding.
-    """
+    """The tasks in order of file and place."""
     tasks: list[Task] = []
     for ordinal, file in enumerate(files):
         if not is_plain(file, encoding):

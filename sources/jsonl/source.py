@@ -19,7 +19,9 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
-from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, check_encoding, file_lines, stream_lines
+from recordmill.sources.inputs.encoding import check_encoding
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, file_lines, stream_lines
+from recordmill.sources.inputs.packing import packed
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.plan import ScannedFile, make_tasks, scan_parts
 from recordmill.sources.jsonl.rejects import explain_misfits, line_reject, mark_unreadable, too_long
@@ -170,17 +172,12 @@ def _units(
         line = 0 if first else line
         where[number] = files[ordinal].name, line
         size = part.content_bytes
-        if whole and units and units[-1].stop == 0 and units[-1].size_bytes + size <= UNIT_BYTES:
-            last = units[-1]
-            units[-1] = Unit(
-                last.first_file, ordinal + 1, rows=(last.rows or 0) + part.records, size_bytes=last.size_bytes + size
-            )
-        elif whole:
+        if whole:
             units.append(Unit(ordinal, ordinal + 1, rows=part.records, size_bytes=size))
         elif part.stop > part.start:
             units.append(Unit(ordinal, ordinal + 1, part.start, part.stop, line, part.records, size))
         line += part.lines
-    return tuple(units), where
+    return packed(units, UNIT_BYTES), where
 
 
 def _digests(parts: Sequence[ScannedFile]) -> dict[int, str]:

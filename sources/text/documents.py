@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk, Unit
-from recordmill.sources.inputs.lines import decoded_blocks
+from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.sources.text.line_records import TextColumns
 from recordmill.storage.digest import digest_file
@@ -80,7 +79,7 @@ def _document(file: InputFile, encoding: str, max_bytes: int) -> Bytes | Reject:
         return Reject(file.name, "", "binary", f"is no text but {what}")
     pieces, size = [], 0
     try:
-        for block in decoded_blocks(file, encoding):
+        for block in utf8_blocks(file, encoding):
             pieces.append(block)
             size += len(block)
             if size > max_bytes:
@@ -97,11 +96,9 @@ def _document(file: InputFile, encoding: str, max_bytes: int) -> Bytes | Reject:
         return text
     bad = first_bad_byte(text, 0, len(text))
     line = int(np.count_nonzero(text[:bad] == 10)) + 1
-    hint = "utf-16" if text[:2].tobytes() in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
-    wanted = f"declare it with --encoding {hint}" if hint else "declare the file's --encoding"
     return Reject(
         file.name,
         f"line {line}, byte {bad}",
         "encoding",
-        f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; {wanted}",
+        f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; declare the file's --encoding",
     )

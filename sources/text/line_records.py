@@ -17,7 +17,9 @@ from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_ROWS, UNIT_BYTES, Chunk, Unit
-from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, is_plain, stream_lines
+from recordmill.sources.inputs.encoding import is_plain
+from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines
+from recordmill.sources.inputs.packing import packed
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, check_unchanged, read_range
 from recordmill.storage.listing import InputFile
@@ -238,15 +240,7 @@ def _assemble(files: Sequence[InputFile], parts: Sequence[_Part]) -> TextParts:
         if number == 0 or parts[number - 1].ordinal != part.ordinal:
             line = 0
         whole = counts[part.ordinal] == 1
-        if whole and units and units[-1].stop == 0 and units[-1].size_bytes + part.size <= UNIT_BYTES:
-            last = units[-1]
-            units[-1] = Unit(
-                last.first_file,
-                part.ordinal + 1,
-                rows=(last.rows or 0) + part.records,
-                size_bytes=last.size_bytes + part.size,
-            )
-        elif whole:
+        if whole:
             units.append(Unit(part.ordinal, part.ordinal + 1, rows=part.records, size_bytes=part.size))
         elif part.stop > part.start:
             units.append(Unit(part.ordinal, part.ordinal + 1, part.start, part.stop, line, part.records, part.size))
@@ -264,7 +258,7 @@ def _assemble(files: Sequence[InputFile], parts: Sequence[_Part]) -> TextParts:
         **{p.ordinal: p.digest for p in parts if p.digest is not None},
     }
     return TextParts(
-        tuple(units),
+        packed(units, UNIT_BYTES),
         sum(part.records for part in parts),
         frozenset(p.ordinal for p in parts if p.streamed),
         digests,

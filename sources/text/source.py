@@ -17,8 +17,10 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs.classes import ERROR, LEAVE, STRAYS, UNKNOWN_CLASSES, known_classes, without_strays
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.detect import keep_kind
+from recordmill.sources.inputs.encoding import check_encoding
 from recordmill.sources.inputs.layout import AUTO, Layout, with_splits
-from recordmill.sources.inputs.lines import MAX_LINE_BYTES, check_encoding, file_lines, stream_lines
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, file_lines, stream_lines
+from recordmill.sources.inputs.packing import packed
 from recordmill.sources.text.documents import read_documents
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
 from recordmill.storage.files import check_unchanged
@@ -190,14 +192,5 @@ def _check_given(given: Feature, own: Feature) -> None:
 
 
 def _document_units(files: Sequence[InputFile]) -> tuple[Unit, ...]:
-    """Consecutive files of about UNIT_BYTES together, and not more than 4,096,
-    so that many tiny ones spread over threads too.
-    """
-    units: list[Unit] = []
-    first = size = 0
-    for ordinal, file in enumerate(files):
-        size += file.stat.size_bytes
-        if size >= UNIT_BYTES or ordinal + 1 - first >= 4096 or ordinal + 1 == len(files):
-            units.append(Unit(first, ordinal + 1, rows=ordinal + 1 - first, size_bytes=size))
-            first, size = ordinal + 1, 0
-    return tuple(units)
+    sizes = (Unit(at, at + 1, rows=1, size_bytes=file.stat.size_bytes) for at, file in enumerate(files))
+    return packed(sizes, UNIT_BYTES)

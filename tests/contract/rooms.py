@@ -30,7 +30,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.csv": "base schemas sources.csv.sniff sources.inputs sources.values storage",
     "sources.jsonl": "base schemas sources.inputs sources.values storage",
     "sources.text": "base schemas sources.inputs storage",
-    "sources.images": "base images schemas sources.inputs sources.values storage",
+    "sources.images": "base images schemas sources.csv sources.inputs sources.jsonl sources.values storage",
     "sources.arrow": "base schemas sources.inputs sources.values storage",
     "sources.tfrecord": "base records.tfrecord schemas shards shards.loads sources.inputs storage",
     "preprocessing": "base schemas",

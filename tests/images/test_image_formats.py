@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from recordmill.images.check import IMAGE_FORMATS, check_decode, check_structure, sniff_foreign, sniff_image
 from recordmill.images.header import BadImage, ImageHeader
+from recordmill.images.tiff import read_tiff
 
 SAMPLES = image_samples.samples()
 # Pillow pads every page of a TIFF to 16 bytes; what is cut there is no part of an image.
@@ -184,3 +185,19 @@ def test_decode_takes_no_other_format() -> None:
     data, _ = SAMPLES["gif"]
     with pytest.raises(BadImage):
         check_decode(np.frombuffer(data, np.uint8), check(SAMPLES["png"][0]))
+
+
+def test_no_number_in_a_tiff_is_more_than_a_bad_image() -> None:
+    numbers = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**62, 2**63, 2**64 - 1)
+    for big in (False, True):
+        good = image_samples.encoded("TIFF", big_tiff=big)
+        for at in range(4, len(good) - 8, 2):
+            for number in numbers:
+                data = bytearray(good)
+                data[at : at + 8] = number.to_bytes(8, "little")
+                try:
+                    header = read_tiff(np.frombuffer(bytes(data), np.uint8))
+                except BadImage:
+                    continue
+                assert 0 < header.height * header.width < 1 << 62
+                assert 0 < header.channels * header.bits < 1 << 31

@@ -120,7 +120,7 @@ def test_errors(tmp_path: Path, content: bytes, options: dict[str, Any], message
         ({"names": ("a", "a")}, "names holds 'a' twice"),
         ({"names": ("a", "")}, "an empty name, for column 2"),
         ({"encoding": "utf-42"}, "encoding 'utf-42' is unknown"),
-        ({"encoding": "base64"}, "encoding 'base64' is no text encoding"),
+        ({"encoding": "base64"}, "encoding 'base64' is no encoding of text files"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:

@@ -342,18 +342,36 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
             UsageError,
             "--label breed: l.csv has no such column; it has n",
         ),
-        ("l.csv", "file,n\na.png,1,2\n", {}, DataError, "l.csv: line 2: 3 fields where the header has 2"),
-        ("l.csv", 'file,n\na.png,"1\n', {}, DataError, "l.csv: line 2: unexpected end of data"),
-        ("l.csv", "file,n\n", {}, DataError, "l.csv: no rows"),
-        ("l.csv", "file,n,n\na.png,1,2\n", {}, DataError, "two columns have one name"),
-        ("l.jsonl", '{"file": "a.png"}\n[1]\n', {}, DataError, "l.jsonl: line 2: no JSON object"),
-        ("l.jsonl", '{"file": "a.png"\n', {}, DataError, "l.jsonl: line 1: no JSON: "),
+        ("l.csv", "file,n\na.png,1,2\n", {}, DataError, "l.csv: line 2, row 0: 3 fields, more than the 2 columns"),
+        (
+            "l.csv",
+            'file,n\na.png,"1\n',
+            {},
+            DataError,
+            "l.csv: line 2, row 0: .* is never closed",
+        ),
+        ("l.csv", "file,n\n", {}, DataError, "l.csv: holds a header and no rows"),
+        (
+            "l.csv",
+            "file,n,n\na.png,1,2\n",
+            {},
+            DataError,
+            "both named 'n'.* .a labels file is read with the defaults: mend it",
+        ),
+        ("l.jsonl", '{"file": "a.png"}\n[1]\n', {}, DataError, "l.jsonl: line 2: is no JSON object"),
+        (
+            "l.jsonl",
+            '{"file": "a.png"\n',
+            {},
+            DataError,
+            "l.jsonl: line 1: no line is a JSON object: ends",
+        ),
         (
             "l.jsonl",
             '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n',
             {},
             DataError,
-            "a key has values of different kinds",
+            "'n' is a number .l.jsonl: line 1. and a string .l.jsonl: line 2.",
         ),
         ("l.xml", "<a/>", {}, UsageError, r"a \.csv, \.tsv or \.jsonl file is needed"),
     ],
@@ -371,5 +389,39 @@ def test_no_labels_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nope\.csv: can't be read: No such file"):
         plan(tmp_path, tmp_path / "nope.csv")
     (tmp_path / "l.csv").write_bytes(b"file,n\na.png,\xe9\n")
-    with pytest.raises(DataError, match=r"l\.csv: byte 13: not UTF-8"):
+    with pytest.raises(DataError, match=r"l\.csv: line 2, row 0: .* is no UTF-8"):
         plan(tmp_path, tmp_path / "l.csv")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"file": "a.png", "n": 1, "n": 2}', r"l\.jsonl: line 2: has a key twice in one object"),
+        ('{"file": "a.png", "n": "\\ud800"}', r"l\.jsonl: line 2: has half a surrogate pair in a string"),
+    ],
+)
+def test_json_labels_that_are_none(line: str, said: str, tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png")
+    with pytest.raises(DataError, match=said):
+        plan(tmp_path, tmp_path / "l.jsonl", '{"file": "b.png", "n": 1}\n' + line + "\n")
+
+
+def test_labels_are_read_as_the_kinds_read_their_inputs(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png")
+    wanted = {
+        "a.png": {"id": "73786976294838206464", "seen": "2020-01-01", "w": 0.5},
+        "b.png": {"id": "1", "seen": "2020-01-02", "w": 2.0},
+    }
+    names = {"labels_path_column": "file"}
+    text = "file;id;seen;w\na.png;73786976294838206464;2020-01-01;0.5\nb.png;1;2020-01-02;2\n"
+    (tmp_path / "l.csv").write_bytes(text.encode("utf-16"))
+    assert table(plan(tmp_path, tmp_path / "l.csv", **names)) == wanted  # type: ignore[arg-type]
+    rows = [{"file": file, **row, "id": int(row["id"])} for file, row in wanted.items()]  # type: ignore[call-overload]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    assert table(plan(tmp_path, tmp_path / "l.jsonl", text, **names)) == wanted  # type: ignore[arg-type]
+
+
+def test_a_row_is_told_by_its_line_though_quotes_hold_lines(tmp_path: Path) -> None:
+    images(tmp_path, "a.png")
+    source = plan(tmp_path, tmp_path / "l.csv", 'file,n\na.png,"x\ny"\n\ngone.png,z\n')
+    assert [(reject.place, reject.reason) for reject in source.plan_rejects] == [("line 5", "no file")]

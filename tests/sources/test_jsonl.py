@@ -334,14 +334,11 @@ def test_encodings(tmp_path: Path) -> None:
         path = tmp_path / f"{encoding}.jsonl"
         path.write_bytes(text.encode(encoding))
         assert values(read_all(plan(path, options=JsonlOptions(encoding=encoding)))[0]) == rows
-    with pytest.raises(
-        DataError, match=r"utf-16\.jsonl: starts with the byte order mark of utf-16: declare it with --encoding utf-16"
-    ):
-        plan(tmp_path / "utf-16.jsonl")
+    assert values(read_all(plan(tmp_path / "utf-16.jsonl"))[0]) == rows
     latin = tmp_path / "latin.jsonl"
     latin.write_bytes('{"a": "größer"}\n'.encode("latin-1"))
     assert values(read_all(plan(latin, options=JsonlOptions(encoding="latin-1")))[0]) == [{"a": "größer"}]
-    with pytest.raises(DataError, match=r"latin\.jsonl: byte 9: is not ascii"):
+    with pytest.raises(DataError, match=r"latin\.jsonl: line 1: can't be decoded as ascii"):
         plan(latin, options=JsonlOptions(encoding="ascii"))
     with pytest.raises(UsageError, match="encoding 'klingon' is unknown"):
         JsonlOptions(encoding="klingon")

@@ -1,0 +1,96 @@
+"""What a file is encoded and compressed with is told in one way for all kinds that are text."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from source_reading import input_files, read_all, values
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import plan_csv
+from recordmill.sources.inputs.contract import PlanOptions, Source
+from recordmill.sources.inputs.detect import detect_kind
+from recordmill.sources.inputs.encoding import told_compression
+from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.sources.text.source import TextOptions, plan_text
+from recordmill.storage.listing import list_inputs
+
+KINDS = ("csv", "jsonl", "text", "documents")
+CONTENT = {
+    "csv": "a,b\n1,größer\n2,東京\n",
+    "jsonl": '{"a": 1, "b": "größer"}\n{"a": 2, "b": "東京"}\n',
+    "text": "größer\n東京\n",
+    "documents": "größer\n東京\n",
+}
+SKIPPABLE = (0x184D2A53).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"about"
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "none": lambda data: data,
+    "gzip": gzip.compress,
+    "zlib": zlib.compress,
+    "zstd": lambda data: pa.compress(data, "zstd", asbytes=True),
+    "zstd-skippable": lambda data: SKIPPABLE + pa.compress(data, "zstd", asbytes=True),
+}
+
+
+def plan(kind: str, path: Path, encoding: str = "utf-8") -> Source:
+    if kind == "csv":
+        return plan_csv(input_files(path), CsvOptions(encoding=encoding), PlanOptions())
+    if kind == "jsonl":
+        return plan_jsonl(input_files(path), JsonlOptions(encoding=encoding), PlanOptions())
+    mode = "documents" if kind == "documents" else "lines"
+    return plan_text(list_inputs([str(path)]), TextOptions(mode=mode, encoding=encoding), PlanOptions())
+
+
+@pytest.mark.parametrize("packed", PACKED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_marks_and_compressions_are_told(kind: str, packed: str, tmp_path: Path) -> None:
+    path = tmp_path / f"in.{kind.replace('documents', 'txt').replace('text', 'txt')}"
+    path.write_bytes(CONTENT[kind].encode())
+    expected = values(read_all(plan(kind, path))[0])
+    for encoding in ("utf-8-sig", "utf-16", "utf-32"):
+        path.write_bytes(PACKED[packed](CONTENT[kind].encode(encoding)))
+        assert values(read_all(plan(kind, path))[0]) == expected, encoding
+    assert detect_kind(list_inputs([str(path)]))[0] == ("text" if kind == "documents" else kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_needs_a_mark_and_has_none(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes(CONTENT[kind].encode("utf-16-le"))
+    said = "has no byte order mark, which utf-16 needs; declare --encoding utf-16-le or utf-16-be"
+    if kind == "documents":
+        rows, rejects = read_all(plan(kind, path, "utf-16"))
+        assert not rows
+        assert [reject.message for reject in rejects] == [said]
+        return
+    with pytest.raises(DataError, match=said):
+        plan(kind, path, "utf-16")
+
+
+@pytest.mark.parametrize("options", [CsvOptions, JsonlOptions, TextOptions])
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        ("klingon", "is unknown; for example utf-8"),
+        ("a\0b", "is unknown; for example utf-8"),
+        ("punycode", "is no encoding of text files; for example utf-8"),
+        ("hex", "is no encoding of text files"),
+        ("rot13", "is no encoding of text files"),
+        ("undefined", "is no encoding of text files"),
+    ],
+)
+def test_encodings_that_are_none(options: Callable[..., object], encoding: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        options(encoding=encoding)
+
+
+def test_texts_that_begin_like_zlib_are_texts() -> None:
+    for text in (b"x^2,y\n1,2\n", b"x\x01", b"x^", b"h\x81,b\n1,2\n", b"X\x85 and more of it\n"):
+        assert told_compression(text) == "none"
+    assert told_compression(zlib.compress(b"a,b\n")[:-1]) == "none"
