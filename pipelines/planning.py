@@ -12,6 +12,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.build_options import BuildOptions
+from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.run_folder import RunFolder
 from recordmill.sources.inputs.contract import PlanOptions, Source
 from recordmill.sources.inputs.detect import detect_kind, keep_kind
@@ -29,6 +30,10 @@ def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Sourc
     """
     common = PlanOptions(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes)
     inputs = _paths(source)
+    if inputs is None and (records := _whole_records(source)) is not None:
+        listing = list_inputs(records)
+        given = settings.schema or source.full_schema
+        return _plan("tfrecord", listing, None, replace(common, schema=given))
     if inputs is None:
         from recordmill.sources.arrow.memory import spool
 
@@ -48,6 +53,22 @@ def _paths(source: Any) -> list[str] | None:
     if isinstance(source, Sequence) and source and all(isinstance(item, str | os.PathLike) for item in source):
         return [os.fspath(item) for item in source]
     return None
+
+
+def _whole_records(source: Any) -> list[str] | None:
+    """The files of an open data set whose records rows can't carry: SequenceExamples and payloads; None of any other.
+
+    Raises:
+        UsageError: some of its records or features are chosen, which only rows can be.
+    """
+    schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
+    if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
+        return None
+    if source.where is not None or source.sample is not None or schema != source.full_schema:
+        raise UsageError(
+            f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
+        )
+    return [file.path for file in catalog.files]
 
 
 def _check_apart(listing: Listing, out: Path) -> None:

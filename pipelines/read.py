@@ -195,6 +195,8 @@ def _publish(
             f"rejected, {filtered} filtered; nothing was kept"
         )
     rejected.check(settings.budget, read_count)
+    if rejected.total:
+        rejected.check_some_left(read_count)
     (folder.data / "index").rmdir()
     outputs = {result.output: result for result in results}
     if plan.options.to == NPZ:
