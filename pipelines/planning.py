@@ -13,6 +13,7 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
+from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run_folder import RunFolder
 from recordmill.sources.inputs.contract import PlanOptions, Source
 from recordmill.sources.inputs.detect import detect_kind, keep_kind
@@ -40,7 +41,7 @@ def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Sourc
         return spool(source, folder.spool, common)
     listing = list_inputs(inputs, follow_links=settings.follow_links)
     _check_apart(listing, folder.out)
-    kind, reason = (settings.kind, "") if settings.kind is not None else detect_kind(listing)
+    kind, reason = (settings.kind, "") if settings.kind is not None else _data_sets(listing) or detect_kind(listing)
     planned = _plan(kind, listing, settings.kind_options, common)
     note = (f"read as {reason}",) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
@@ -69,6 +70,22 @@ def _whole_records(source: Any) -> list[str] | None:
             f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
         )
     return [file.path for file in catalog.files]
+
+
+def _data_sets(listing: Listing) -> tuple[str, str] | None:
+    """(kind, why) of INPUTs that all are folders of data sets, ours or those of TensorFlow Datasets, whose lists and
+    indices of JSON and NumPy are no data.
+    """
+    if not all(root.folder for root in listing.roots):
+        return None
+    described = {
+        file.root for file in listing.files if file.name.rpartition("/")[2] in ("dataset_info.json", "features.json")
+    }
+    held = {file.root for file in listing.files if "tfrecord" in file.name.rpartition("/")[2]}
+    for ordinal, root in enumerate(listing.roots):
+        if ordinal not in held or not (ordinal in described or is_data_set(root.path)):
+            return None
+    return "tfrecord", f"tfrecord: {listing.roots[0].given} is a data set's folder"
 
 
 def _check_apart(listing: Listing, out: Path) -> None:

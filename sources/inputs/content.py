@@ -24,7 +24,8 @@ IMAGES, CSV, JSONL, TEXT, PARQUET, TFRECORD = "images", "csv", "jsonl", "text", 
 KINDS = (IMAGES, CSV, JSONL, TEXT, PARQUET, TFRECORD)
 OTHER = "other"  # no data: papers, code, markup, archives; read as text only where a user says so
 BINARY = "binary"  # not even text
-JSON_DOCUMENT = "one JSON document, not an object a line"
+JSON_ARRAY = "a JSON array of objects"  # data where there is no other, else most likely about it
+JSON_DOCUMENT = "one JSON document, neither an object a line nor an array of objects"
 
 HEAD_BYTES = 64 << 10  # 64 KiB: some hundred rows of a table, one readahead of the disk
 
@@ -257,6 +258,8 @@ def _sniff_text(text: str, hint: str | None, *, whole: bool) -> Content:
             return Content(JSONL, "a JSON object a line")
     if hint == JSONL:
         return Content(JSONL, "named as JSON lines")
+    if start == "[" and text.lstrip()[1:].lstrip()[:1] == "{":
+        return Content(OTHER, JSON_ARRAY)
     if start in ("{", "["):
         return Content(OTHER, JSON_DOCUMENT)
     if start == "<" and hint is None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Feature
-from recordmill.sources.inputs.lines import LineBlock, cut_regions, file_lines, is_plain, line_start, stream_lines
+from recordmill.sources.inputs.lines import LineBlock, cut_regions, file_lines, is_plain, line_start
+from recordmill.sources.jsonl.array import is_array, stream_records
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.grammar import ESCAPED, STRING
 from recordmill.sources.jsonl.rejects import mark_unreadable
@@ -23,12 +24,13 @@ from recordmill.storage.listing import InputFile
 
 @dataclass(frozen=True)
 class Task:
-    """One file's byte range; a streamed file is one task."""
+    """One file's byte range; a streamed file is one task. array: it is one JSON array, which is streamed."""
 
     ordinal: int
     start: int
     stop: int
     streamed: bool
+    array: bool = False
 
 
 @dataclass
@@ -55,8 +57,9 @@ def make_tasks(files: Sequence[InputFile], encoding: str) -> list[Task]:
     """
     tasks: list[Task] = []
     for ordinal, file in enumerate(files):
-        if not is_plain(file, encoding):
-            tasks.append(Task(ordinal, 0, file.stat.size_bytes, True))
+        plain, array = is_plain(file, encoding), is_array(file, encoding)
+        if array or not plain:
+            tasks.append(Task(ordinal, 0, file.stat.size_bytes, True, array))
         else:
             tasks.extend(
                 Task(ordinal, start, stop, False) for start, stop in cut_regions(file.stat.size_bytes) or [(0, 0)]
@@ -84,7 +87,7 @@ def scan_parts(
         part = ScannedFile(task)
         if task.streamed:
             part.digest = digest_file(file.path)
-            blocks = stream_lines(file, encoding, max_line_bytes)
+            blocks = stream_records(file, encoding, max_line_bytes)
         else:
             part.start = line_start(file.path, task.start, file.stat.size_bytes)
             part.stop = line_start(file.path, task.stop, file.stat.size_bytes)

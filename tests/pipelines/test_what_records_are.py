@@ -17,6 +17,8 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.records.tfrecord.frames import frame
 from recordmill.shards.rejects import TooManyRejects
 
+TFDS = ("dataset_info.json", "features.json")
+
 
 def sized(number: int, content: bytes) -> bytes:
     """A length-delimited field of a message, shorter than 128 bytes."""
@@ -96,3 +98,20 @@ def test_a_file_that_is_no_tfrecord_file_is_called_what_it_is(tmp_path: Path, co
     assert (
         f"{path}: this is no TFRecord file: 2 fields a row between ','; `recordmill build csv {path}" in said.getvalue()
     )
+
+
+def test_the_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
+    """With one shard there are as many lists of inputs as shards: what is the data is told by the manifest."""
+    table = {"x": list(range(20))}
+    built = recordmill.build(table, str(tmp_path / "one"), quiet=True)
+    again = recordmill.build(str(built.out), str(tmp_path / "two"), quiet=True)
+    assert again.notes[0].endswith("is a data set's folder")
+    assert sorted(row["x"] for row in recordmill.open(str(again.out))) == table["x"]
+    (tmp_path / "tfds").mkdir()
+    (shard,) = (tmp_path / "one").rglob("*.tfrecord")
+    for source, name in ((shard, "x-train.tfrecord-00000-of-00001"), *((tmp_path / "one" / f, f) for f in TFDS)):
+        (tmp_path / "tfds" / name).write_bytes(source.read_bytes())
+    for extra in range(3):
+        (tmp_path / "tfds" / f"{extra}.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
+    third = recordmill.build(str(tmp_path / "tfds"), str(tmp_path / "three"), quiet=True)
+    assert (third.kind, dict(third.records)) == ("tfrecord", {"train": 20})
