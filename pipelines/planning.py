@@ -12,6 +12,8 @@ from recordmill.base.errors import UsageError
 from recordmill.base.nearest import did_you_mean
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.options.commands import keywords_of
+from recordmill.schemas.feature import EXAMPLE, Schema
+from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run_folder import RunFolder
 from recordmill.sources.inputs.contract import PlanOptions, Source
 from recordmill.sources.inputs.detect import detect_kind, keep_kind
@@ -31,13 +33,17 @@ def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Sourc
     inputs = _paths(source)
     if inputs is None and is_meant_as_source(source):
         return _own(source, settings)
+    if inputs is None and (records := _whole_records(source)) is not None:
+        listing = list_inputs(records, data_extensions=DATA_EXTENSIONS)
+        given = settings.schema or source.full_schema
+        return _plan(find_kind("tfrecord"), listing, None, replace(common, schema=given))
     if inputs is None:
         from recordmill.sources.arrow.memory import spool
 
         return spool(source, folder.spool, common)
     listing = list_inputs(inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS)
     _check_apart(listing, folder.out)
-    name, reason = (settings.kind, "") if settings.kind is not None else detect_kind(listing)
+    name, reason = (settings.kind, "") if settings.kind is not None else _data_sets(listing) or detect_kind(listing)
     planned = _plan(find_kind(name), listing, settings.kind_options, common)
     note = (f"read as {reason}",) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
@@ -64,6 +70,38 @@ def _paths(source: Any) -> list[str] | None:
     if isinstance(source, Sequence) and source and all(isinstance(item, str | os.PathLike) for item in source):
         return [os.fspath(item) for item in source]
     return None
+
+
+def _whole_records(source: Any) -> list[str] | None:
+    """The files of an open data set whose records rows can't carry: SequenceExamples and payloads; None of any other.
+
+    Raises:
+        UsageError: some of its records or features are chosen, which only rows can be.
+    """
+    schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
+    if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
+        return None
+    if source.where is not None or source.sample is not None or schema != source.full_schema:
+        raise UsageError(
+            f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
+        )
+    return [file.path for file in catalog.files]
+
+
+def _data_sets(listing: Listing) -> tuple[str, str] | None:
+    """(kind, why) of INPUTs that all are folders of data sets, ours or those of TensorFlow Datasets, whose lists and
+    indices of JSON and NumPy are no data.
+    """
+    if not all(root.folder for root in listing.roots):
+        return None
+    described = {
+        file.root for file in listing.files if file.name.rpartition("/")[2] in ("dataset_info.json", "features.json")
+    }
+    held = {file.root for file in listing.files if "tfrecord" in file.name.rpartition("/")[2]}
+    for ordinal, root in enumerate(listing.roots):
+        if ordinal not in held or not (ordinal in described or is_data_set(root.path)):
+            return None
+    return "tfrecord", f"tfrecord: {listing.roots[0].given} is a data set's folder"
 
 
 def _check_apart(listing: Listing, out: Path) -> None:

@@ -221,6 +221,8 @@ def _publish(
             f"rejected, {filtered} filtered; nothing was kept"
         )
     rejected.check(settings.budget, read_count)
+    if rejected.total:
+        rejected.check_some_left(read_count)
     outputs = {result.output: result for result in results}
     if plan.options.to == NPZ:
         outputs = {_pack(folder.data / name, settings.memory_bytes): result for name, result in outputs.items()}

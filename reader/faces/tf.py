@@ -152,7 +152,11 @@ def _check(options: Options) -> None:
 
 
 def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
-    """The schema with the label required (a record without it is an error), and the label."""
+    """The schema with the label required (a record without it is an error), and the label.
+
+    Raises:
+        UsageError: the label is not read, or the schema says that records may lack it and nothing stands for it.
+    """
     name = schema.label if options.label is None else options.label
     if name is False or name is None:
         return schema, None
@@ -160,6 +164,11 @@ def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
         raise UsageError(f"label {name!r} is no feature that is read; there are {', '.join(schema.names)}")
     if schema[name].ragged_rank or name in options.defaults:
         return schema, name
+    if not schema[name].required:
+        raise UsageError(
+            f"label {name!r} may be missing in some records, says the schema, and an epoch would end at the first one: "
+            f"say what stands for it, defaults={{{name!r}: ...}}, or label=False to get it among the features"
+        )
     return replace(schema, features=tuple(replace(f, required=True) if f.name == name else f for f in schema)), name
 
 

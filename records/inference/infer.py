@@ -19,6 +19,7 @@ from recordmill.records.example.decode import checked
 from recordmill.records.inference import census
 from recordmill.records.inference.census import FIRST_OF_KIND, IMAGES, KIND, NONE, new_counts, take_census
 from recordmill.records.inference.magic import MAGIC_FORMATS
+from recordmill.records.inference.wrong_name import wrong_name
 from recordmill.records.protobuf.lists import SLACK
 from recordmill.records.protobuf.name_table import Names, new_names
 from recordmill.records.protobuf.plain import check_rows, plain_rows
@@ -125,7 +126,8 @@ class Inference:
     """What was seen in all records so far; `Inference()` has seen nothing.
 
     examples, sequences: how many records are Examples (a SequenceExample without feature lists is one, too) and
-    SequenceExamples. others: how many are neither; first_other: the first of them. features: by (name, per_step).
+    SequenceExamples. others: how many are neither; first_other: the first of them; misnamed: why, if it is an
+    Example but for a name. features: by (name, per_step).
     """
 
     examples: int = 0
@@ -133,6 +135,7 @@ class Inference:
     others: int = 0
     first_other: Place | None = None
     features: Mapping[tuple[str, bool], FeatureCounts] = field(default_factory=dict)
+    misnamed: str = ""
 
     def __add__(self, other: Inference) -> Inference:
         """What was seen in both; self's records stand before other's."""
@@ -147,6 +150,7 @@ class Inference:
             self.others + other.others,
             self.first_other or other.first_other,
             features,
+            self.misnamed or other.misnamed,
         )
 
     @property
@@ -192,8 +196,14 @@ class Inference:
             keep_conflicts: where no schema of features fits, one binary column `record` instead of the error.
 
         Raises:
-            DataError: a feature's kinds differ; it names the feature and the records.
+            DataError: a feature's kinds differ; it names the feature and the records. Most records are no Examples, but
+                for a name that is no text they would be.
         """
+        if self.message == PAYLOAD and self.misnamed:
+            raise DataError(
+                f"{self.misnamed}, which is no name (UTF-8 text without NUL), so that these are no Examples; mend what "
+                "wrote them, or give a schema (--schema FILE)"
+            )
         conflicts = self.conflicts() if self.message != PAYLOAD else []
         if self.message == PAYLOAD or (conflicts and keep_conflicts):
             return Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
@@ -296,7 +306,14 @@ def infer(data: Bytes, starts: Ints, lengths: Ints, *, source: str = "", first_r
         if line[census.RECORDS]:
             features[text.decode(), part == 2] = _counts(text.decode(), part == 2, line, source)
     first_other = (source, first_record + int(others[0])) if len(others) else None
-    return Inference(len(status) - len(others) - sequences, sequences, len(others), first_other, features)
+    wrong = "" if first_other is None else _misnamed(data, starts[others[0]], lengths[others[0]], first_other)
+    return Inference(len(status) - len(others) - sequences, sequences, len(others), first_other, features, wrong)
+
+
+def _misnamed(data: Bytes, start: int, length: int, place: Place) -> str:
+    """What a record that is no Example calls a feature, if it is one but for that name."""
+    name = wrong_name(data[start : start + length].tobytes())
+    return "" if name is None else f"{_where(place)} holds a feature called {name!r}"
 
 
 def _count(

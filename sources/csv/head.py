@@ -17,7 +17,7 @@ from recordmill.sources.csv.dialect import DELIMITERS, TOLD, CsvOptions, Dialect
 from recordmill.sources.csv.fields import Rows, Tokenizer, cut_sample
 from recordmill.sources.csv.messages import quoted_bytes
 from recordmill.sources.csv.sniff.agree import FirstRow
-from recordmill.sources.csv.sniff.dialects import Choice, Cut, choose_cut, choose_quote, describe_cut
+from recordmill.sources.csv.sniff.dialects import STRONG, WEAK, Choice, Cut, choose_cut, choose_quote, describe_cut
 from recordmill.sources.csv.sniff.header import DATA, UNSURE, Guess, guess_header
 from recordmill.sources.csv.tokenize import LENGTH, TOO_LONG
 from recordmill.sources.inputs.encoding import UTF8, told_compression, told_encoding, utf8_blocks
@@ -143,8 +143,10 @@ class _Reader:
             cut = self._cut(start, cut.delimiter, cut.quote)
         if options.delimiter is not None and options.quote != TOLD:
             return cut, ""
-        delimiters = DELIMITERS if options.delimiter is None else (options.delimiter,)
+        delimiters = STRONG if options.delimiter is None else (options.delimiter,)
         choices = [self._quotes(start, mark) for mark in delimiters if self._may_be(mark)]
+        if options.delimiter is None and all(choice.cut.width < 2 for choice in choices):
+            choices += [self._quotes(start, mark) for mark in WEAK if self._may_be(mark)]
         choice = choices[0] if options.delimiter else choose_cut(choices, _extension(self._source))
         if choice.doubt:
             raise DataError(choice.doubt, source=self._source)

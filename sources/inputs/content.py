@@ -27,7 +27,8 @@ from recordmill.storage.listing import InputFile
 CSV, JSONL, TEXT = "csv", "jsonl", "text"
 OTHER = "other"  # no data: papers, code, markup, archives; read as text only where a user says so
 BINARY = "binary"  # not even text
-JSON_DOCUMENT = "one JSON document, not an object a line"
+JSON_ARRAY = "a JSON array of objects"  # data where there is no other, else most likely about it
+JSON_DOCUMENT = "one JSON document, neither an object a line nor an array of objects"
 
 HEAD_BYTES = 64 << 10  # 64 KiB: some hundred rows of a table, one readahead of the disk
 
@@ -294,10 +295,12 @@ def tell_text(sample: Sample) -> str:
 
 def _no_table(sample: Sample) -> str:
     """Which text it is that neither rows nor lines make, or ""."""
-    start = (sample.text or "").lstrip()[:1]
-    if start in ("{", "["):
+    start = (sample.text or "").lstrip()
+    if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
+        return JSON_ARRAY
+    if start[:1] in ("{", "["):
         return JSON_DOCUMENT
-    return "markup" if start == "<" and sample.hint is None else ""
+    return "markup" if start[:1] == "<" and sample.hint is None else ""
 
 
 def _json_objects(text: str, *, whole: bool) -> int:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from recordmill.base.errors import UsageError
 from recordmill.sources.inputs.content import (
     BINARY,
+    JSON_ARRAY,
     JSON_DOCUMENT,
+    JSONL,
     OTHER,
     TEXT,
     Content,
@@ -56,6 +58,8 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
         for kind, sampled in group.kinds.items():
             counts[kind] += len(group.files) * sampled / group.kinds.total()
     data = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
+    if not data and (array := next((group for group in groups if group.example.detail == JSON_ARRAY), None)):
+        return JSONL, f"{JSONL}: {array.example_name} is {JSON_ARRAY}"
     if not data and counts[OTHER] > 0 and not any(group.example.detail == JSON_DOCUMENT for group in groups):
         return TEXT, f"text: nothing but {_endings(groups, (OTHER,))}"
     if not data:
@@ -92,6 +96,8 @@ def keep_kind(listing: Listing, kind: str) -> Listing:
     textual = find_kind(kind).textual
     groups = _groups(listing.files)
     wanted = [group for group in groups if group.kind == kind]
+    if not wanted and kind == JSONL:
+        wanted = [group for group in groups if group.example.detail == JSON_ARRAY]
     if not wanted and textual:
         wanted = [group for group in groups if group.kind in _TEXTUAL]
     kept = {file.path for group in wanted for file in group.files} | listing.named

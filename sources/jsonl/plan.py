@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Feature
 from recordmill.sources.inputs.encoding import is_plain
-from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines
+from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines
+from recordmill.sources.jsonl.array import is_array, stream_records
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.grammar import ESCAPED, STRING
 from recordmill.sources.jsonl.rejects import mark_unreadable
@@ -24,12 +25,13 @@ from recordmill.storage.listing import InputFile
 
 @dataclass(frozen=True)
 class Task:
-    """One file's byte range; a streamed file is one task."""
+    """One file's byte range; a streamed file is one task. array: it is one JSON array, which is streamed."""
 
     ordinal: int
     start: int
     stop: int
     streamed: bool
+    array: bool = False
 
 
 @dataclass
@@ -52,8 +54,9 @@ def make_tasks(files: Sequence[InputFile], encoding: str) -> list[Task]:
     """The tasks in order of file and place."""
     tasks: list[Task] = []
     for ordinal, file in enumerate(files):
-        if not is_plain(file, encoding):
-            tasks.append(Task(ordinal, 0, file.stat.size_bytes, True))
+        plain, array = is_plain(file, encoding), is_array(file, encoding)
+        if array or not plain:
+            tasks.append(Task(ordinal, 0, file.stat.size_bytes, True, array))
         else:
             tasks.extend(
                 Task(ordinal, start, stop, False) for start, stop in cut_regions(file.stat.size_bytes) or [(0, 0)]
@@ -83,7 +86,7 @@ def scan_parts(
         part = ScannedFile(task)
         if task.streamed:
             part.digest = digest_file(file.path)
-            blocks = stream_lines(file, encoding, max_line_bytes)
+            blocks = stream_records(file, encoding, max_line_bytes)
         else:
             part.start, part.stop = map(line_starts[task.ordinal].at, (task.start, task.stop))
             for at in range(task.start, task.stop, DIGESTED_BYTES):

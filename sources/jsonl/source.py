@@ -20,10 +20,11 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.encoding import check_encoding
-from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, file_lines, stream_lines
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, file_lines
 from recordmill.sources.inputs.packing import packed
+from recordmill.sources.jsonl.array import stream_records
 from recordmill.sources.jsonl.columns import Leaf, build_columns
-from recordmill.sources.jsonl.plan import ScannedFile, make_tasks, scan_parts
+from recordmill.sources.jsonl.plan import ScannedFile, Task, make_tasks, scan_parts
 from recordmill.sources.jsonl.rejects import explain_misfits, line_reject, mark_unreadable, too_long
 from recordmill.sources.jsonl.schema import Declared, Observed, infer_features
 from recordmill.sources.jsonl.tape import Path, Scanner
@@ -75,7 +76,7 @@ class JsonlSource:
             start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
             streamed = ordinal in self.streamed
             for block in (
-                stream_lines(file, self.options.encoding, most) if streamed else file_lines(file, start, stop, most)
+                stream_records(file, self.options.encoding, most) if streamed else file_lines(file, start, stop, most)
             ):
                 for lines, chunk in self._chunks(scanner, block, ordinal, line):
                     line += lines
@@ -153,9 +154,15 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
     paths = {name: path for name, path in inferred.paths.items() if name in schema}
     streamed = frozenset(task.ordinal for task in tasks if task.streamed)
-    return JsonlSource(
-        schema, tuple(files), units, options, paths, streamed, _digests(parts), (*inferred.notes, *notes)
-    )
+    told = (*_arrays(files, tasks), *inferred.notes, *notes)
+    return JsonlSource(schema, tuple(files), units, options, paths, streamed, _digests(parts), told)
+
+
+def _arrays(files: Sequence[InputFile], tasks: Sequence[Task]) -> tuple[str, ...]:
+    """A note on the files that are JSON arrays."""
+    names = [files[task.ordinal].name for task in tasks if task.array]
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return (f"JSON arrays, whose elements are read as lines ({len(names):,}): {shown}",) if names else ()
 
 
 def _units(

@@ -123,6 +123,10 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
     if classes and LABEL in schema and (names := schema[LABEL].classes) is not None:
         keep, bad = known_classes(files, classes, names, options.unknown_class)
         files, classes, rejects = list(compress(files, keep)), tuple(compress(classes, keep)), tuple(bad)
+    if None in classes and any(feature.required for feature in schema if feature.name in (LABEL, CLASS_NAME)):
+        raise DataError(
+            "is in no class folder, and the schema requires a label", source=files[classes.index(None)].name
+        )
     if not files:
         raise DataError(f"there is no file of a class that the schema names, among {len(listing.files)}")
     if mode == DOCUMENTS:

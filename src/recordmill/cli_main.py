@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace) -> int:
     except UsageError as error:
         return _say(error, 2)
     except RecordmillError as error:
-        return _say(error, 1)
+        return _say(_told(error), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -108,6 +108,27 @@ def _run(args: argparse.Namespace) -> int:
         return _say(f"{error.filename or 'a file'}: {error.strerror}", 1)
     except MemoryError:
         return _say("out of memory: give less --memory or fewer --threads, or a larger machine", 1)
+
+
+def _told(error: Exception) -> object:
+    """The error; of a file that is no TFRecord file, what it is instead and which command takes it."""
+    from recordmill.base.errors import DataError
+
+    if not isinstance(error, DataError) or not error.reason.endswith("no TFRecord file"):
+        return error
+    from recordmill.sources.inputs.content import sniff_file
+    from recordmill.sources.registry import DATA_EXTENSIONS, KIND_NAMES
+    from recordmill.storage.listing import list_inputs
+
+    try:
+        (file,) = list_inputs([error.source], data_extensions=DATA_EXTENSIONS).files
+        found = sniff_file(file)
+    except (OSError, ValueError):
+        return error
+    if found.kind == "tfrecord" or "no format known" in found.detail:
+        return error
+    build = f"; `recordmill build {found.kind} {error.source} --out OUT` makes TFRecords of it"
+    return f"{error.source}: this is no TFRecord file: {found.detail}{build if found.kind in KIND_NAMES else ''}"
 
 
 def _are_flags(unknown: Sequence[str]) -> bool:

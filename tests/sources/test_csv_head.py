@@ -77,7 +77,7 @@ def test_encodings(tmp_path: Path) -> None:
         (b"a,b\n1\0,2\n", {}, r"^in\.csv: byte 5: it holds NUL bytes"),
         ("a,b\n".encode("utf-16-le"), {}, "utf-16-le"),
         (b"PAR1....PAR1", {}, r"^in\.csv: this is no CSV but a Parquet file; use `build parquet`$"),
-        (b"PK\x03\x04....", {}, "an Excel workbook"),
+        (b"PK\x03\x04....", {}, "an Office document"),
         (
             b"a,b,a\n",
             {},

@@ -74,6 +74,7 @@ def test_a_record_longer_than_its_file_is_no_tfrecord() -> None:
         ('{"a": 1}', "x.json", "other"),
         ('{\n"a": 1\n}', "x.json", "other"),
         ("[1, 2]\n[3, 4]\n[5, 6]\n", "x.json", "other"),
+        ('[\n  {"a": 1},\n  {"a": 2}\n]\n', "x.json", "other"),
         ('{"a": 1}\nbroken\n', "x.jsonl", "jsonl"),
         ("It was, of course, late.\nNobody came, though.\nSo be it.\n", "x", "text"),
         ("Ein Satz.\n", "x.txt", "text"),

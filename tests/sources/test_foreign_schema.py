@@ -152,6 +152,14 @@ def test_strays_beside_class_folders_are_left_out_and_counted(tmp_path: Path, ki
         FOLDERS[kind](tmp_path, LABELS, PlanOptions(), strays="error")
 
 
+def test_a_stray_that_is_kept_has_no_label_that_a_schema_requires(tmp_path: Path) -> None:
+    as_text(tmp_path, LABELS, PlanOptions())
+    (tmp_path / "in" / "stray.txt").write_text("a stray")
+    required = Schema((Feature("label", "int64", (), True, ("neg", "pos")),), "label")
+    with pytest.raises(DataError, match=r"^stray\.txt: is in no class folder, and the schema requires a label"):
+        as_text(tmp_path, LABELS, PlanOptions(schema=required), strays="keep")
+
+
 def test_as_many_strays_as_files_of_classes_are_refused(tmp_path: Path) -> None:
     as_text(tmp_path, LABELS, PlanOptions())
     for number in range(5):

@@ -1,0 +1,117 @@
+"""Records that are not what they seem, through the whole of build and read: SequenceExamples of an open data set, names
+that are none, files of which nothing is left, files that are no TFRecords.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
+from recordmill.records.tfrecord.frames import frame
+from recordmill.shards.rejects import TooManyRejects
+
+TFDS = ("dataset_info.json", "features.json")
+
+
+def sized(number: int, content: bytes) -> bytes:
+    """A length-delimited field of a message, shorter than 128 bytes."""
+    assert len(content) < 128
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def features(name: bytes, value: int) -> bytes:
+    return sized(1, sized(1, name) + sized(2, sized(3, sized(1, bytes([value])))))
+
+
+def steps(name: bytes, values: list[int]) -> bytes:
+    lists = b"".join(sized(1, sized(3, sized(1, bytes([value])))) for value in values)
+    return sized(1, sized(1, name) + sized(2, lists))
+
+
+def write(path: Path, *records: bytes) -> Path:
+    ends = np.cumsum([0, *map(len, records)])
+    path.write_bytes(frame(np.frombuffer(b"".join(records), np.uint8), ends).data.tobytes())
+    return path
+
+
+def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> None:
+    records = [sized(1, features(b"id", at)) + sized(2, steps(b"word", [at, at + 1])) for at in range(9)]
+    opened = recordmill.open(str(write(tmp_path / "se.tfrecord", *records)))
+    assert opened.schema.message == "SequenceExample"
+    built = recordmill.build(opened, str(tmp_path / "out"), quiet=True)
+    again = recordmill.open(str(built.out))
+    assert again.full_schema == opened.full_schema
+    assert sorted(str(row) for row in again) == sorted(str(row) for row in opened)
+    with pytest.raises(UsageError, match="a choice of records or features can't be built from records of type Seq"):
+        recordmill.build(recordmill.open(str(tmp_path / "se.tfrecord"), columns=["id"]), str(tmp_path / "o2"))
+
+
+def test_an_open_set_of_payloads_stays_what_it_is(tmp_path: Path) -> None:
+    opened = recordmill.open(str(write(tmp_path / "raw.tfrecord", *[b"\xff raw %d" % at for at in range(9)])))
+    assert opened.schema.message == "bytes"
+    again = recordmill.open(str(recordmill.build(opened, str(tmp_path / "out"), quiet=True).out))
+    assert again.schema.message == "bytes"
+    assert sorted(row["record"] for row in again) == sorted(row["record"] for row in opened)
+
+
+@pytest.mark.parametrize("name", [b"\0", b"a\0b", b"\xff\xfe"])
+def test_a_name_that_is_none_makes_no_payload(tmp_path: Path, name: bytes) -> None:
+    path = write(tmp_path / "n.tfrecord", *[sized(1, features(name, at)) for at in range(5)])
+    message = r"n\.tfrecord record 0 holds a feature called b'.*', which is no name"
+    with pytest.raises(DataError, match=message):
+        _ = recordmill.open(str(path)).schema
+    with pytest.raises(DataError, match=message):
+        recordmill.build(str(path), str(tmp_path / "out"), kind="tfrecord", quiet=True)
+    with pytest.raises(DataError, match=message):
+        recordmill.read(str(path), str(tmp_path / "table"), quiet=True)
+
+
+@pytest.mark.parametrize("to", ["parquet", "npy", "jsonl"])
+def test_a_read_of_which_nothing_is_left_is_an_error(tmp_path: Path, to: str) -> None:
+    path = write(tmp_path / "bad.tfrecord", *[sized(1, features(b"id", at)) for at in range(3)])
+    data = bytearray(path.read_bytes())
+    size = len(data) // 3
+    for at in range(3):
+        data[at * size + 13] ^= 1
+    path.write_bytes(data)
+    schema = recordmill.open(str(write(tmp_path / "good.tfrecord", sized(1, features(b"id", 1))))).schema
+    with pytest.raises(TooManyRejects, match="no record to write: all 3 were rejected"):
+        recordmill.read(str(path), str(tmp_path / "out"), to=to, schema=schema, max_rejects="100%", quiet=True)
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("command", ["read", "head", "inspect"])
+def test_a_file_that_is_no_tfrecord_file_is_called_what_it_is(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "notes.csv"
+    path.write_text("a,b\n1,2\n3,4\n5,6\n")
+    said = io.StringIO()
+    with redirect_stderr(said):
+        code = main([command, str(path), *(["--out", str(tmp_path / "out")] if command == "read" else [])])
+    assert code == 1
+    assert (
+        f"{path}: this is no TFRecord file: 2 fields a row between ','; `recordmill build csv {path}" in said.getvalue()
+    )
+
+
+def test_the_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
+    """With one shard there are as many lists of inputs as shards: what is the data is told by the manifest."""
+    table = {"x": list(range(20))}
+    built = recordmill.build(table, str(tmp_path / "one"), quiet=True)
+    again = recordmill.build(str(built.out), str(tmp_path / "two"), quiet=True)
+    assert again.notes[0].endswith("is a data set's folder")
+    assert sorted(row["x"] for row in recordmill.open(str(again.out))) == table["x"]
+    (tmp_path / "tfds").mkdir()
+    (shard,) = (tmp_path / "one").rglob("*.tfrecord")
+    for source, name in ((shard, "x-train.tfrecord-00000-of-00001"), *((tmp_path / "one" / f, f) for f in TFDS)):
+        (tmp_path / "tfds" / name).write_bytes(source.read_bytes())
+    for extra in range(3):
+        (tmp_path / "tfds" / f"{extra}.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
+    third = recordmill.build(str(tmp_path / "tfds"), str(tmp_path / "three"), quiet=True)
+    assert (third.kind, dict(third.records)) == ("tfrecord", {"train": 20})

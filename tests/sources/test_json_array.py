@@ -1,0 +1,90 @@
+"""A file that is one JSON array of objects against Python's json module, however it is cut, packed or broken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_reading import input_files, read_all, values
+
+from recordmill.base.errors import DataError
+from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.inputs.detect import detect_kind, keep_kind
+from recordmill.sources.jsonl.array import _elements
+from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
+from recordmill.storage.listing import list_inputs
+
+TEXT = 'a ] "quoted" [ \\ , {\n}'
+ROWS = [{"a": at, "text": TEXT, "list": [at, at + 1], "deep": {"b": [at] * 2}} for at in range(50)]
+
+
+def plan(path: Path, **options: Any) -> JsonlSource:
+    return plan_jsonl(input_files(path), JsonlOptions(**options), PlanOptions())
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_the_elements_are_the_records(tmp_path: Path, indent: int | None, packed: bool, encoding: str) -> None:
+    content = ("\n " + json.dumps(ROWS, indent=indent, ensure_ascii=False) + "\n").encode(encoding)
+    path = tmp_path / "in.json"
+    path.write_bytes(gzip.compress(content) if packed else content)
+    source = plan(path, encoding=encoding)
+    assert "JSON arrays, whose elements are read as lines (1): in.json" in source.notes
+    rows, rejects = read_all(source)
+    assert (len(rows), rejects) == (50, [])
+    assert [row["a"] for row in values(rows)] == list(range(50))
+    assert {row["text"] for row in values(rows)} == {TEXT}
+    assert [row[1] for row in rows] == list(range(50))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.dictionaries(st.text(max_size=3), json_values), max_size=5), st.sampled_from([None, 1]), st.data())
+def test_blocks_of_any_size_give_the_same_lines(rows: list[Any], indent: int | None, data: st.DataObject) -> None:
+    content = np.frombuffer(json.dumps(rows, indent=indent, ensure_ascii=data.draw(st.booleans())).encode(), np.uint8)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
+    text = b"".join(block.tobytes() for block in _elements(np.split(content, cuts), "f"))
+    assert [json.loads(line) for line in text.split(b"\n") if line.strip()] == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"a": 1}, {"a": 2}', r"^in\.json: element 1: the JSON array has no end"),
+        ('[{"a": 1},, {"a": 2}]', "a value is missing between commas"),
+        ('[{"a": 1},]', "a value is missing between commas"),
+        ('[{"a": 1}]\n[{"a": 2}]', "something stands behind the JSON array's end"),
+    ],
+)
+def test_a_broken_array_is_an_error(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "in.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        plan(tmp_path / "in.json")
+
+
+def test_an_element_that_is_no_object_is_a_reject(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text('[{"a": 1}, 7, {"a": oops}, "x\ny", {"a": 2}]')
+    rows, rejects = read_all(plan(tmp_path / "in.json"))
+    assert [row["a"] for row in values(rows)] == [1, 2]
+    assert [reject.place for reject in rejects] == ["line 2", "line 3", "line 4"]
+
+
+def test_an_array_is_data_where_there_is_no_other(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text(json.dumps(ROWS))
+    assert detect_kind(list_inputs([str(tmp_path)])) == ("jsonl", "jsonl: in.json is a JSON array of objects")
+    assert [file.name for file in keep_kind(list_inputs([str(tmp_path)]), "jsonl").files] == ["in.json"]
+    (tmp_path / "in.csv").write_text("a,b\n1,2\n3,4\n")
+    assert detect_kind(list_inputs([str(tmp_path)]))[0] == "csv"
