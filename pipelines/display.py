@@ -33,7 +33,7 @@ class Display:
     def __init__(self, progress: Progress, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._progress, self._quiet = progress, quiet
         self._stream = stream or sys.stderr
-        self._moving = _is_terminal(self._stream) or "ipykernel" in sys.modules
+        self._moving = _is_terminal(self._stream) or _is_notebook(self._stream)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._show, name="recordmill-progress", daemon=True)
         self._width, self._last, self._told = 0, "", False
@@ -109,3 +109,8 @@ def _is_terminal(stream: TextIO) -> bool:
         return stream.isatty()
     except (AttributeError, ValueError):
         return False
+
+
+def _is_notebook(stream: TextIO) -> bool:
+    """Whether it is the output of a notebook's cell, where a line can be written over as on a terminal."""
+    return type(stream).__module__.split(".")[0] == "ipykernel"

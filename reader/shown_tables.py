@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from recordmill.base.html import section, table
@@ -17,8 +18,7 @@ _ROWS = 10  # of a table are shown
 def table_html(shown: pa.Table) -> str:
     """The first rows of a table, what its columns are, and how many rows there are."""
     header = [f"{field.name}: {field.type}" for field in shown.schema]
-    columns = [column.slice(0, _ROWS).to_pylist() for column in shown.columns]
-    rows = zip(*(map(_brief, column) for column in columns), strict=True)
+    rows = zip(*(map(_brief, _values(column.slice(0, _ROWS))) for column in shown.columns), strict=True)
     more = f" (the first {_ROWS} are shown)" if shown.num_rows > _ROWS else ""
     return section(f"{shown.num_rows:,} rows, {shown.num_columns} columns{more}", table(header, rows))
 
@@ -32,6 +32,12 @@ def show_tables() -> None:
         formatter.lookup_by_type(pa.Table)
     except KeyError:
         formatter.for_type(pa.Table, table_html)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values; those of float32 as such, which have fewer digits than Python's."""
+    values = column.to_pylist()
+    return [None if v is None else np.float32(v) for v in values] if pa.types.is_float32(column.type) else values
 
 
 def _brief(value: Any) -> object:

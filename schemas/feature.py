@@ -148,8 +148,8 @@ class Feature:
 
         Nested lists follow TensorFlow Datasets' names (example_serializer._add_ragged_fields).
 
-        >>> [s.name for s in Feature("x", "int64", (None, None)).storage()]
-        ['x/ragged_flat_values', 'x/ragged_row_lengths_0']
+        >>> print(*(s.name for s in Feature("x", "int64", (None, None)).storage()))
+        x/ragged_flat_values x/ragged_row_lengths_0
         """
         if self.per_step:
             return (Storage(self.name, self.kind, None, self.raw),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "first-data-set.ipynb"
 EVIL = "<script>alert(1)</script>"
 CELLS = [
     "import recordmill, tempfile, glob, os, sys",
@@ -26,14 +28,17 @@ CELLS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
-    """The outputs of each cell."""
-    folder = tmp_path_factory.mktemp("notebook")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+def execute(notebook: Any, folder: Path) -> list[list[Any]]:
+    """Run the notebook in the folder; gives the outputs of each cell that has code."""
     client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}})
     client.execute(env={**os.environ, "IPYTHONDIR": str(folder / "ipython")})
-    return [cell.outputs for cell in notebook.cells]
+    return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    return execute(notebook, tmp_path_factory.mktemp("notebook"))
 
 
 def result(cell: list[Any]) -> dict[str, str]:
@@ -81,3 +86,18 @@ def test_a_second_build_leaves_nothing_behind(outputs: list[list[Any]]) -> None:
 def test_beam_s_notebook_parts_are_not_loaded(outputs: list[list[Any]]) -> None:
     """They import `apache_beam.dataframe`, which newer versions of pandas break."""
     assert streams(outputs[8]) == "[]\n"
+
+
+def test_the_notebook_of_the_documentation_shows_what_it_gives_today(tmp_path: Path) -> None:
+    """Sizes apart, which depend on the versions of the libraries that write files."""
+    notebook = nbformat.read(PAGE, as_version=4)
+    told = [shown(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
+    assert sum(map(bool, told)) > 5
+    assert [shown(cell) for cell in execute(notebook, tmp_path)] == told
+
+
+def shown(cell: list[Any]) -> list[Any]:
+    data = [output.get("data") or output.get("text") for output in cell]
+    return [
+        re.sub(r"[\d.]+ (B|KiB)", "some", str(sorted(one.items()) if isinstance(one, dict) else one)) for one in data
+    ]

@@ -1,0 +1,35 @@
+"""README's first screen, and the pages on building and training: their blocks run on the sample data, and print what
+stands below them.
+"""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from pages import replay
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "docs/getting-started.md", "docs/building.md", "docs/training.md")
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the samples of digits and tables in local/raw."""
+    pytest.importorskip("sklearn", reason="the samples are scikit-learn's")
+    folder = tmp_path_factory.mktemp("samples")
+    make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))
+    for kind in ("digits", "tables"):
+        make[kind](folder / "local" / "raw" / kind)
+    return folder
+
+
+@pytest.mark.slow
+def test_every_block_prints_what_the_pages_say(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("tensorflow", "duckdb"):
+        pytest.importorskip(module, reason=f"the pages use {module}")
+    monkeypatch.chdir(samples)
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert replay(text) == text, page
