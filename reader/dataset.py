@@ -25,6 +25,8 @@ from recordmill.base.threads import thread_map
 from recordmill.reader.faces import arrays
 from recordmill.reader.faces import tf as in_tf
 from recordmill.reader.faces.batches import Batches
+from recordmill.reader.faces.collate import Collate, Form
+from recordmill.reader.faces.image_rows import ImageSize
 from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order
@@ -309,6 +311,12 @@ class Dataset:
         state: Mapping[str, Any] | None = None,
         window_bytes: int = WINDOW_BYTES,
         memory_bytes: int = MEMORY_BYTES,
+        label: str | None = None,
+        weights: str | None = None,
+        collate: Mapping[str, Collate] | None = None,
+        decode_images: tuple[int, int] | None = None,
+        channels: int = 3,
+        antialias: bool = False,
     ) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
@@ -328,6 +336,11 @@ class Dataset:
                 hosts may be another one; the data set, `where`, seed, shuffle and batch_size may not.
             window_bytes: framed bytes among which "window" mixes records.
             memory_bytes: what may be under way, read ahead or being decoded.
+            label, weights: features given beside the rest, as `(x, y)` or `(x, y, weights)`; x is the column itself
+                where it is the only one left. A record without a label is an error.
+            collate: feature of lists to "ragged" (the default), "dense", "padded" or `Padded(...)`.
+            decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
+                `tf.image.resize` does; antialias: with antialiasing.
 
         Raises:
             UsageError: options that do not fit, or a state of something else.
@@ -335,7 +348,8 @@ class Dataset:
         order = Order(
             shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
-        return Batches(self, batch_size, order, memory_bytes)
+        size = None if decode_images is None else ImageSize(*decode_images, channels, antialias)
+        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), size)
 
     def to_tf(
         self,

@@ -39,12 +39,13 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class Rows:
     """The records of a stretch of steps. batch: its rows, one step after the other. edges: int64 [steps + 1], where in
-    it each step begins. mask: [rows] which of them count; None: all do.
+    it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which count; None: all do.
     """
 
     stretch: Stretch
     batch: pa.RecordBatch
     edges: Int64s
+    numbers: Int64s
     mask: npt.NDArray[np.bool_] | None
 
 
@@ -112,7 +113,7 @@ class Fetcher:
         numbers, steps = self._numbers(work.stretch), self.schedule.steps
         edges = np.minimum(np.arange(work.stretch.steps + 1) * steps.batch_size, len(numbers))
         mask = self.schedule.mask(work.stretch) if steps.end == "pad" else None
-        return Rows(work.stretch, self._decoded(numbers, work.held), edges, mask)
+        return Rows(work.stretch, self._decoded(numbers, work.held), edges, numbers, mask)
 
     def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
         files, ends = self.dataset.files, self.dataset.ends
