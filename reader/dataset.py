@@ -210,13 +210,18 @@ class Dataset:
     @overload
     def __getitem__(self, at: int) -> dict[str, Any]: ...
     @overload
+    def __getitem__(self, at: str) -> Array | Ragged | Strings: ...
+    @overload
     def __getitem__(self, at: slice | Sequence[int] | npt.NDArray[Any]) -> pa.Table: ...
-    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table:
-        """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order.
+    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table | Array | Ragged | Strings:
+        """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order;
+        `ds["name"]`: that column as an array.
 
         In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is
         missing is None.
         """
+        if isinstance(at, str):
+            return self.select([at]).to_numpy()[at]
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             return self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
@@ -269,6 +274,42 @@ class Dataset:
                 threads=self.threads,
             )
         )
+
+    def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
+        """The records of these numbers as dicts, read together: what loaders ask for a batch, that take single records
+        otherwise.
+        """
+        batch = self.take(records).combine_chunks()
+        return [
+            {
+                feature.name: _value(column.chunk(0).slice(row, 1), feature)
+                for feature, column in zip(self.schema, batch.columns, strict=True)
+            }
+            for row in range(batch.num_rows)
+        ]
+
+    def select(self, columns: Sequence[str]) -> Dataset:
+        """The same records with these features only, in this order; nothing is copied.
+
+        Raises:
+            UsageError: no such feature is read.
+        """
+        if unknown := [name for name in columns if name not in self.schema]:
+            raise UsageError(f"no feature {unknown[0]!r} is read; there are {', '.join(self.schema.names)}")
+        view = Dataset(self.catalog, self.full_schema, columns, self.threads, self.sample, self.where)
+        view.files = self.files
+        if "matching" in self.__dict__:
+            view.__dict__["matching"] = self.matching
+        return view
+
+    def drop(self, columns: Sequence[str]) -> Dataset:
+        """The same records without these features; nothing is copied.
+
+        Raises:
+            UsageError: no such feature is read.
+        """
+        self.select(columns)  # which refuses unknown names
+        return self.select([name for name in self.schema.names if name not in columns])
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
