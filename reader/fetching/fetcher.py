@@ -90,13 +90,15 @@ class Fetcher:
 
     def _stretches(self, row_bytes: int) -> Iterator[Stretch]:
         """As many steps at once as make a stretch worth its calls. Where reading one record costs reading those around
-        it, as many as a window has, whose members are inflated once then.
+        it, and the order is not theirs, as many as a window has: its members are inflated once then.
         """
         step_bytes = row_bytes * self.schedule.steps.batch_size
-        compressed = any(file.file.compression != "none" for file in self.dataset.files)
-        goal = self.memory_bytes // (2 if compressed else 2 * self.dataset.threads)
-        goal = goal if compressed else min(goal, STRETCH_BYTES * _COPIES)
-        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=compressed)
+        dear = self.schedule.sampler.mode is not False and any(
+            file.file.compression != "none" for file in self.dataset.files
+        )
+        goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
+        goal = goal if dear else min(goal, STRETCH_BYTES * _COPIES)
+        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=dear)
 
     def _work(self, row_bytes: int) -> Iterator[_Work]:
         streams = Streams(self.dataset.files, self.dataset.ends)
