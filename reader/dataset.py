@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,8 @@ from recordmill.base.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.pipelines.options.naming import names_keywords
 from recordmill.reader.faces import arrays
-from recordmill.reader.faces import tf as in_tf
-from recordmill.reader.faces.batches import Batches
 from recordmill.reader.faces.rebatch import rebatched
-from recordmill.reader.fetching.fetcher import MEMORY_BYTES
-from recordmill.reader.fetching.order import WINDOW_BYTES, Order
+from recordmill.reader.faces.training import Trainable
 from recordmill.reader.record import Plan, make_record_plan, parse_record
 from recordmill.reader.selection import Selection, until
 from recordmill.reader.shown_tables import show_tables
@@ -50,9 +47,6 @@ from recordmill.shards.loads.sample import Sample
 from recordmill.shards.loads.scattered import are_scattered, scattered_batches
 from recordmill.shards.loads.schema_of import infer_files, schema_of
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 Columns = dict[str, Array | Ragged | Strings]
 _MADE_ANEW = ("_plan", "_selection")  # by each process that reads
@@ -104,7 +98,7 @@ def open(
     )
 
 
-class Dataset:
+class Dataset(Trainable):
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
 
     With `where` it has the records for which that holds. Reading them in order filters on the way; `len`, numbers,
@@ -218,13 +212,18 @@ class Dataset:
     @overload
     def __getitem__(self, at: int) -> dict[str, Any]: ...
     @overload
+    def __getitem__(self, at: str) -> Array | Ragged | Strings: ...
+    @overload
     def __getitem__(self, at: slice | Sequence[int] | npt.NDArray[Any]) -> pa.Table: ...
-    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table:
-        """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order.
+    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table | Array | Ragged | Strings:
+        """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order;
+        `ds["name"]`: that column as an array.
 
         In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is
         missing is None.
         """
+        if isinstance(at, str):
+            return self.select([at]).to_numpy()[at]
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             return self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
@@ -278,6 +277,42 @@ class Dataset:
             )
         )
 
+    def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
+        """The records of these numbers as dicts, read together: what loaders ask for a batch, that take single records
+        otherwise.
+        """
+        batch = self.take(records).combine_chunks()
+        return [
+            {
+                feature.name: _value(column.chunk(0).slice(row, 1), feature)
+                for feature, column in zip(self.schema, batch.columns, strict=True)
+            }
+            for row in range(batch.num_rows)
+        ]
+
+    def select(self, columns: Sequence[str]) -> Dataset:
+        """The same records with these features only, in this order; nothing is copied.
+
+        Raises:
+            UsageError: no such feature is read.
+        """
+        if unknown := [name for name in columns if name not in self.schema]:
+            raise UsageError(f"no feature {unknown[0]!r} is read; there are {', '.join(self.schema.names)}")
+        view = Dataset(self.catalog, self.full_schema, columns, self.threads, self.sample, self.where)
+        view.files = self.files
+        if "matching" in self.__dict__:
+            view.__dict__["matching"] = self.matching
+        return view
+
+    def drop(self, columns: Sequence[str]) -> Dataset:
+        """The same records without these features; nothing is copied.
+
+        Raises:
+            UsageError: no such feature is read.
+        """
+        self.select(columns)  # which refuses unknown names
+        return self.select([name for name in self.schema.names if name not in columns])
+
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
         records = max(records, 0)
@@ -304,95 +339,6 @@ class Dataset:
         again.
         """
         return arrays.in_memory(self) if memmap_dir is None else arrays.memory_mapped(self, memmap_dir)
-
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        shuffle: bool | Literal["window", "global"] = False,
-        seed: int = 0,
-        epochs: int | None = 1,
-        drop_remainder: bool = False,
-        pad_remainder: bool = False,
-        num_hosts: int = 1,
-        host_index: int = 0,
-        state: Mapping[str, Any] | None = None,
-        window_bytes: int = WINDOW_BYTES,
-        memory_bytes: int = MEMORY_BYTES,
-    ) -> Batches:
-        """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
-
-        Args:
-            batch_size: rows of a batch, of this host.
-            shuffle: another order in each epoch, the same for the same seed. "window" (or True): pieces of shards in
-                random order, and records mixed among as many pieces as fit the window; "global": every record anywhere,
-                which files that are only streamed can't give.
-            seed: any integer.
-            epochs: how often all records are given; None: without end. A batch never mixes two epochs.
-            drop_remainder: leave out an epoch's last records if they do not fill the batches of all hosts.
-            pad_remainder: fill these batches up instead, with other records of the epoch; each batch has `"mask"`, a
-                bool per row that says which rows count.
-            num_hosts, host_index: each step's records are cut into equal parts, and this host gets its part: all hosts
-                have equally many batches, and together the epoch.
-            state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
-                hosts may be another one; the data set, `where`, seed, shuffle and batch_size may not.
-            window_bytes: framed bytes among which "window" mixes records.
-            memory_bytes: what may be under way, read ahead or being decoded.
-
-        Raises:
-            UsageError: options that do not fit, or a state of something else.
-        """
-        order = Order(
-            shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
-        )  # fmt: skip
-        return Batches(self, batch_size, order, memory_bytes)
-
-    def to_tf(
-        self,
-        batch_size: int | None = 256,
-        *,
-        shuffle: bool | Literal["window", "global"] = True,
-        seed: int = 7,
-        label: str | Literal[False] | None = None,
-        epochs: int | None = 1,
-        drop_remainder: bool = False,
-        decode_images: tuple[int, int] | None = None,
-        channels: int = 3,
-        antialias: bool = False,
-        defaults: Mapping[str, Any] | None = None,
-        num_hosts: int = 1,
-        host_index: int = 0,
-        state: Mapping[str, Any] | None = None,
-        start_step: int = 0,
-        window_bytes: int = WINDOW_BYTES,
-        memory_bytes: int = MEMORY_BYTES,
-        portable: bool = False,
-        shuffle_records: int = 10_000,
-    ) -> tf.data.Dataset:
-        """A tf.data.Dataset of batches, in the order and with the values of `batches`; see
-        `recordmill.reader.faces.tf.Options`.
-
-        Iterated again, as Keras does for each epoch, it goes on with the next epochs. start_step: so many steps of the
-        run are done, or begin at a `state` of `batches`: the first iteration goes on there. portable: a graph of
-        TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
-        """
-        order = Order(
-            shuffle, seed, window_bytes, epochs, drop_remainder, False, num_hosts, host_index, state
-        )  # fmt: skip
-        options = in_tf.Options(
-            batch_size,
-            order,
-            label,
-            decode_images,
-            channels,
-            antialias,
-            defaults or {},
-            start_step,
-            memory_bytes,
-            portable,
-            shuffle_records,
-        )
-        return in_tf.to_tf(self, options)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""

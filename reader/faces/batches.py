@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
+from recordmill.reader.faces.collate import Batch, Form
+from recordmill.reader.faces.image_rows import ImageSize, decoded_rows, image_features
 from recordmill.reader.fetching.fetcher import Fetcher, Rows
 from recordmill.reader.fetching.order import Order, make_schedule
 from recordmill.reader.fetching.readable import Readable
@@ -18,17 +21,25 @@ from recordmill.records.columns.parts import to_numpy
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Schema
 
-Batch = dict[str, Any]  # column name to [rows, ...] Array, Ragged or Strings
 MASK = "mask"  # [rows] bool beside the columns: which rows count, where batches are filled up
 
 
-class Batches(Iterator[Batch]):
+class Batches(Iterator[Any]):
     """The batches of a schedule, read ahead on threads. `state()` says where the next one stands.
 
     Its arrays are views of larger ones, which are there as long as one of them is.
     """
 
-    def __init__(self, dataset: Readable, batch_size: int, order: Order, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        dataset: Readable,
+        batch_size: int,
+        order: Order,
+        memory_bytes: int,
+        form: Form,
+        image_size: ImageSize | None = None,
+    ) -> None:
+        form.check(dataset.schema)
         if order.pad_remainder and MASK in dataset.schema:
             raise UsageError(
                 f"pad_remainder says in {MASK!r} which rows count, and a feature is called so: leave it out"
@@ -37,9 +48,12 @@ class Batches(Iterator[Batch]):
             raise UsageError(f"memory_bytes must be at least 1, not {memory_bytes}")
         self._schedule = make_schedule(dataset, batch_size, order)
         self._step = 0
-        self._batches = _generate(Fetcher(dataset, self._schedule, dataset.schema, memory_bytes))
+        images = {} if image_size is None else dict.fromkeys(image_features(dataset), image_size)
+        made_bytes = sum(size.row_bytes for size in images.values())
+        schema = _required(dataset.schema, form.label)
+        self._batches = _generate(Fetcher(dataset, self._schedule, schema, memory_bytes, made_bytes), form, images)
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Any:
         batch = next(self._batches)
         self._step += 1
         return batch
@@ -71,18 +85,42 @@ class Batches(Iterator[Batch]):
         self._batches.close()
 
 
-def _generate(fetcher: Fetcher) -> Generator[Batch, None, None]:
-    schema = fetcher.schema
-    for columns, edges in fetcher.fetch(lambda rows: (columns_of(rows, schema), rows.edges.tolist())):
+def _generate(fetcher: Fetcher, form: Form, images: Mapping[str, ImageSize]) -> Generator[Any, None, None]:
+    dataset, schema = fetcher.dataset, fetcher.schema
+
+    def finish(rows: Rows) -> tuple[Batch, list[int]]:
+        return columns_of(dataset, rows, schema, images), rows.edges.tolist()
+
+    for columns, edges in fetcher.fetch(finish):
         for begin, end in itertools.pairwise(edges):
-            yield {name: _part(column, begin, end) for name, column in columns.items()}
+            yield form.given({name: _part(column, begin, end) for name, column in columns.items()})
 
 
-def columns_of(rows: Rows, schema: Schema) -> Batch:
-    """The columns by name, as `records.columns.parts` gives them, and the mask where there is one."""
-    columns = zip(schema, rows.batch.columns, strict=True)
-    found: Batch = {feature.name: to_numpy(column, feature) for feature, column in columns}
+def columns_of(dataset: Readable, rows: Rows, schema: Schema, images: Mapping[str, ImageSize]) -> Batch:
+    """The columns by name, as `records.columns.parts` gives them, images decoded, and the mask where there is one.
+
+    Raises:
+        DataError: an image can't be decoded.
+    """
+    found: Batch = {}
+    for feature, column in zip(schema, rows.batch.columns, strict=True):
+        if feature.name not in images:
+            found[feature.name] = to_numpy(column, feature)
+            continue
+        found[feature.name], bad = decoded_rows(column, feature, images[feature.name])
+        if bad is not None:
+            number = int(rows.numbers[bad[0]])
+            at = int(np.searchsorted(dataset.ends, number, "right"))
+            record = number - (int(dataset.ends[at - 1]) if at else 0)
+            reason = f"feature {feature.name!r}: {bad[1]}"
+            raise DataError(reason, source=dataset.files[at].file.path, place=f"record {record}")
     return found if rows.mask is None else {**found, MASK: rows.mask}
+
+
+def _required(schema: Schema, label: str | None) -> Schema:
+    """The schema in which a record without the label is an error."""
+    features = (replace(f, required=True) if f.name == label and not f.ragged_rank else f for f in schema)
+    return replace(schema, features=tuple(features))
 
 
 def _part(column: Array | Ragged | Strings, begin: int, end: int) -> Array | Ragged | Strings:

@@ -12,8 +12,9 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.reader.faces.image_rows import image_features
 from recordmill.reader.faces.tf_blocks import block_spec, blocks_of, steps_of
-from recordmill.reader.faces.tf_images import batch_decoder, image_features
+from recordmill.reader.faces.tf_images import batch_decoder
 from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
 from recordmill.reader.faces.tf_portable import serialized_records
 from recordmill.reader.fetching.fetcher import Fetcher

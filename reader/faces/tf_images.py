@@ -14,36 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from recordmill.base.errors import UsageError
 from recordmill.images.stored import load_stored
-from recordmill.reader.fetching.readable import Readable
 
-_MAGIC = (b"\xff\xd8", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 # what tf.io decodes to so many channels
 _NATIVE = {1: (b"\xff\xd8", b"\x89PNG"), 3: (b"\xff\xd8", b"\x89PNG", b"GIF8"), 4: (b"\x89PNG",)}
 _PARALLEL = 16  # images of a batch that may be decoded at once; batches run in parallel too
 _PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_SNIFFED = 16  # records looked at to tell which features are images
-
-
-def image_features(dataset: Readable) -> tuple[str, ...]:
-    """The bytes features that are encoded images, by the first records.
-
-    Raises:
-        UsageError: there is none.
-    """
-    candidates = [feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape]
-    head = dataset.head(_SNIFFED)
-    names = tuple(
-        name
-        for name in candidates
-        if any(value is not None and value.startswith(_MAGIC) for value in head[name].to_pylist())
-    )
-    if not names and len(head):
-        raise UsageError(
-            f"decode_images: no feature holds encoded images; the bytes features are {', '.join(candidates) or 'none'}"
-        )
-    return names
 
 
 def batch_decoder(size: tuple[int, int], channels: int, antialias: bool) -> Callable[[Any, Any], Any]:

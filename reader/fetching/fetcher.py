@@ -39,12 +39,13 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class Rows:
     """The records of a stretch of steps. batch: its rows, one step after the other. edges: int64 [steps + 1], where in
-    it each step begins. mask: [rows] which of them count; None: all do.
+    it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which count; None: all do.
     """
 
     stretch: Stretch
     batch: pa.RecordBatch
     edges: Int64s
+    numbers: Int64s
     mask: npt.NDArray[np.bool_] | None
 
 
@@ -89,13 +90,15 @@ class Fetcher:
 
     def _stretches(self, row_bytes: int) -> Iterator[Stretch]:
         """As many steps at once as make a stretch worth its calls. Where reading one record costs reading those around
-        it, as many as a window has, whose members are inflated once then.
+        it, and the order is not theirs, as many as a window has: its members are inflated once then.
         """
         step_bytes = row_bytes * self.schedule.steps.batch_size
-        compressed = any(file.file.compression != "none" for file in self.dataset.files)
-        goal = self.memory_bytes // (2 if compressed else 2 * self.dataset.threads)
-        goal = goal if compressed else min(goal, STRETCH_BYTES * _COPIES)
-        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=compressed)
+        dear = self.schedule.sampler.mode is not False and any(
+            file.file.compression != "none" for file in self.dataset.files
+        )
+        goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
+        goal = goal if dear else min(goal, STRETCH_BYTES * _COPIES)
+        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=dear)
 
     def _work(self, row_bytes: int) -> Iterator[_Work]:
         streams = Streams(self.dataset.files, self.dataset.ends)
@@ -112,7 +115,7 @@ class Fetcher:
         numbers, steps = self._numbers(work.stretch), self.schedule.steps
         edges = np.minimum(np.arange(work.stretch.steps + 1) * steps.batch_size, len(numbers))
         mask = self.schedule.mask(work.stretch) if steps.end == "pad" else None
-        return Rows(work.stretch, self._decoded(numbers, work.held), edges, mask)
+        return Rows(work.stretch, self._decoded(numbers, work.held), edges, numbers, mask)
 
     def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
         files, ends = self.dataset.files, self.dataset.ends

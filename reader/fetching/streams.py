@@ -20,6 +20,7 @@ class Streams:
     def __init__(self, files: Sequence[FileAccess], ends: Int64s) -> None:
         self._files, self._ends = files, ends
         self._open: dict[int, _Stream] = {}
+        self._asked: set[int] = set()  # the files of the last call
 
     def hold(self, numbers: Int64s) -> Held:
         """Blocks with all records of these numbers that lie in streamed files."""
@@ -32,10 +33,17 @@ class Streams:
                 first = int(self._ends[at - 1]) if at else 0
                 stream = self._open.setdefault(at, _Stream(self._files[at]))
                 held[at] = stream.blocks(int(low[begin]) - first, int(low[end - 1]) - first)
-                if stream.done:
-                    del self._open[at]
             begin = end
+        # A file that neither these numbers nor those before them were in is done with, for this epoch.
+        for at in self._open.keys() - held.keys() - self._asked:
+            del self._open[at]
+        self._asked = set(held)
         return held
+
+    @property
+    def open_files(self) -> list[int]:
+        """The ordinals of the files of which something is held."""
+        return sorted(self._open)
 
 
 class _Stream:
@@ -47,11 +55,6 @@ class _Stream:
         self._reading: Iterator[FrameBlock] = self._file.blocks(0, self._file.records)
         self._held: list[FrameBlock] = []
         self._behind = 0
-
-    @property
-    def done(self) -> bool:
-        """Whether the last record was asked for and nothing that stands before it is likely to be."""
-        return self._behind >= self._file.records and self._low >= self._file.records
 
     def blocks(self, first: int, last: int) -> list[FrameBlock]:
         """Those that hold records first to last. What lies before both this `first` and the one before is forgotten,

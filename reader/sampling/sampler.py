@@ -77,9 +77,11 @@ class Sampler:
         return pieces.firsts[piece] + moved - pieces.edges[piece]
 
     def window_of(self, epoch: int, position: int) -> tuple[int, int]:
-        """From which position of the epoch to which one the records are mixed among which this one stands."""
+        """From which position of an epoch to which one the window reaches that has this one; in other modes than
+        "window" that is the whole epoch.
+        """
         if self.mode != "window":
-            return (position, position + 1) if self.mode is False else (0, self.records)
+            return 0, self.records
         windows = self._pieces(epoch, key_of(self.fingerprint, self.mode, self.seed, epoch)).windows
         at = int(np.searchsorted(windows, position, "right")) - 1
         return int(windows[at]), int(windows[at + 1])

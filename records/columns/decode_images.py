@@ -138,6 +138,14 @@ def _array(image: Image.Image, channels: int) -> Pixels:
     return pixels
 
 
+def decode_pixels(data: Pixels, channels: int) -> Pixels | str:
+    """One encoded image [bytes] as uint8 [height, width, channels] of its own size, or why it can't be decoded."""
+    try:
+        return DecodeImages("", None, None, channels)._decode(data)
+    except BadImage as error:
+        return error.message
+
+
 def looks_like_image(payload: bytes) -> bool:
     """Whether the bytes begin as an image of one of the formats does."""
     return sniff_image(payload[:IMAGE_HEAD_BYTES]) is not None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from recordmill.pipelines.build import BuildResult, build
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.reader.dataset import Dataset, open
+    from recordmill.reader.faces.collate import Padded
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.verify import verify
@@ -30,6 +31,7 @@ _PLACES = {
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
+    "Padded": "reader.faces.collate",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
     "verify": "shards.verify",
@@ -44,6 +46,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "Feature",
+    "Padded",
     "ReadResult",
     "RecordmillError",
     "Schema",

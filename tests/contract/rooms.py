@@ -42,7 +42,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.sampling": "base",
     "reader.fetching": "base reader.sampling records.example records.tfrecord schemas shards shards.loads",
     "reader.faces": "base images reader.fetching reader.sampling records.columns records.writers schemas storage",
-    "reader": "base pipelines.options reader.faces reader.fetching records.columns records.inference "
+    "reader": "base pipelines.options reader.faces records.columns records.inference "
     "records.tfrecord records.writers schemas shards shards.loads",
     "reader.inspect": "base images reader reader.faces records.columns records.inference "
     "records.protobuf schemas shards.loads storage",

@@ -1,4 +1,4 @@
-"""README's first screen, and the pages on building and training: their blocks run on the sample data, and print what
+"""README's first screen, and the pages on getting started and on building: their blocks run on the sample data, and print what
 stands below them.
 """
 
@@ -11,7 +11,7 @@ import pytest
 from pages import replay
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/getting-started.md", "docs/building.md", "docs/training.md")
+PAGES = ("README.md", "docs/getting-started.md", "docs/building.md")
 
 
 @pytest.fixture(scope="module")

@@ -107,6 +107,25 @@ def test_columns_are_projected_in_order(out: Path) -> None:
         open(out, columns=["nope"])
 
 
+def test_views_have_fewer_features(out: Path) -> None:
+    ds = open(out, "train", ["id", "name", "label", "maybe"], where="id >= 10")
+    assert ds.select(["label", "id"]).to_table().column_names == ["label", "id"]
+    assert ds.drop(["name", "maybe"]).schema.names == ("id", "label") == tuple(ds.select(["id", "label"]).schema.names)
+    assert ds["id"].tolist() == ds.select(["id"])["id"].tolist() == list(range(10, 300))
+    assert ds["maybe"].tolist() == TRAIN["maybe"].to_pylist()[10:]
+    assert len(ds.drop(["id"])) == 290
+    for wrong in (lambda: ds.select(["tokens"]), lambda: ds.drop(["nope"]), lambda: ds["nope"]):
+        with pytest.raises(UsageError, match="is read; there are id, name, label, maybe"):
+            wrong()
+
+
+def test_several_records_as_dicts(out: Path) -> None:
+    ds = open(out, "train", PLAIN)
+    for at, found in zip([7, -1, 7], ds.__getitems__([7, -1, 7]), strict=True):
+        assert {name: str(value) for name, value in found.items()} == {n: str(v) for n, v in ds[at].items()}
+    assert ds.__getitems__([]) == []
+
+
 @pytest.mark.parametrize("rows", [1, 64, 300, 1000])
 def test_batches_have_their_size(out: Path, rows: int) -> None:
     batches = list(open(out, "train").to_batches(rows))

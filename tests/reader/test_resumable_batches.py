@@ -15,6 +15,9 @@ from made_data_set import FOLDER, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.fetching.fetcher import Fetcher
+from recordmill.reader.fetching.order import Order, make_schedule
+from recordmill.reader.fetching.streams import Streams
 from recordmill.records.columns.where import Where
 
 ROWS = 500
@@ -197,3 +200,37 @@ def test_a_record_that_does_not_fit_is_an_error_that_says_where(tmp_path: Path) 
     shard = sorted((out / FOLDER).glob("train-00000*"))[0]
     with pytest.raises(DataError, match=rf"{shard.name}: record 0, byte 0: .*maybe"):
         list(open(out, schema=strict).batches(64, shuffle="global"))
+
+
+def test_streamed_files_are_let_go_when_they_are_done_with(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=10)
+    for at, shard in enumerate(sorted((out / FOLDER).glob("train-*"))):
+        (tmp_path / f"{at}.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()))
+    ds = open(str(tmp_path / "*.tfrecord.gz"), schema=open(out).full_schema)
+    streams = Streams(ds.files, ds.ends)
+    most = 0
+    for epoch in range(2):
+        for first in range(0, ROWS, 20):
+            numbers = np.random.default_rng(epoch).permutation(20) + first
+            held = streams.hold(numbers)
+            there = {
+                block.first_record + i + 50 * at
+                for at, blocks in held.items()
+                for block in blocks
+                for i in range(len(block.frames))
+            }
+            assert set(numbers.tolist()) <= there
+            most = max(most, len(streams.open_files))
+    assert most <= 3
+
+
+def test_what_is_cheap_to_begin_with_is_read_in_small_stretches(ds: Dataset) -> None:
+    def steps(mode: Any) -> list[int]:
+        order = Order(mode, 0, window_bytes=10_000)
+        fetcher = Fetcher(ds, make_schedule(ds, 10, order), ds.schema)
+        return [stretch.steps for stretch in fetcher._stretches(fetcher._row_bytes())]
+
+    assert steps(False) == [50]
+    windows = steps("window")
+    assert sum(windows) == 50
+    assert (len(windows) == 1) == all(file.file.compression == "none" for file in ds.files)

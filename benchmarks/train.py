@@ -1,0 +1,105 @@
+"""Records a second that a training loop gets, beside tf.data tuned by hand: `python benchmarks/train.py OUT [ROUNDS]`.
+
+OUT is a data set of the rows of make_csv.py (`recordmill build csv rows.csv --out OUT`), in the page cache. Batches of
+256, shuffled, one epoch, a consumer that does nothing; the ways alternate, so that what else runs on the machine hits
+all of them; the table has medians, CPU seconds of the whole process, and each way's ratio to tf.data in the same round.
+Then how well each order is shuffled, beside a true permutation and tf.data's buffer.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+
+import recordmill
+from recordmill.reader.faces.tf_parse import parser
+
+BATCH, BUFFER, OPEN_FILES = 256, 10_000, 16
+Way = Callable[[int], Iterable[object]]
+
+
+def tuned(ds: recordmill.Dataset) -> Way:
+    """What TensorFlow's guide on performance makes of it: interleave, shuffle, batch, parse_example, AUTOTUNE."""
+    parse = parser(ds.schema, {})
+    paths = [file.path for file in ds.catalog.files]
+
+    def batches(seed: int) -> Iterable[object]:
+        files = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths), seed)
+        records = files.interleave(
+            lambda path: tf.data.TFRecordDataset(path, buffer_size=1 << 20),
+            cycle_length=min(OPEN_FILES, len(paths)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=False,
+        )
+        mixed = records.shuffle(BUFFER, seed).batch(BATCH)
+        return mixed.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False).prefetch(tf.data.AUTOTUNE)
+
+    return batches
+
+
+def ways_of(ds: recordmill.Dataset) -> dict[str, Way]:
+    return {
+        "tuned tf.data": tuned(ds),
+        "batches, window": lambda seed: ds.batches(BATCH, shuffle="window", seed=seed),
+        "batches, global": lambda seed: ds.batches(BATCH, shuffle="global", seed=seed),
+        "to_tf, window": lambda seed: ds.to_tf(BATCH, seed=seed, label=False),
+        "to_tf, global": lambda seed: ds.to_tf(BATCH, seed=seed, shuffle="global", label=False),
+        "to_tf, portable": lambda seed: ds.to_tf(BATCH, seed=seed, portable=True, label=False),
+    }
+
+
+def measure(way: Way, seed: int) -> tuple[float, float, float]:
+    """(seconds, CPU seconds, seconds to the first batch) of one epoch."""
+    start, cpu, first = time.perf_counter(), time.process_time(), 0.0
+    for _ in way(seed):
+        first = first or time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - cpu, first
+
+
+def quality(order: np.ndarray) -> str:
+    """Rank correlation with the order of the files, mean displacement (of a true permutation: 0.333), neighbours."""
+    at = np.arange(len(order))
+    kept = np.mean(np.abs(np.diff(order)) == 1)
+    return f"{np.corrcoef(order, at)[0, 1]:+.4f} | {np.abs(order - at).mean() / len(order):.3f} | {kept:.2e}"
+
+
+def buffered(records: int, seed: int) -> np.ndarray:
+    """The order of a shuffle buffer over the records in order of the files."""
+    data = tf.data.Dataset.range(records).shuffle(BUFFER, seed).batch(10_000)
+    return np.concatenate([batch.numpy() for batch in data])
+
+
+def main(out: str, rounds: int) -> None:
+    ds = recordmill.open(out)
+    ways, found = ways_of(ds), {}
+    for seed in range(rounds):
+        for name, way in ways.items():
+            found.setdefault(name, []).append(measure(way, seed))
+    print("| way | records/s | records per CPU s | of tuned tf.data: wall | CPU | first batch |")
+    print("|---|---|---|---|---|---|")
+    base = found["tuned tf.data"]
+    for name, runs in found.items():
+        wall, cpu, first = (statistics.median(run[at] for run in runs) for at in range(3))
+        ratios = [statistics.median(b[at] / r[at] for b, r in zip(base, runs, strict=True)) for at in range(2)]
+        rates = f"{len(ds) / wall / 1e3:,.0f} k | {len(ds) / cpu / 1e3:,.0f} k"
+        print(f"| {name} | {rates} | {ratios[0]:.2f} | {ratios[1]:.2f} | {first * 1e3:.0f} ms |")
+    print("\n| order | rank correlation | mean displacement | neighbours kept |\n|---|---|---|---|")
+    orders = {"true permutation": np.random.default_rng(0).permutation(len(ds))}
+    for mode in ("window", "global"):
+        batches = ds.batches(BATCH, shuffle=mode)
+        stretches = batches.schedule.stretches(1 << 10)
+        orders[mode] = np.concatenate([batches.schedule.numbers(stretch) for stretch in stretches])
+    orders[f"tf.data, a buffer of {BUFFER:,}"] = buffered(len(ds), 0)
+    for name, order in orders.items():
+        print(f"| {name} | {quality(order)} |")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) == 3 else 5)

@@ -1,0 +1,122 @@
+"""`Trainable`: what a `Dataset` can do for training. The keywords of its faces in, the faces out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from recordmill.reader.faces import tf as in_tf
+from recordmill.reader.faces.batches import Batches
+from recordmill.reader.faces.collate import Collate, Form
+from recordmill.reader.faces.image_rows import ImageSize
+from recordmill.reader.fetching.fetcher import MEMORY_BYTES
+from recordmill.reader.fetching.order import WINDOW_BYTES, Order
+from recordmill.reader.fetching.readable import Readable
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class Trainable:
+    """Batches in an exact order, which is the same by every face. To be mixed into what is `Readable`."""
+
+    def batches(
+        self: Readable,
+        batch_size: int,
+        *,
+        shuffle: bool | Literal["window", "global"] = False,
+        seed: int = 0,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        pad_remainder: bool = False,
+        num_hosts: int = 1,
+        host_index: int = 0,
+        state: Mapping[str, Any] | None = None,
+        window_bytes: int = WINDOW_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
+        label: str | None = None,
+        weights: str | None = None,
+        collate: Mapping[str, Collate] | None = None,
+        decode_images: tuple[int, int] | None = None,
+        channels: int = 3,
+        antialias: bool = False,
+    ) -> Batches:
+        """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
+
+        Args:
+            batch_size: rows of a batch, of this host.
+            shuffle: another order in each epoch, the same for the same seed. "window" (or True): pieces of shards in
+                random order, and records mixed among as many pieces as fit the window; "global": every record anywhere,
+                which files that are only streamed can't give.
+            seed: any integer.
+            epochs: how often all records are given; None: without end. A batch never mixes two epochs.
+            drop_remainder: leave out an epoch's last records if they do not fill the batches of all hosts.
+            pad_remainder: fill these batches up instead, with other records of the epoch; each batch has `"mask"`, a
+                bool per row that says which rows count.
+            num_hosts, host_index: each step's records are cut into equal parts, and this host gets its part: all hosts
+                have equally many batches, and together the epoch.
+            state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
+                hosts may be another one; the data set, `where`, seed, shuffle and batch_size may not.
+            window_bytes: framed bytes among which "window" mixes records.
+            memory_bytes: what may be under way, read ahead or being decoded.
+            label, weights: features given beside the rest, as `(x, y)` or `(x, y, weights)`; x is the column itself
+                where it is the only one left. A record without a label is an error.
+            collate: feature of lists to "ragged" (the default), "dense", "padded" or `Padded(...)`.
+            decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
+                `tf.image.resize` does; antialias: with antialiasing.
+
+        Raises:
+            UsageError: options that do not fit, or a state of something else.
+        """
+        order = Order(
+            shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
+        )  # fmt: skip
+        size = None if decode_images is None else ImageSize(*decode_images, channels, antialias)
+        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), size)
+
+    def to_tf(
+        self: Readable,
+        batch_size: int | None = 256,
+        *,
+        shuffle: bool | Literal["window", "global"] = True,
+        seed: int = 7,
+        label: str | Literal[False] | None = None,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        decode_images: tuple[int, int] | None = None,
+        channels: int = 3,
+        antialias: bool = False,
+        defaults: Mapping[str, Any] | None = None,
+        num_hosts: int = 1,
+        host_index: int = 0,
+        state: Mapping[str, Any] | None = None,
+        start_step: int = 0,
+        window_bytes: int = WINDOW_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
+        portable: bool = False,
+        shuffle_records: int = 10_000,
+    ) -> tf.data.Dataset:
+        """A tf.data.Dataset of batches, in the order and with the values of `batches`; see
+        `recordmill.reader.faces.tf.Options`.
+
+        Iterated again, as Keras does for each epoch, it goes on with the next epochs. start_step: so many steps of the
+        run are done, or begin at a `state` of `batches`: the first iteration goes on there. portable: a graph of
+        TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
+        """
+        order = Order(
+            shuffle, seed, window_bytes, epochs, drop_remainder, False, num_hosts, host_index, state
+        )  # fmt: skip
+        options = in_tf.Options(
+            batch_size,
+            order,
+            label,
+            decode_images,
+            channels,
+            antialias,
+            defaults or {},
+            start_step,
+            memory_bytes,
+            portable,
+            shuffle_records,
+        )
+        return in_tf.to_tf(self, options)
