@@ -1,5 +1,5 @@
-"""README's first screen, and the pages on getting started and on building: their blocks run on the sample data, and print what
-stands below them.
+"""README's first screen, and the pages on getting started and on building: their blocks run on the sample data, and
+print what stands below them.
 """
 
 from __future__ import annotations
