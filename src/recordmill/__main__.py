@@ -1,4 +1,4 @@
-"""The command line: `recordmill build | read | head | inspect | verify`.
+"""The command line: `recordmill build | transform | read | head | inspect | verify`.
 Only argparse is imported before a command runs.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-_COMMANDS = ("build", "read", "head", "inspect", "verify")
+_COMMANDS = ("build", "transform", "read", "head", "inspect", "verify")
 
 _DESCRIPTION = "Raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy."
 _EPILOG = """\

@@ -42,6 +42,12 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(run=run, takes_beam_flags=True)
+    add_arguments(parser)
+    _add_transform_options(parser.add_argument_group("transform"))
+
+
+def add_arguments(parser: Any) -> None:
+    """The arguments of whatever builds a data set."""
     parser.add_argument(
         "inputs",
         nargs="+",
@@ -58,7 +64,6 @@ def add_parser(commands: Any) -> None:
     _add_record_options(parser.add_argument_group("records"))
     _add_order_options(parser.add_argument_group("order and splits"))
     _add_shard_options(parser.add_argument_group("shards"))
-    _add_transform_options(parser.add_argument_group("transform"))
     _add_image_options(parser.add_argument_group("images"))
     _add_csv_options(parser.add_argument_group("CSV"))
     _add_text_options(parser.add_argument_group("JSONL and text"))
