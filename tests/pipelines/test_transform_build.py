@@ -192,6 +192,19 @@ def test_a_changed_file_of_the_transform_is_found_and_not_used(out: Path, inputs
     assert not (tmp_path / "new").exists()
 
 
+def test_a_link_in_the_place_of_a_transform_s_file_is_not_followed(out: Path, inputs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    words_file = folder_of(copy) / load(copy).transform["found"]["city"]["vocabulary_file"]
+    words_file.rename(tmp_path / "elsewhere")
+    words_file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="is missing; the transform can't be used"):
+        build(inputs, tmp_path / "new", splits=SPLITS, label="label", transform_from=copy)
+    shutil.rmtree(folder_of(copy))
+    with pytest.raises(DataError, match="transform: is missing; the manifest names it"):
+        build(inputs, tmp_path / "new", splits=SPLITS, label="label", transform_from=copy)
+
+
 FUNCTION = """
 import tensorflow as tf
 import tensorflow_transform as tft
