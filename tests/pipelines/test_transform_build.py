@@ -120,6 +120,10 @@ def test_the_manifest_says_what_was_found_in_plain_json(out: Path, raw: Any) -> 
     assert about["found"]["city"]["vocabulary"] == 5
     path = folder_of(out) / about["found"]["city"]["vocabulary_file"]
     assert path.read_text().splitlines() == words(raw["train"]["city"].to_pylist())[:5]
+    schema = recordmill.open(out).schema
+    assert dict(schema["age"].found) == about["found"]["age"]
+    assert dict(schema["city"].found) == {"vocabulary": 5}
+    assert schema["label"].found == ()
     assert about["given"] == DECLARED
     assert (about["fitted_on"], about["inputs"]) == ("train", ["age", "fare", "miles", "city", "note", "kind"])
     assert load(out).options["transform"] == about["digest"]
