@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE, KEYWORDS = ROOT / "docs" / "reference.md", ROOT / "pipelines" / "options" / "keywords.py"
 _CALLS = {
     "build": "recordmill.build(source, out, ...)",
+    "transform": "recordmill.build(source, out, transform_from=...)",
     "read": "recordmill.read(inputs, out, ...)",
     "head": "recordmill.open(inputs, ...).head()",
     "inspect": "recordmill.open(inputs, ...)",

@@ -24,6 +24,7 @@ from recordmill.preprocessing.tensors import unfit
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
+from recordmill.storage.files import sync_file, sync_folder
 
 Function = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -61,15 +62,24 @@ def with_transform(plan: BuildPlan, settings: BuildOptions, progress: Progress) 
         saved = _take_over(find_transform(settings.transform_from), plan, target)
     else:
         saved = _fit(plan, settings, target, progress)
+    _sync(Path(target))
     return replace(plan, transform=saved, schema=saved.schema)
+
+
+def _sync(folder: Path) -> None:
+    """Make the saved transform durable, as the shards beside it are before the commit."""
+    for path in (*folder.rglob("*"), folder):
+        (sync_folder if path.is_dir() else sync_file)(path)
 
 
 def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransform:
     """The same transform, its files copied to where this data set's lie."""
     assert plan.source is not None
     _check_same(before.raw, plan.source.schema, before.out)
-    part = before.manifest.parts[-1]
-    shutil.copytree(before.out / part.folder / TRANSFORM_FOLDER, target)
+    source = before.out / before.manifest.parts[-1].folder / TRANSFORM_FOLDER
+    if not source.is_dir():
+        raise DataError("is missing; the manifest names it", source=os.fspath(source))
+    shutil.copytree(source, target, symlinks=True)  # a link is none of the files that the manifest names
     return restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, str(before.out)))
 
 

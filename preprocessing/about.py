@@ -17,7 +17,7 @@ from recordmill.preprocessing.declaration import Declaration
 from recordmill.preprocessing.graph import TransformGraph, digest_graph, load_graph, vocabulary_files
 from recordmill.preprocessing.outputs import declared_outputs, kept_beside, traced_outputs, whole_schema
 from recordmill.preprocessing.saved import SavedTransform
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 
 _MOST_NUMBERS = 1000  # of one result in the manifest: it is for people
@@ -55,6 +55,8 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
     schema = whole_schema(fit.raw, outputs, kept, sources)
     texts = [to_pbtxt(fit.inputs), to_pbtxt(replace(schema, label=None)), repr(kept)]
     digest = digest_graph(folder, graph, texts)
+    found = _found(folder, graph, declared)
+    schema = replace(schema, features=tuple(_with_found(feature, found.get(feature.name)) for feature in schema))
     about = {
         "digest": digest,
         "fitted_on": fit.split,
@@ -64,10 +66,18 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
         "outputs": list(outputs.names),
         "kept": [list(pair) for pair in kept],
         "needs": {name: sorted(graph.needs(name)) for name in outputs.names},
-        "found": _found(folder, graph, declared),
+        "found": found,
         "files": dict(_files(folder)),
     }
     return SavedTransform(folder, fit.inputs, outputs, kept, schema, digest, about)
+
+
+def _with_found(feature: Feature, found: Any) -> Feature:
+    """The feature with the numbers that were found for it, as readers get it."""
+    if not isinstance(found, Mapping):
+        return feature
+    numbers = tuple((key, float(value)) for key, value in found.items() if isinstance(value, int | float))
+    return replace(feature, found=numbers)
 
 
 def restore(folder: str, about: Mapping[str, Any], schema: Schema) -> SavedTransform:

@@ -64,6 +64,7 @@ class Feature:
     required: every record has it. A record without it has a null, which is neither empty nor a default.
     classes: for an int64 scalar or list: the name of class 0, 1, ...
     per_step: it stands in the feature_lists of a SequenceExample; shape[0] is then the step, and None.
+    found: (name, number) of what the fit of a transform found for it: mean, variance, min, max, vocabulary (its size).
     """
 
     name: str
@@ -72,6 +73,7 @@ class Feature:
     required: bool = False
     classes: tuple[str, ...] | None = None
     per_step: bool = False
+    found: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES and not _TIMESTAMP.fullmatch(self.dtype):

@@ -108,7 +108,9 @@ def _features(
         )
         shape = tuple(json.loads(tags["shape"])) if "shape" in tags else plain_shape
         classes = tuple(json.loads(tags["classes"])) if "classes" in tags else None
-        feature = Feature(name, tags.get("dtype", plain_dtype), shape, tfmd_plain.required(entry), classes, per_step)
+        found = tuple((key, float(number)) for key, number in dict(json.loads(tags.get("found", "{}"))).items())
+        dtype = tags.get("dtype", plain_dtype)
+        feature = Feature(name, dtype, shape, tfmd_plain.required(entry), classes, per_step, found)
         _check_entries(feature, entry, names)
         yield feature
 
@@ -175,6 +177,8 @@ def _add_tags(entry: Any, feature: Feature) -> None:
         tags.append(f"shape={json.dumps(feature.shape)}")
     if feature.classes is not None:
         tags.append(f"classes={json.dumps(feature.classes, ensure_ascii=False)}")
+    if feature.found:
+        tags.append(f"found={json.dumps(dict(feature.found))}")
     entry.annotation.tag.extend(_TAG + tag for tag in tags)
     if not tags:
         entry.ClearField("annotation")

@@ -8,8 +8,16 @@ from recordmill.pipelines.options.build import BUILD
 from recordmill.pipelines.options.declare import Option, Options
 from recordmill.pipelines.options.look import HEAD, INSPECT, OPEN, VERIFY
 from recordmill.pipelines.options.read import READ
+from recordmill.pipelines.options.transform import APPLY
 
-COMMANDS: Mapping[str, Options] = {"build": BUILD, "read": READ, "head": HEAD, "inspect": INSPECT, "verify": VERIFY}
+COMMANDS: Mapping[str, Options] = {
+    "build": BUILD,
+    "transform": APPLY,
+    "read": READ,
+    "head": HEAD,
+    "inspect": INSPECT,
+    "verify": VERIFY,
+}
 _CALLS: Mapping[str, Options] = {**COMMANDS, "open": OPEN}  # what Python has, too
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
     from recordmill.pipelines.build import BuildResult, build
     from recordmill.pipelines.read import ReadResult, read
+    from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.dataset import Dataset, open
     from recordmill.reader.faces.collate import Padded
     from recordmill.records.example.by_hand import example, parse_example
@@ -34,6 +35,8 @@ _PLACES = {
     "Padded": "reader.faces.collate",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
+    "serving_layer": "preprocessing.serving",
+    "serving_objects": "preprocessing.serving",
     "verify": "shards.verify",
     "Feature": "schemas.feature",
     "Schema": "schemas.feature",
@@ -56,6 +59,8 @@ __all__ = [
     "open",
     "parse_example",
     "read",
+    "serving_layer",
+    "serving_objects",
     "verify",
 ]
 

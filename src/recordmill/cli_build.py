@@ -31,7 +31,6 @@ Any flag that recordmill does not know is handed to Apache Beam, for example
 def add_parser(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
     from recordmill.pipelines.options.command_line import add_command
-    from recordmill.sources.registry import KIND_NAMES
 
     add_command(
         commands,
@@ -41,13 +40,19 @@ def add_parser(commands: Any, summary: str) -> None:
         summary=summary,
         description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until "
         "all is written and accounted for.",
-        inputs=(
-            "[KIND] INPUT",
-            f"KIND is one of {', '.join(KIND_NAMES)}, else told from the content; INPUT is a file, a folder, a quoted "
-            "glob or @list.txt",
-        ),
+        inputs=inputs(),
         examples=_EXAMPLES,
         takes_beam_flags=True,
+    )
+
+
+def inputs() -> tuple[str, str]:
+    """Metavar and help of what is built."""
+    from recordmill.sources.registry import KIND_NAMES
+
+    return "[KIND] INPUT", (
+        f"KIND is one of {', '.join(KIND_NAMES)}, else told from the content; INPUT is a file, a folder, a quoted "
+        "glob or @list.txt"
     )
 
 
@@ -59,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.out is None:
         raise UsageError("--out OUT is needed: the folder of the data set")
-    kind, inputs = _kind(args.inputs)
-    result = build(inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
+    kind, given_inputs = _kind(args.inputs)
+    result = build(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
     if args.json:
         print(json.dumps(result.to_json()))  # in ASCII: whatever the names and the terminal's encoding
     elif not args.quiet:

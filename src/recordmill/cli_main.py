@@ -1,4 +1,4 @@
-"""The commands `build`, `read`, `head`, `inspect` and `verify`: arguments in, an exit code out.
+"""The commands `build`, `transform`, `read`, `head`, `inspect` and `verify`: arguments in, an exit code out.
 Only argparse is imported before a command runs.
 """
 
@@ -15,6 +15,7 @@ from importlib import import_module
 
 _COMMANDS = {
     "build": "raw images, text, CSV, JSONL, Parquet or TFRecords to shuffled TFRecord shards",
+    "transform": "new data to shards by the transform of a data set",
     "read": "a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
     "head": "print the first records readably",
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",

@@ -33,7 +33,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.images": "base images schemas sources.csv sources.inputs sources.jsonl sources.values storage",
     "sources.arrow": "base schemas sources.inputs sources.values storage",
     "sources.tfrecord": "base records.tfrecord schemas shards shards.loads sources.inputs storage",
-    "preprocessing": "base schemas",
+    "preprocessing": "base schemas shards",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards sources.inputs "
     "storage",
     "exporting.choices": "base records.columns records.protobuf records.writers schemas shards shards.loads",

@@ -88,7 +88,7 @@ def test_outside_the_beam_shell_modules_need_the_base_install_only(room: str) ->
             if is_standard(name) or is_any(name, {"recordmill"} | BASE):
                 continue
             for_tensorflow = {room, path.relative_to(ROOT).as_posix()} & TENSORFLOW
-            if is_any(name, SHELL) or at_import or (is_any(name, {"tensorflow"}) and not for_tensorflow):
+            if is_any(name, SHELL) or at_import or (is_any(name, {"tensorflow", "keras"}) and not for_tensorflow):
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 

@@ -1,4 +1,4 @@
-"""docs/reading.md tells the truth: its blocks run, and print what stands below them."""
+"""docs/reading.md and docs/transform.md tell the truth: their blocks run, and print what stands below them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pyte
     text = PAGE.read_text(encoding="utf-8")
     assert text.count("```console") > 8
     assert text.count("\n>>> ") > 20
+    monkeypatch.chdir(tmp_path)
+    assert replay(text) == text
+
+
+@pytest.mark.slow
+def test_every_block_of_the_page_on_transforms_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("tensorflow_transform", "keras"):
+        pytest.importorskip(module, reason=f"the page uses {module}")
+    text = PAGE.with_name("transform.md").read_text(encoding="utf-8")
+    assert text.count("```python") > 4
     monkeypatch.chdir(tmp_path)
     assert replay(text) == text
 

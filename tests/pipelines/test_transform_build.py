@@ -120,6 +120,10 @@ def test_the_manifest_says_what_was_found_in_plain_json(out: Path, raw: Any) -> 
     assert about["found"]["city"]["vocabulary"] == 5
     path = folder_of(out) / about["found"]["city"]["vocabulary_file"]
     assert path.read_text().splitlines() == words(raw["train"]["city"].to_pylist())[:5]
+    schema = recordmill.open(out).schema
+    assert dict(schema["age"].found) == about["found"]["age"]
+    assert dict(schema["city"].found) == {"vocabulary": 5}
+    assert schema["label"].found == ()
     assert about["given"] == DECLARED
     assert (about["fitted_on"], about["inputs"]) == ("train", ["age", "fare", "miles", "city", "note", "kind"])
     assert load(out).options["transform"] == about["digest"]
@@ -190,6 +194,19 @@ def test_a_changed_file_of_the_transform_is_found_and_not_used(out: Path, inputs
     with pytest.raises(DataError, match="differs from what the manifest says; the transform can't be used"):
         build(inputs, tmp_path / "new", splits=SPLITS, label="label", transform_from=copy)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_link_in_the_place_of_a_transform_s_file_is_not_followed(out: Path, inputs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    words_file = folder_of(copy) / load(copy).transform["found"]["city"]["vocabulary_file"]
+    words_file.rename(tmp_path / "elsewhere")
+    words_file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="is missing; the transform can't be used"):
+        build(inputs, tmp_path / "new", splits=SPLITS, label="label", transform_from=copy)
+    shutil.rmtree(folder_of(copy))
+    with pytest.raises(DataError, match="transform: is missing; the manifest names it"):
+        build(inputs, tmp_path / "new", splits=SPLITS, label="label", transform_from=copy)
 
 
 FUNCTION = """

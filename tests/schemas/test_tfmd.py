@@ -26,6 +26,16 @@ def test_every_dtype_and_shape_comes_back_exactly() -> None:
     assert tfmd.from_pbtxt(tfmd.to_pbtxt(Schema(tuple(features)))) == Schema(tuple(features))
 
 
+def test_what_a_transform_found_comes_back_exactly() -> None:
+    age = Feature("age", "float32", (), True, found=(("mean", 1 / 3), ("variance", 1e300)))
+    schema = Schema((age, Feature("city", "int64", found=(("vocabulary", 5.0),))))
+    text = tfmd.to_pbtxt(schema)
+    assert tfmd.from_pbtxt(text) == schema
+    for wrong in ("[1]", "3", '{\\"mean\\": null}', "{"):
+        with pytest.raises(DataError):
+            tfmd.from_pbtxt(text.replace('{\\"vocabulary\\": 5.0}', wrong))
+
+
 def test_sequence_examples_and_bytes_come_back_exactly() -> None:
     steps = Feature("tokens", "string", (None,), True, per_step=True)
     schema = Schema(

@@ -1,0 +1,137 @@
+"""The Keras layer gives for raw records what the reader gives for transformed ones, to the bit, also after a model with
+it was saved, exported and loaded in another process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformed_set import DECLARED, SPLITS, write_csv
+
+pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
+keras = pytest.importorskip("keras", reason="the layer needs Keras")
+
+import tensorflow as tf  # noqa: E402
+
+import recordmill  # noqa: E402
+from recordmill.base.errors import UsageError  # noqa: E402
+from recordmill.pipelines.build import build  # noqa: E402
+from recordmill.preprocessing.serving import serving_layer, serving_objects  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same records raw and transformed, in the same order."""
+    root = tmp_path_factory.mktemp("sets")
+    write_csv(root / "rides.csv", rows=700)
+    declared = {**DECLARED, "fare_z": {"from": "fare", "zscore": None}}
+    build(root / "rides.csv", root / "raw", splits=SPLITS, label="label")
+    build(root / "rides.csv", root / "made", splits=SPLITS, label="label", transform=declared)
+    return {name: root / name for name in ("raw", "made")}
+
+
+def batches(out: Path, size: int, split: str = "validation") -> Any:
+    return recordmill.open(out, split=split).to_tf(size, shuffle=False, label=False)
+
+
+def bits(tensor: Any) -> tuple[Any, ...]:
+    """Comparable to the last bit."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return (*bits(tensor.flat_values), *bits(tensor.row_splits))
+    array = np.asarray(tensor)
+    return (str(array.dtype), array.shape, array.tolist() if array.dtype == object else array.tobytes())
+
+
+def assert_same(made: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert sorted(made) == sorted(expected)
+    for name, tensor in expected.items():
+        assert bits(made[name]) == bits(tensor), name
+
+
+@pytest.mark.parametrize("size", [1, 37, 1000])
+def test_raw_records_become_what_the_reader_gives(sets: dict[str, Path], size: int) -> None:
+    layer = serving_layer(sets["made"])
+    pairs = zip(batches(sets["raw"], size), batches(sets["made"], size), strict=True)
+    for before, expected in list(pairs)[:20]:
+        assert_same(layer(before), expected)
+
+
+def test_what_needs_an_input_that_is_not_given_is_left_out(sets: dict[str, Path]) -> None:
+    layer = serving_layer(sets["made"])
+    given = {name: tensor for name, tensor in next(iter(batches(sets["raw"], 8))).items() if name in ("age", "kind")}
+    assert sorted(layer(given)) == ["age", "age_group", "kind"]
+    assert sorted(layer.inputs()) == [
+        "age", "city", "city/valid", "fare", "fare/valid", "id", "kind", "miles", "note"
+    ]  # fmt: skip
+
+
+CHILD = """
+import sys
+import numpy as np
+import keras, tensorflow as tf
+import recordmill
+raw, saved, exported, expected = sys.argv[1:]
+x = next(iter(recordmill.open(raw, split="validation").to_tf(50, shuffle=False, label=False)))
+x = {name: tensor for name, tensor in x.items() if name not in ("label",)}
+truth = np.load(expected)
+model = keras.models.load_model(saved, custom_objects=recordmill.serving_objects())
+given = {name: x[name] for name in model.input}
+assert model(given).numpy().tobytes() == truth.tobytes(), "the .keras file predicts otherwise"
+served = tf.saved_model.load(exported)
+assert served.serve(given).numpy().tobytes() == truth.tobytes(), "the exported model predicts otherwise"
+one = {name: tensor[3:4] for name, tensor in given.items()}
+print(served.serve(one).numpy() - truth[3:4])
+"""
+
+
+def test_a_model_with_the_layer_predicts_the_same_after_it_was_saved_and_exported(
+    sets: dict[str, Path], tmp_path: Path
+) -> None:
+    keras.utils.set_random_seed(7)
+    train = recordmill.open(sets["made"], split="train", columns=["age", "fare", "kind", "city", "label"])
+    names = {"age": (), "fare": (), "kind": (3,), "city": ()}
+    taken = {
+        name: keras.Input(shape, name=name, dtype="int64" if name == "city" else "float32")
+        for name, shape in names.items()
+    }
+    columns = [keras.layers.Reshape((1,))(taken[name]) for name in ("age", "fare")]
+    columns += [
+        taken["kind"],
+        keras.layers.Flatten()(keras.layers.Embedding(7, 2)(keras.layers.Reshape((1,))(taken["city"]))),
+    ]
+    joined = keras.layers.Dense(8, "relu")(keras.layers.Concatenate()(columns))
+    trained = keras.Model(taken, keras.layers.Dense(2)(joined))
+    trained.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    trained.fit(train.to_tf(64).map(lambda x, y: ({name: x[name] for name in names}, y)), epochs=1, verbose=0)
+
+    layer = serving_layer(sets["made"])
+    inputs = {name: tensor for name, tensor in layer.inputs().items() if name.split("/")[0] in names}
+    made = layer(inputs)
+    served = keras.Model(inputs, trained({name: made[name] for name in names}))
+    expected_x = next(iter(batches(sets["made"], 50)))
+    truth = trained({name: expected_x[name] for name in names}).numpy()
+    served.save(tmp_path / "model.keras")
+    served.export(tmp_path / "exported", verbose=False)
+    np.save(tmp_path / "truth.npy", truth)
+    (tmp_path / "moved").mkdir()
+    made_folder = sets["made"].rename(tmp_path / "moved/made")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, str(sets["raw"]),
+             *(str(tmp_path / name) for name in ("model.keras", "exported", "truth.npy"))],
+            capture_output=True, text=True, timeout=500, check=False,
+        )  # fmt: skip
+    finally:
+        made_folder.rename(sets["made"])
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_data_set_without_a_transform_has_none_to_serve(sets: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match="was built without a transform: there is none to serve"):
+        serving_layer(sets["raw"])
+    assert list(serving_objects()) == ["recordmill>TransformLayer"]
