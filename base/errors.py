@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recordmill.base.installed import command_for
+from recordmill.base.people.installed import command_for
 
 
 class RecordmillError(Exception):

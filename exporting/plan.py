@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
-from recordmill.base.nearest import there_are
+from recordmill.base.people.nearest import there_are
 from recordmill.exporting.choices.file_layout import FileRequest, check_layout, choose_layout
 from recordmill.exporting.choices.resolve import Records, Unresolved, resolve
 from recordmill.exporting.choices.suggest import suggestions

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.base.nearest import did_you_mean
+from recordmill.base.people.nearest import did_you_mean
 from recordmill.base.progress import Progress, job
 from recordmill.pipelines.options.commands import flags_of
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recordmill.base import html
 from recordmill.base.errors import RecordmillError, UsageError
-from recordmill.base.nearest import there_are
+from recordmill.base.people import html
+from recordmill.base.people.nearest import there_are
 from recordmill.base.progress import Progress
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER, BuildPlan, group_units

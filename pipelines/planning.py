@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.nearest import did_you_mean
+from recordmill.base.people.nearest import did_you_mean
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.options.commands import keywords_of
 from recordmill.schemas.feature import EXAMPLE, Schema

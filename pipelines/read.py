@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recordmill.base import html
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.exporting.job import JobResult, run_job

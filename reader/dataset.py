@@ -20,10 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base import html
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
-from recordmill.base.nearest import there_are
+from recordmill.base.people import html
+from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.pipelines.options.naming import names_keywords
 from recordmill.reader.faces import arrays

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.html import section, table
+from recordmill.base.people.html import section, table
 
 _ROWS = 10  # of a table are shown
 

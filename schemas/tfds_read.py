@@ -24,7 +24,7 @@ def from_features_json(content: Mapping[str, Any], names: Names = lambda file: N
 
     >>> number = {"tensor": {"shape": {}, "dtype": "int32", "encoding": "none"}}
     >>> from_features_json({"featuresDict": {"features": {"n": number}}})
-    [Feature(name='n', dtype='int32', shape=(), required=False, classes=None, per_step=False)]
+    [Feature(name='n', dtype='int32', shape=(), required=False, classes=None, per_step=False, found=())]
     """
     old = content.get("content")  # written by FeaturesDict.to_json, one level deeper
     features = content.get("featuresDict", old if isinstance(old, Mapping) else {}).get("features", {})

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.nearest import did_you_mean
+from recordmill.base.people.nearest import did_you_mean
 from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan
 from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd

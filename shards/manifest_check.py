@@ -44,6 +44,8 @@ def check_manifest(fields: Fields) -> None:
         statistics.texts("notes")
     if "run" in fields and "id" in (run := fields.object("run")):
         run.text("id", _PLAIN_TEXT, "a line of text")
+    if "transform" in fields:
+        _check_transform(fields.object("transform"))
     if not fields.items("parts"):
         fields.refuse("is empty; a data set has one", "parts")
     folders = set[str]()
@@ -104,6 +106,37 @@ def _check_rejects(rejects: Fields) -> None:
             reasons.count(reason)
     if "files" in rejects:
         rejects.texts("files", lambda name: _REJECT_FILE.fullmatch(name) is not None, "the name of a file in rejects/")
+
+
+def _check_transform(transform: Fields) -> None:
+    if not transform.value:
+        return
+    transform.text("digest", f"{_HEX}{{64}}", "64 hexadecimal digits")
+    transform.text("fitted_on", _PLAIN_TEXT, "a line of text")
+    transform.text("raw_schema")
+    for name in ("inputs", "outputs"):
+        transform.texts(name)
+    transform.items("kept")
+    for name in ("needs", "found"):
+        transform.object(name)
+    files = transform.object("files")
+    for name in files.value:
+        if not is_name_below(name):
+            files.refuse("is no name of a file below the transform's folder", name)
+        about = files.object(name)
+        about.count("bytes")
+        about.text("sha256", f"{_HEX}{{64}}", "a SHA-256 in hexadecimal digits")
+
+
+def is_name_below(name: str) -> bool:
+    """Whether it is a relative name with `/` that leads nowhere but down.
+
+    >>> [is_name_below(name) for name in ("transform_fn/assets/words", "../x", "/x", "a//b", "a/./b", "")]
+    [True, False, False, False, False, False]
+    """
+    return re.fullmatch(_PLAIN_TEXT, name) is not None and all(
+        part not in ("", ".", "..") and "\\" not in part for part in name.split("/")
+    )
 
 
 def check_version(fields: Fields) -> tuple[int, int]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
         def __rrshift__(self, label: str, /) -> PTransform: ...
 
+        def with_output_types(self, hint: object, /) -> PTransform: ...
+
     class DoFn:
         """A step with a life per bundle; `process` takes an element and side inputs."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recordmill.base.errors import UsageError
-from recordmill.base.nearest import there_are
+from recordmill.base.people.nearest import there_are
 from recordmill.exporting.choices.resolve import SNIFFED_LOADS, Records, with_images
 from recordmill.records.writers.file_names import says_split
 from recordmill.records.writers.files import FileLayout

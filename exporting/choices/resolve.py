@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.nearest import there_are
+from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.convert import DecodeTensor, Step
 from recordmill.records.columns.decode_images import DecodeImages, looks_like_image, sizes_of

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from recordmill.base.nearest import did_you_mean
+from recordmill.base.people.nearest import did_you_mean
 from recordmill.pipelines.options.commands import flags_of
 from recordmill.pipelines.options.declare import (
     ALL_OR_NAMES,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.nearest import did_you_mean
+from recordmill.base.people.nearest import did_you_mean
 from recordmill.pipelines.options.commands import keywords_of
 from recordmill.pipelines.options.declare import CHARACTER, NAMES, Option
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.nearest import there_are
+from recordmill.base.people.nearest import there_are
 from recordmill.records.columns.parts import numpy_dtype, take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.example.faults import BadRecord

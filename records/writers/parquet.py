@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import UsageError
-from recordmill.base.nearest import did_you_mean
+from recordmill.base.people.nearest import did_you_mean
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.arrow import to_arrow, value_type
 from recordmill.schemas.feature import Feature, Schema

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.nearest import there_are
+from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject, UsageError
-from recordmill.base.nearest import did_you_mean
+from recordmill.base.people.nearest import did_you_mean
 from recordmill.sources.images.label_file import LabelRows, read_label_file
 from recordmill.storage.files import local_path
 from recordmill.storage.listing import InputFile, Root

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.nearest import there_are
+from recordmill.base.people.nearest import there_are
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs.classes import ERROR, LEAVE, STRAYS, UNKNOWN_CLASSES, known_classes, without_strays
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit

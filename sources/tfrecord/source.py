@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.nearest import there_are
+from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import HEADER_BYTES, gather_frames
 from recordmill.records.tfrecord.shard_file import detect_tfrecord

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.nearest import there_are
+from recordmill.base.people.nearest import there_are
 from recordmill.schemas.feature import Feature, Schema
 
 # 65,536: more than any classifier here has; a label with more is most likely an identifier or a sentence

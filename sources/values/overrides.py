@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.nearest import there_are
+from recordmill.base.people.nearest import there_are
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.values.labels import ClassNames, check_label, with_label

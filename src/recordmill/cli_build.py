@@ -96,7 +96,7 @@ def summary(result: Any) -> list[str]:
 def _kind(inputs: list[str]) -> tuple[str | None, list[str]]:
     """A first word that is a kind is the kind, if an INPUT follows; `./csv` names a folder called csv."""
     from recordmill.base.errors import UsageError
-    from recordmill.base.nearest import did_you_mean
+    from recordmill.base.people.nearest import did_you_mean
     from recordmill.sources.registry import KIND_NAMES
 
     if len(inputs) == 1:

@@ -82,7 +82,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
     """A command that there is not, with the one that may be meant."""
     if wanted and wanted not in _COMMANDS:
-        from recordmill.base.nearest import did_you_mean
+        from recordmill.base.people.nearest import did_you_mean
 
         parser.error(f"no command {wanted!r}: one of {', '.join(_COMMANDS)}{did_you_mean(wanted, _COMMANDS)}")
 

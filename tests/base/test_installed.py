@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from recordmill.base.installed import install_command
+from recordmill.base.people.installed import install_command
 
 
 def installed(folder: Path, direct_url: dict[str, Any] | None, installer: str | None = "pip") -> Distribution:

@@ -9,49 +9,51 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside its own; all of them stand above it
-    "base": "",
+    "base.people": "",
+    "base": "base.people",
     "schemas": "base",
     "storage": "base",
     "images": "base",
-    "sources": "base images",
-    "pipelines.options": "base schemas sources",
+    "sources": "base base.people images",
+    "pipelines.options": "base base.people schemas sources",
     "records": "",
     "records.tfrecord": "base storage",
     "records.protobuf": "base",
     "records.example": "base records.protobuf records.tfrecord schemas",
     "records.inference": "base records.example records.protobuf schemas",
-    "records.columns": "base images records.example records.protobuf records.tfrecord schemas",
-    "records.writers": "base images records.columns schemas storage",
-    "shards": "base records.tfrecord records.writers schemas storage",
+    "records.columns": "base base.people images records.example records.protobuf records.tfrecord schemas",
+    "records.writers": "base base.people images records.columns schemas storage",
+    "shards": "base base.people records.tfrecord records.writers schemas storage",
     "shards.loads": "base records.example records.inference records.tfrecord schemas shards storage",
     "sources.inputs": "base images schemas sources storage",
-    "sources.values": "base schemas sources.inputs",
+    "sources.values": "base base.people schemas sources.inputs",
     "sources.csv.sniff": "base",
     "sources.csv": "base schemas sources.csv.sniff sources.inputs sources.values storage",
     "sources.jsonl": "base schemas sources.inputs sources.values storage",
-    "sources.text": "base schemas sources.inputs storage",
-    "sources.images": "base images schemas sources.csv sources.inputs sources.jsonl sources.values storage",
-    "sources.arrow": "base schemas sources.inputs sources.values storage",
-    "sources.tfrecord": "base records.tfrecord schemas shards shards.loads sources.inputs storage",
+    "sources.text": "base base.people schemas sources.inputs storage",
+    "sources.images": "base base.people images schemas sources.csv sources.inputs sources.jsonl sources.values storage",
+    "sources.arrow": "base base.people schemas sources.inputs sources.values storage",
+    "sources.tfrecord": "base base.people records.tfrecord schemas shards shards.loads sources.inputs storage",
     "preprocessing": "base schemas shards",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards sources.inputs "
     "storage",
-    "exporting.choices": "base records.columns records.protobuf records.writers schemas shards shards.loads",
-    "exporting": "base exporting.choices records.columns records.example records.tfrecord records.writers schemas "
-    "shards shards.loads storage",
+    "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
+    "shards.loads",
+    "exporting": "base base.people exporting.choices records.columns records.example records.tfrecord records.writers "
+    "schemas shards shards.loads storage",
     "reader.sampling": "base",
     "reader.fetching": "base reader.sampling records.example records.tfrecord schemas shards shards.loads",
     "reader.faces": "base images reader.fetching reader.sampling records.columns records.writers schemas storage",
-    "reader": "base pipelines.options reader.faces records.columns records.inference "
-    "records.tfrecord records.writers schemas shards shards.loads",
-    "reader.inspect": "base images reader reader.faces records.columns records.inference "
-    "records.protobuf schemas shards.loads storage",
+    "reader": "base base.people pipelines.options reader.faces records.columns records.inference records.tfrecord "
+    "records.writers schemas shards shards.loads",
+    "reader.inspect": "base images reader reader.faces records.columns records.inference records.protobuf schemas "
+    "shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
     "sources.values storage",
-    "transforms.tft": "base building preprocessing schemas",
-    "pipelines": "base building exporting exporting.choices pipelines.options preprocessing records.columns "
-    "records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage transforms "
-    "transforms.tft",
+    "transforms.tft": "base building preprocessing schemas transforms",
+    "pipelines": "base base.people building exporting exporting.choices pipelines.options preprocessing "
+    "records.columns records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage "
+    "transforms transforms.tft",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

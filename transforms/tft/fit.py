@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.pvalue import AsSingleton
 
 from recordmill.base.progress import progress_of
 from recordmill.building.ingest import parsed, place, read
 from recordmill.building.plan import load_plan
 from recordmill.preprocessing.tensors import as_lists, list_schema, representations
 from recordmill.schemas.feature import Schema
+from recordmill.transforms.beam_types import AsSingleton, Create, FlatMap, Map, PCollection, PTransform
 
 TRANSFORM_FN, METADATA = "transform_fn", "transformed_metadata"  # as tft.TFTransformOutput names them
 
@@ -37,6 +36,7 @@ def split_batches(groups: Iterable[int], plan_path: str, split: str, inputs: Sch
     for group in groups:
         for chunk in read(plan, group):
             placed, _ = parsed(plan, place(plan, chunk))
+            assert isinstance(placed.records, pa.RecordBatch)
             batch = placed.records.select(list(inputs.names))
             mine = placed.splits == ordinal
             if not mine.all():
@@ -47,7 +47,7 @@ def split_batches(groups: Iterable[int], plan_path: str, split: str, inputs: Sch
 
 
 @dataclass
-class FitTransform(beam.PTransform):
+class FitTransform(PTransform):
     """Packs of group numbers to the folder that then holds the saved transform.
 
     plan: the path of the pickled plan. split: whose records are analysed. inputs: the features that the function gets.
@@ -60,21 +60,21 @@ class FitTransform(beam.PTransform):
     function: Callable[[dict[str, Any]], dict[str, Any]]
     target: str
 
-    def expand(self, packs: beam.PCollection) -> beam.PCollection:  # (group, ...) -> path
+    def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
         import tensorflow_transform.beam as tft_beam
         from tfx_bsl.tfxio.tensor_adapter import TensorAdapterConfig
 
-        batches = packs | "Read" >> beam.FlatMap(split_batches, self.plan, self.split, self.inputs).with_output_types(
+        batches = packs | "Read" >> FlatMap(split_batches, self.plan, self.split, self.inputs).with_output_types(
             pa.RecordBatch
         )
         config = TensorAdapterConfig(list_schema(self.inputs), representations(self.inputs))
         model, metadata = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(self.function)
-        return (
+        published: PCollection = (
             packs.pipeline
-            | "Once" >> beam.Create([self.target])
-            | "Publish"
-            >> beam.Map(publish, AsSingleton(model), AsSingleton(metadata.deferred_metadata), metadata.asset_map)
+            | "Once" >> Create([self.target])
+            | "Publish" >> Map(publish, AsSingleton(model), AsSingleton(metadata.deferred_metadata), metadata.asset_map)
         )
+        return published
 
 
 def publish(target: str, model: str, metadata: Any, asset_map: dict[str, str]) -> str:

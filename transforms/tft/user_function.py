@@ -39,8 +39,8 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         spec.loader.exec_module(module)
     except Exception as error:
         raise UsageError(f"--transform {given}: {own_line(error, path)}") from None
-    found = getattr(module, name, None)
-    if not callable(found):
+    found: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(module, name, None)
+    if found is None or not callable(found):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         there = f"; there are {', '.join(functions)}" if functions else ""
         raise UsageError(f"--transform {given}: {path} has no function {name}{there}")
