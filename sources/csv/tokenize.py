@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from recordmill.base.byte_masks import LANES, Bytes, byte_mask, first_bit
 from recordmill.base.kernels import kernel
-from recordmill.sources.values.field_kernels import LENGTH as LENGTH
-from recordmill.sources.values.field_kernels import QUOTED as QUOTED
+from recordmill.sources.values.field_kernels import LENGTH, QUOTED
 
 Ints = npt.NDArray[np.int64]
 Spans = npt.NDArray[np.int32]  # [columns, rows]
