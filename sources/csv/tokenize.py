@@ -1,9 +1,9 @@
-"""The tokenizer of CSV as Numba kernels: `tokenize` notes where each field of each row lies. `csv_fields.Tokenizer` is
+"""The tokenizer of CSV as Numba kernels: `tokenize` notes where each field of each row lies. `fields.Tokenizer` is
 how it is called.
 
 Masks of 64 bytes find the delimiters, line ends, quotes and escapes; only those are looked at. A row that ends inside
 the buffer is committed: its fields are unescaped *in place* (the text never grows), so that what comes after sees plain
-text. The states and their names are those of Python's `_csv.c`; `csv_scan` holds the same automaton as a table.
+text. The states and their names are those of Python's `_csv.c`; `automaton` holds the same as a table.
 """
 
 # mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
