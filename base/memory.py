@@ -66,7 +66,6 @@ load16 = _load(16, types.int64)
 load32 = _load(32, types.int64)  # (address) -> 0 ... 2^32 - 1
 load64 = _load(64, types.int64)  # (address) -> int64
 store8 = _store(8)  # (address, int64): its lowest byte
-store16 = _store(16)
 store32 = _store(32)
 store64 = _store(64)
 

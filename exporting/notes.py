@@ -135,6 +135,7 @@ class Notes:
 
 
 def note_name(job: Job, unit: int) -> str:
+    """The name, in its folder, of the note on one unit of the job."""
     return f"{job.name}.{unit:06d}.json"
 
 

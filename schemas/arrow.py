@@ -46,6 +46,7 @@ def arrow_type(feature: Feature) -> pa.DataType:
 
 
 def to_arrow_field(feature: Feature) -> pa.Field:
+    """The feature as an Arrow field, with what Arrow's type can't say in its metadata."""
     about: dict[str, object] = {"dtype": feature.dtype, "shape": list(feature.shape)}
     if feature.classes is not None:
         about["classes"] = list(feature.classes)

@@ -206,6 +206,7 @@ def _machine_tag() -> str:
 
 
 def machine() -> dict[str, str]:
+    """`host`: this machine's name. `boot`: what its kernel calls this start of it, empty where it does not say."""
     boot = ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

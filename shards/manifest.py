@@ -140,6 +140,7 @@ def generations(out: str | os.PathLike[str]) -> list[int]:
 
 
 def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:
+    """Where the manifest of that generation of the data set OUT stands."""
     return Path(out, MANIFESTS, f"{generation:08d}.json")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, Frames, Int64s, scan
 from recordmill.records.tfrecord.hop import hop as hop_headers
-from recordmill.records.tfrecord.lenient import FRAME, next_frame
+from recordmill.records.tfrecord.lenient import FRAME, past_damage
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
@@ -167,8 +167,8 @@ def hop_piece(
             yield from cutter.finish(at)
             if not lenient:
                 raise
-            behind = next_frame(map_file(file.path), at + 1, MAX_RECORD_BYTES, True)
-            yield Piece(ordinal, cutter.first, None, at, behind, error.reason)
+            kind, behind = past_damage(map_file(file.path), at)
+            yield Piece(ordinal, cutter.first, None, at, behind, error.reason, kind)
             at, first = behind, cutter.first + 1
         else:
             yield from cutter.finish(stat(file.path).size_bytes)

@@ -82,8 +82,8 @@ class Stream:
 
 
 class _Plain(Stream):
-    def __init__(self, path: str, start: int) -> None:
-        self._descriptor, self._at = os.open(path, os.O_RDONLY | os.O_CLOEXEC), start
+    def __init__(self, path: str) -> None:
+        self._descriptor, self._at = os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0
 
     def fill(self, into: Bytes) -> int:
         count = len(_fill(self._descriptor, into, self._at))
@@ -126,7 +126,7 @@ class _Pieces(Stream):
 
 
 def open_stream(
-    path: str, *, compression: str = AUTO, source: str | None = None, max_ratio: int | None = MAX_RATIO, start: int = 0
+    path: str, *, compression: str = AUTO, source: str | None = None, max_ratio: int | None = MAX_RATIO
 ) -> Stream:
     """The file's uncompressed bytes as a `Stream`. gzip may have many members.
 
@@ -135,7 +135,6 @@ def open_stream(
         source: the file's name for messages, if it is another than path.
         max_ratio: how many times larger than the file so far its content may become, from 64 MiB on; None: without
             limit.
-        start: the byte to begin at, of an uncompressed file only.
 
     Raises:
         OSError: as the operating system says it.
@@ -143,10 +142,8 @@ def open_stream(
     source = path if source is None else source
     if compression == AUTO:
         compression = detect(read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes())
-    if start and compression != NONE:
-        raise ValueError(f"a {compression} file can't be read from byte {start} on")
     if compression == NONE:
-        return _Plain(path, start)
+        return _Plain(path)
     if compression == ZSTD:
         return _Pieces(_zstd(path, source, max_ratio))
     if compression in _WINDOW_BITS:

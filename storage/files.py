@@ -64,6 +64,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
 
 
 def stat(path: str) -> Stat:
+    """Size and time of change of the file, or of what a link leads to. Raises OSError as the system says it."""
     about = os.stat(path)
     return Stat(about.st_size, about.st_mtime_ns)
 

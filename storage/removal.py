@@ -92,12 +92,6 @@ class Folder:
         self.close()
 
 
-def remove_below(path: str | os.PathLike[str], name: str) -> None:
-    """Remove what has that name in a folder, itself and not what it links to."""
-    with contextlib.suppress(FileNotFoundError), Folder.open(path) as folder:
-        folder.remove(name)
-
-
 def _single(name: str) -> str:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"{name!r} is no name in a folder")

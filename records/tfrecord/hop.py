@@ -91,8 +91,3 @@ def hop(
             )
         window = HEADER_BYTES if count and behind > count * _LARGE_BYTES else _WINDOW_BYTES
         at, record = at + behind, record + count
-
-
-def count_records(path: str, *, source: str | None = None, max_record_bytes: int = MAX_RECORD_BYTES) -> int:
-    """The number of records of an uncompressed file, by its headers. Raises as `hop`."""
-    return sum(map(len, hop(path, source=source, max_record_bytes=max_record_bytes)))

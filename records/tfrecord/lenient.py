@@ -1,9 +1,9 @@
 """The good frames of a TFRecord file that is read as a stream, and the gaps between them: what stands in each, and how
 many bytes it takes.
 
-Behind a damaged payload the header says where the next frame begins. Behind a damaged header the next one with a right
-CRC is searched. Behind damaged compressed data nothing can be read, and the last gap says so. Memory is that of
-`shard_file.read_frames`.
+`past_damage` says where reading goes on, for all who read around damage: behind a damaged payload where its header
+says, behind a damaged header at the next one with a right CRC. Behind damaged compressed data nothing can be read, and
+the last gap says so. Memory is that of `shard_file.read_frames`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ import numpy as np
 from recordmill.base.kernels import kernel
 from recordmill.base.memory import address, load32, load64
 from recordmill.records.tfrecord.crc32c import of_word, unmasked
-from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, try_scan
+from recordmill.records.tfrecord.frames import (
+    FRAME_BYTES,
+    GOOD,
+    HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    header_fault,
+    try_scan,
+)
 from recordmill.records.tfrecord.shard_file import READ_BATCH_BYTES, Batch, frame_bytes
 from recordmill.storage import compression as compressed
 from recordmill.storage.files import Bytes
@@ -85,9 +92,9 @@ class _Search:
     def through(self, data: Bytes, final: bool) -> Generator[Batch | Gap, None, int]:
         """What stands in data; returns how many of its bytes are done with."""
         at, begin = 0, self._offset
+        found = next_frame(data, 0, self._max, final) if self._gap is not None else 0
         while True:
             if self._gap is not None:
-                found = next_frame(data, at, self._max, final)
                 if found == len(data):
                     at = len(data) if final else max(len(data) - HEADER_BYTES + 1, at)  # a header may be cut in two
                     self._offset = begin + at
@@ -109,13 +116,12 @@ class _Search:
             self._record, at, self._offset = self._record + len(frames), at + consumed, self._offset + consumed
             if error is None:
                 return at
-            if "CRC of the data" in error.reason:  # the header is right, and the whole frame is here
-                size = frame_bytes(data[at:])
-                yield Gap(self._record, self._offset, size, DATA, error.reason)
-                self._record, at, self._offset = self._record + 1, at + size, self._offset + size
+            kind, found = past_damage(data, at, max_record_bytes=self._max, whole=final)
+            if kind == DATA:
+                yield Gap(self._record, self._offset, found - at, DATA, error.reason)
+                self._record, at, self._offset = self._record + 1, found, begin + found
             else:
                 self._gap = self._offset, error.reason
-                at = min(at + 1, len(data))
 
     def _close(self) -> Gap:
         """The open gap, which ends here."""
@@ -131,6 +137,36 @@ class _Search:
             self._offset, size = self._offset + size, 0
             yield self._close()
         yield Gap(self._record, self._offset, size, STREAM, reason)
+
+
+def past_damage(
+    data: Bytes, at: int, *, max_record_bytes: int = MAX_RECORD_BYTES, whole: bool = True, known: int | None = None
+) -> tuple[str, int]:  # fmt: skip
+    """(kind, the byte of data where reading goes on) for a frame at byte `at` that a scan has refused.
+
+    kind: DATA if the header is right and the whole frame is here, so that only the payload's CRC can be wrong, else
+    FRAME. whole: what is found has to fit the data. known: where an index says that the next record begins; without
+    it, a damaged header costs all up to the next one that is right, or up to the data's end.
+    """
+    end = _sound_end(data, at, max_record_bytes)
+    kind = DATA if end >= 0 else FRAME
+    if known is not None:
+        return kind, known
+    return kind, end if end >= 0 else next_frame(data, at + 1, max_record_bytes, whole)
+
+
+def with_skipped(reason: str, kind: str, size_bytes: int) -> str:
+    """The reason of a gap, and how many bytes it took to find the next frame, unless the damaged one's end is known."""
+    return f"{reason}; skipped {size_bytes} bytes" if kind != DATA and size_bytes > 0 else reason
+
+
+@kernel
+def _sound_end(data: Bytes, at: int, max_record_bytes: int) -> int:
+    """Where the frame at byte `at` ends by its header; -1 if that is damaged, or the frame is cut off."""
+    base = address(data)
+    if header_fault(base + at, len(data) - at, max_record_bytes, True) != GOOD:
+        return -1
+    return int(at + load64(base + at) + FRAME_BYTES)
 
 
 @kernel

@@ -71,31 +71,9 @@ def read_frames(
     source = path if source is None else source
     if compression == compressed.AUTO:
         compression = detect_tfrecord(read_range(path, 0, compressed.COMPRESSED_HEAD_BYTES).tobytes())
-    options = _Options(source, batch_bytes, max_record_bytes, check, compression, None)
+    options = _Options(source, batch_bytes, max_record_bytes, check, compression)
     with compressed.open_stream(path, compression=compression, source=source, max_ratio=max_ratio) as stream:
         yield from _batches(stream, 0, 0, options)
-
-
-def read_frame_range(
-    path: str,
-    start: int,
-    stop: int | None = None,
-    *,
-    first_record: int = 0,
-    source: str | None = None,
-    batch_bytes: int = READ_BATCH_BYTES,
-    max_record_bytes: int = MAX_RECORD_BYTES,
-    check: bool = True,
-) -> Iterator[Batch]:
-    """As `read_frames`, of an uncompressed file,
-    the frames that begin in bytes [start, stop); one must begin at `start`.
-
-    Args:
-        first_record: the number that the frame at `start` has in the file.
-    """
-    options = _Options(path if source is None else source, batch_bytes, max_record_bytes, check, compressed.NONE, stop)
-    with compressed.open_stream(path, compression=compressed.NONE, start=start) as stream:
-        yield from _batches(stream, first_record, start, options)
 
 
 @dataclass(frozen=True)
@@ -105,7 +83,6 @@ class _Options:
     max_record_bytes: int
     check: bool
     compression: str
-    stop: int | None
 
 
 def _batches(stream: compressed.Stream, record: int, offset: int, options: _Options) -> Iterator[Batch]:
@@ -113,9 +90,7 @@ def _batches(stream: compressed.Stream, record: int, offset: int, options: _Opti
     twice the room where not one frame is whole.
     """
     rest, room = np.empty(0, np.uint8), options.batch_bytes
-    while options.stop is None or offset < options.stop:
-        if options.stop is not None:
-            room = min(room, max(options.stop - offset, frame_bytes(rest)))
+    while True:
         buffer = np.empty(room, np.uint8)
         buffer[: len(rest)] = rest
         count = stream.fill(buffer[len(rest) :])

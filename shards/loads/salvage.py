@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from recordmill.base.errors import Reject
 from recordmill.records.example.decode import decode_lenient
-from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Int64s, try_scan
-from recordmill.records.tfrecord.lenient import DATA as CRC
-from recordmill.records.tfrecord.lenient import FRAME, STREAM, next_frame
+from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s, try_scan
+from recordmill.records.tfrecord.lenient import STREAM, past_damage, with_skipped
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.batches import Load
 from recordmill.shards.pieces import load_index, read_piece_bytes
@@ -85,8 +84,7 @@ def frames_of(load: Load) -> Recovered:
     piece = load.piece
     assert piece.stop is not None
     if piece.fault:
-        skipped = piece.fault_kind != CRC and piece.stop > piece.start
-        reason = f"{piece.fault}; skipped {piece.stop - piece.start} bytes" if skipped else piece.fault
+        reason = with_skipped(piece.fault, piece.fault_kind, piece.stop - piece.start)
         return _nothing([Reject(load.file.name, _place(piece.first_record, piece.start), piece.fault_kind, reason)])
     damaged: list[tuple[int, int]] = []
     return _scanned(read_piece_bytes(load.file, piece, damaged), load, damaged)
@@ -118,12 +116,11 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
         at, record = at + consumed, record + len(frames)
         if error is None:
             break
-        reason = CRC if "CRC of the data" in error.reason else FRAME
-        behind = _behind(data, at, record, known, reason)
-        message = error.reason if known is not None or reason == CRC else f"{error.reason}; skipped {behind - at} bytes"
+        kind, behind = past_damage(data, at, known=_next_known(known, record, len(data)))
+        message = with_skipped(error.reason, kind, behind - at if known is None else 0)
         if any(low <= at < high for low, high in damaged):
-            reason, message = STREAM, "the gzip member that holds it is damaged"
-        rejects.append(Reject(file.name, _place(piece.first_record + record, piece.start + at), reason, message))
+            kind, message = STREAM, "the gzip member that holds it is damaged"
+        rejects.append(Reject(file.name, _place(piece.first_record + record, piece.start + at), kind, message))
         at, record = behind, record + 1
     missing = range(record, piece.records or record)
     rejects += [
@@ -134,13 +131,11 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
     return Recovered(data, starts, lengths, numbers, tuple(rejects))
 
 
-def _behind(data: Bytes, at: int, record: int, known: Int64s | None, reason: str) -> int:
-    """Where to go on after a fault in the record at `at`."""
-    if known is not None:
-        return int(known[record + 1]) if record + 1 < len(known) else len(data)
-    if reason == CRC:  # the header is right, so its length says where the frame ends
-        return at + int.from_bytes(data[at : at + 8].tobytes(), "little") + FRAME_BYTES
-    return next_frame(data, at + 1, MAX_RECORD_BYTES, True)
+def _next_known(known: Int64s | None, record: int, end: int) -> int | None:
+    """Where the index says that the record behind this one begins, or the piece ends."""
+    if known is None:
+        return None
+    return int(known[record + 1]) if record + 1 < len(known) else end
 
 
 def _place(record: int, offset: int) -> str:

@@ -19,15 +19,6 @@ from recordmill.sources.arrow.rows import batches_of_rows, column_of_objects, co
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS
 
 
-def is_in_memory(source: object) -> bool:
-    """Whether `batches_of` takes it, rather than it being a path or a list of paths."""
-    if isinstance(source, str | bytes) or hasattr(source, "__fspath__"):
-        return False
-    if isinstance(source, list | tuple) and source:
-        return not all(isinstance(item, str) or hasattr(item, "__fspath__") for item in source)
-    return isinstance(source, Mapping | pa.Table | pa.RecordBatch | Iterable) or hasattr(source, "__arrow_c_stream__")
-
-
 def batches_of(source: Any) -> Iterator[pa.RecordBatch]:
     """The rows in batches of at most BATCH_ROWS and about BATCH_BYTES.
 

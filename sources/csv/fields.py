@@ -17,14 +17,12 @@ from recordmill.sources.csv.tokenize import (
     BAD,
     FIELD_START,
     FINAL,
-    LENGTH,
     LIMIT,
     LINE,
     LITERAL,
     MODE,
     ORDINAL,
     PLAIN,
-    QUOTED,
     ROW_LINE,
     ROW_START,
     ROWS,
@@ -36,6 +34,7 @@ from recordmill.sources.csv.tokenize import (
     Spans,
     tokenize,
 )
+from recordmill.sources.values.field_kernels import LENGTH, QUOTED
 
 BAD_ROWS = 4096  # bad rows per call, so that their places need no memory that grows with the input
 

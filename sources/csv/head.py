@@ -19,9 +19,10 @@ from recordmill.sources.csv.messages import quoted_bytes
 from recordmill.sources.csv.sniff.agree import FirstRow
 from recordmill.sources.csv.sniff.dialects import STRONG, WEAK, Choice, Cut, choose_cut, choose_quote, describe_cut
 from recordmill.sources.csv.sniff.header import DATA, UNSURE, Guess, guess_header
-from recordmill.sources.csv.tokenize import LENGTH, TOO_LONG
+from recordmill.sources.csv.tokenize import TOO_LONG
 from recordmill.sources.inputs.encoding import UTF8, told_compression, told_encoding, utf8_blocks
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
+from recordmill.sources.values.field_kernels import LENGTH
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import InputFile

@@ -1,9 +1,9 @@
-"""The tokenizer of CSV as Numba kernels: `tokenize` notes where each field of each row lies. `csv_fields.Tokenizer` is
+"""The tokenizer of CSV as Numba kernels: `tokenize` notes where each field of each row lies. `fields.Tokenizer` is
 how it is called.
 
 Masks of 64 bytes find the delimiters, line ends, quotes and escapes; only those are looked at. A row that ends inside
 the buffer is committed: its fields are unescaped *in place* (the text never grows), so that what comes after sees plain
-text. The states and their names are those of Python's `_csv.c`; `csv_scan` holds the same automaton as a table.
+text. The states and their names are those of Python's `_csv.c`; `automaton` holds the same as a table.
 """
 
 # mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from recordmill.base.byte_masks import LANES, Bytes, byte_mask, first_bit
 from recordmill.base.kernels import kernel
-from recordmill.sources.values.field_kernels import LENGTH as LENGTH
-from recordmill.sources.values.field_kernels import QUOTED as QUOTED
+from recordmill.sources.values.field_kernels import LENGTH, QUOTED
 
 Ints = npt.NDArray[np.int64]
 Spans = npt.NDArray[np.int32]  # [columns, rows]

@@ -198,11 +198,13 @@ def _foreign(head: bytes) -> Content | None:
 
 
 def tell_image(sample: Sample) -> str:
+    """By the first bytes, of the formats that we read and of those that we only know."""
     known = image_check.sniff_image(sample.head) or image_check.sniff_foreign(sample.head)
     return "" if known is None else f"a {known} image"
 
 
 def tell_parquet(sample: Sample) -> str:
+    """By its first four bytes."""
     return "a Parquet file" if sample.head[:4] == b"PAR1" else ""
 
 
@@ -271,6 +273,7 @@ def _decode(head: bytes, *, whole: bool) -> str | None:
 
 
 def tell_jsonl(sample: Sample) -> str:
+    """By two objects on lines of their own, or by the name where what is there does not speak against it."""
     text = sample.text or ""
     if text.lstrip()[:1] == "{":
         objects = _json_objects(text, whole=sample.whole)
@@ -280,6 +283,7 @@ def tell_jsonl(sample: Sample) -> str:
 
 
 def tell_csv(sample: Sample) -> str:
+    """By rows of as many fields between one delimiter, or by the name."""
     if sample.hint == JSONL or _no_table(sample):
         return ""
     width, delimiter = _table(sample.text or "", whole=sample.whole, sure=sample.hint == CSV)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
-from recordmill.storage.listing import InputFile, Listing, Root
+from recordmill.storage.listing import InputFile, Root
 
 _ONE_SPLIT = (
     "all {what} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
@@ -82,17 +82,6 @@ def read_layout(
             if bare := classes.count(None):
                 of_classes.append(f"{bare} file(s) outside every class folder have no label")
     return Layout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
-
-
-def assign_splits(listing: Listing, split_from: str = AUTO) -> Listing:
-    """The listing with the split of each file as its folders or its name say it;
-    for kinds whose records have no classes by folder.
-
-    Raises:
-        UsageError: as read_layout.
-    """
-    said = read_layout(listing.files, listing.roots, split_from=split_from, class_from=NONE)
-    return replace(listing, files=tuple(with_splits(listing.files, said.splits)), notes=(*listing.notes, *said.notes))
 
 
 def with_splits(files: Sequence[InputFile], splits: Sequence[str | None]) -> list[InputFile]:

@@ -116,6 +116,7 @@ def _rewind(
 
 @inlined
 def skip_space(data: npt.NDArray[np.uint8], at: int, stop: int) -> int:
+    """The first byte in [at, stop) that is no blank, tab or CR, or else stop."""
     while at < stop and (data[at] == 32 or data[at] == 9 or data[at] == 13):
         at += 1
     return at

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
 from recordmill.sources.inputs.contract import BATCH_ROWS
-from recordmill.sources.jsonl import scan as scan
+from recordmill.sources.jsonl import scan
 from recordmill.sources.jsonl.grammar import GROW
 from recordmill.storage.files import Bytes
 

@@ -75,6 +75,7 @@ def plain(values: pa.Array) -> pa.Array:
 
 
 def is_text_type(kind: pa.DataType) -> bool:
+    """Whether it is string or large_string, whose values the text kernels read as they lie."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 

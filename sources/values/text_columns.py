@@ -61,6 +61,7 @@ def convert(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
 
 
 def array_of(kind: pa.DataType, fields: Fields, nulls: int, *buffers: npt.NDArray[np.generic]) -> pa.Array:
+    """The fields as an array of that type, without a copy; buffers: its own, behind the mask of what is valid."""
     validity = pa.py_buffer(np.packbits(fields.valid, bitorder="little")) if nulls else None
     return pa.Array.from_buffers(kind, fields.rows, [validity, *(pa.py_buffer(buffer) for buffer in buffers)], nulls)
 

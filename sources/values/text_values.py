@@ -282,6 +282,9 @@ def exact_float32(digits: np.uint64) -> bool:
 
 @kernel
 def decimal_loss(digits: np.uint64, power: int, cut: bool) -> int:
+    """What float32 loses of digits * 10**power: NO_LOSS, INEXACT_DECIMAL or OVERFLOW; cut: other digits stand behind
+    these.
+    """
     if digits < _SAFE and (digits == np.uint64(0) or -36 < power < 32):
         return NO_LOSS
     value, decided = magnitude(digits, power, cut)

@@ -79,6 +79,18 @@ def test_a_room_is_small_and_says_what_it_is(room: str) -> None:
     assert said, f"{room}/__init__.py says nothing"
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_others_may_call_says_what_it_does(room: str) -> None:
+    silent = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in modules(room)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+        if not ast.get_docstring(node)
+    ]
+    assert not silent, "\n".join(silent)
+
+
 @pytest.mark.parametrize("room", [room for room in ROOMS if room not in SHELL_FOLDERS])
 def test_outside_the_beam_shell_modules_need_the_base_install_only(room: str) -> None:
     """TensorFlow and optional packages may be imported inside functions; Beam not even there."""

@@ -12,7 +12,7 @@ import pytest
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord import hop as module
 from recordmill.records.tfrecord.frames import frame
-from recordmill.records.tfrecord.hop import count_records, hop
+from recordmill.records.tfrecord.hop import hop
 
 
 def shard(sizes: list[int]) -> tuple[bytes, list[int]]:
@@ -37,7 +37,6 @@ def found(path: Path, **options: object) -> list[int]:
 def test_every_record_is_found(tmp_path: Path, window: int) -> None:
     (tmp_path / "f").write_bytes(DATA)
     assert found(tmp_path / "f") == STARTS
-    assert count_records(str(tmp_path / "f")) == len(SIZES)
     (tmp_path / "f").write_bytes(b"")
     assert found(tmp_path / "f") == []
 

@@ -18,8 +18,8 @@ import pytest
 
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.crc32c import crc32c, masked
-from recordmill.records.tfrecord.frames import FRAME_BYTES, frame
-from recordmill.records.tfrecord.shard_file import Batch, detect_tfrecord, read_frame_range, read_frames
+from recordmill.records.tfrecord.frames import frame
+from recordmill.records.tfrecord.shard_file import Batch, detect_tfrecord, read_frames
 
 SIZES = [5, 0, 100, 17, 1000, 1, 1, 1, 400, 64, 0, 0, 30]
 PAYLOADS = [bytes([i]) * size for i, size in enumerate(SIZES)]
@@ -155,24 +155,6 @@ def test_unchecked(tmp_path: Path) -> None:
     damaged = bytearray(SHARD)
     damaged[STARTS[4] + 50] ^= 1
     assert sum(map(len, read_frames(write(tmp_path, bytes(damaged)), check=False))) == len(SIZES)
-
-
-@pytest.mark.parametrize("batch_bytes", [1, 50, 1 << 20])
-def test_ranges_share_a_file_out(tmp_path: Path, batch_bytes: int) -> None:
-    path = write(tmp_path, SHARD)
-    for first in range(len(STARTS)):
-        for stop in {*STARTS, *(start + 1 for start in STARTS), len(SHARD), len(SHARD) + 100}:
-            last = sum(start < stop for start in STARTS)
-            batches = read_frame_range(path, STARTS[first], stop, first_record=first, batch_bytes=batch_bytes)
-            check(batches, first, max(last, first))
-    check(read_frame_range(path, STARTS[3], first_record=3, batch_bytes=batch_bytes), 3)
-
-
-def test_a_range_that_ends_in_a_cut(tmp_path: Path) -> None:
-    path = write(tmp_path, SHARD[:-1])
-    _, message = drain(read_frame_range(path, STARTS[10], len(SHARD), first_record=10, source="s"))
-    assert message.startswith(f"s: record 12, byte {STARTS[12]}: truncated")
-    assert FRAME_BYTES == 16
 
 
 def test_files_of_other_systems(shared_data: Path) -> None:

@@ -4,6 +4,7 @@ whatever byte is flipped and wherever the file is cut.
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import Reject
 from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, frame
-from recordmill.records.tfrecord.lenient import next_frame
+from recordmill.records.tfrecord.lenient import DATA, FRAME, next_frame, past_damage
 from recordmill.shards.catalog import Catalog, find
 from recordmill.shards.loads.batches import loads
 from recordmill.shards.loads.salvage import salvage
@@ -110,6 +111,48 @@ def test_a_cut_stream_keeps_what_is_before_the_cut(made: tuple[Path, Path, bytes
     assert ids == list(range(len(ids)))
     assert len(ids) > 5 or shard.suffix == ".gz"
     assert len(rejects) == 1
+
+
+@pytest.mark.parametrize("step", [-1, 0, 3, 8, 11, 12, 40])
+def test_plain_and_compressed_files_say_the_same_of_damage(
+    made: tuple[Path, Path, bytes], tmp_path: Path, step: int
+) -> None:
+    """By hopping over headers, by scanning a piece and by reading a stream: one place, reason and message."""
+    whole = made[2] if made[1].suffix == ".tfrecord" else gzip.decompress(made[2])
+    damaged = bytearray(whole)
+    for record in (5, 6, 20):
+        damaged[_starts(whole)[record] + step] ^= 0x10
+    told = []
+    for name, content in ("a.tfrecord", bytes(damaged)), ("a.tfrecord.gz", gzip.compress(bytes(damaged), 1)):
+        (tmp_path / name).write_bytes(content)
+        ids, rejects, _ = salvaged(find(tmp_path / name))
+        told.append((ids, [(reject.place, reject.reason, reject.message) for reject in rejects]))
+    assert told[0] == told[1]
+    assert len(told[0][0]) == ROWS - 3
+    assert all((reason == FRAME) == ("; skipped " in message) for _, reason, message in told[0][1])
+
+
+def test_reading_goes_on_where_the_damaged_frame_ends_or_the_next_one_begins() -> None:
+    framed = frame(np.frombuffer(b"hello, world", np.uint8), np.array([0, 5, 7, 12])).data  # 21, 18 and 21 bytes
+    payload, header = framed.copy(), framed.copy()
+    payload[21 + 12] ^= 1
+    header[21] ^= 1
+    assert past_damage(payload, 21) == (DATA, 39)
+    assert past_damage(header, 21) == (FRAME, 39)
+    assert past_damage(header[:50], 21) == (FRAME, 50)
+    assert past_damage(header[:55], 21, whole=False) == (FRAME, 39)
+    assert past_damage(framed[:30], 21) == (FRAME, 30)
+    assert past_damage(framed, 21, max_record_bytes=1) == (FRAME, 60)
+    assert past_damage(header, 21, known=45) == (FRAME, 45)
+    assert past_damage(payload, 21, known=45) == (DATA, 45)
+
+
+def _starts(shard: bytes) -> list[int]:
+    starts, at = [], 0
+    while at < len(shard):
+        starts.append(at)
+        at += int.from_bytes(shard[at : at + 8], "little") + 16
+    return starts
 
 
 def test_the_next_frame_is_found() -> None:

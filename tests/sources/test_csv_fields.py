@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import BAD_ROWS, Rows, Tokenizer
 from recordmill.sources.csv.stream import read_rows
-from recordmill.sources.csv.tokenize import LENGTH, QUOTED, TOO_LONG
+from recordmill.sources.csv.tokenize import TOO_LONG
+from recordmill.sources.values.field_kernels import LENGTH, QUOTED
 
 COLUMNS = 5
 LONG = b"x" * 61  # pushes what follows across the 64-byte blocks

@@ -5,6 +5,7 @@ quotes, escapes, CRLF and rows without end included.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
-from recordmill.sources.csv.automaton import NOT_ENDED, RECORD, STATES, Automaton
+from recordmill.sources.csv.automaton import COMMENT, NOT_ENDED, RECORD, STATES, Automaton
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
+from recordmill.sources.csv.fields import Tokenizer
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
 from recordmill.storage.digest import chunk_digests
@@ -44,7 +46,9 @@ pieces = st.sampled_from(
         b"x" * 61,
     ]
 )
+delimiters = st.sampled_from([",", ";", "\t", " "])
 contents = st.lists(pieces, min_size=1, max_size=30).map(b"".join)
+noisy = st.lists(pieces | st.sampled_from([b'"a', b'""', b"\n"]) | st.binary(max_size=2), max_size=40).map(b"".join)
 dialects = st.builds(
     CsvOptions,
     quote=st.sampled_from(['"', '"', None]),
@@ -131,6 +135,40 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
     scan = Scan(Dialect.of(CsvOptions(), ","), (), frozenset(), None, 500, 10)
     with pytest.raises(DataError, match=r"^in\.csv: changed while it was read"):
         list(scan_files([file], [head], scan, 2))
+
+
+def row_ends(automaton: Automaton, data: np.ndarray) -> list[int]:
+    """Where each row that ends in data does, by the table; blank lines and comments are no rows."""
+    ends, at = [], 0
+    while at < len(data):
+        state = int(automaton.table.reshape(STATES, 256)[RECORD, data[at]])
+        end = at + 1 if state == RECORD else automaton.row_end(data, at + 1, state)
+        if end == NOT_ENDED:
+            break
+        if state not in (RECORD, COMMENT):
+            ends.append(end)
+        at = end
+    return ends
+
+
+@settings(max_examples=400, deadline=None)
+@given(noisy, dialects, delimiters)
+@example(b'"a"\\"b\n",c\n', CsvOptions(escape="\\"), ",")
+@example(b'"a""\nb"\n', CsvOptions(doubled_quote=False), ",")
+@example(b'"a""\nb"\n', CsvOptions(), ",")
+@example(b' "a\nb" \nc\n', CsvOptions(trim=True), ",")
+@example(b"a\\\r\nb\r\n", CsvOptions(escape="\\"), ",")
+def test_table_and_tokenizer_agree_on_every_row_end(content: bytes, options: CsvOptions, delimiter: str) -> None:
+    """Ranges are cut by the one and read by the other."""
+    dialect = Dialect.of(replace(options, max_row_bytes=1 << 20), delimiter)
+    data = np.frombuffer(bytearray(content), np.uint8)
+    expected = row_ends(Automaton.of(dialect), data.copy())
+    tokenizer, ends, at = Tokenizer(dialect, 256, 1, ragged=True), [], 0
+    while (rows := tokenizer.read(data, at, len(data), final=False)).count:
+        assert (rows.count, len(rows.bad)) == (1, 0)
+        at = rows.stop
+        ends.append(at)
+    assert ends == expected
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
-from recordmill.sources.inputs.layout import Layout, assign_splits, read_layout
+from recordmill.sources.inputs.layout import Layout, read_layout
 from recordmill.storage.files import Stat
-from recordmill.storage.listing import InputFile, Listing, Root
+from recordmill.storage.listing import InputFile, Root
 
 
 def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> Layout:
@@ -172,16 +172,6 @@ def test_demands_that_names_do_not_meet() -> None:
     with pytest.raises(UsageError, match=r"b\.jpg: this file's name says no split"):
         lay("train.jpg b.jpg", split_from="names")
     assert lay("train/a-test.jpg train/b-test.jpg", split_from="names").splits == ("test", "test")
-
-
-def test_splits_of_files_of_any_kind() -> None:
-    files = tuple(
-        InputFile(0, name, f"/r/{name}", Stat(1, 1)) for name in ("test.jsonl", "test_socratic.jsonl", "train.jsonl")
-    )
-    found = assign_splits(Listing(files, (Root("/r", "/r", True),)))
-    assert [file.split for file in found.files] == ["test", "test", "train"]
-    assert found.notes == ("splits by file name: test 2, train 1",)
-    assert assign_splits(found, "none").files == files
 
 
 def test_no_files() -> None:
