@@ -47,8 +47,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader": "base base.people pipelines.options reader.faces records.columns records.inference records.tfrecord "
     "records.writers schemas shards shards.loads",
     "reader.inspect": "base images pipelines.options reader reader.faces records.columns records.inference "
-    "records.protobuf schemas shards",
-    "shards.loads storage",
+    "records.protobuf schemas shards shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
     "sources.values storage",
     "transforms.tft": "base building preprocessing schemas transforms",
