@@ -237,7 +237,8 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
     )
     sampled = None if sample is None else sample.describe(len(catalog.files))
     found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
-    notes = (*catalog.notes, *([] if conflicts else dataset.schema_notes))
+    built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
+    notes = (*catalog.notes, *built, *([] if conflicts else dataset.schema_notes))
     seen = looked_at, features, refusals, notes, sampled, found, conflicts, rejected
     return Summary(name, schema, splits, compression, *seen)
 
