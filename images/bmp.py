@@ -75,7 +75,21 @@ def read_bmp(data: npt.NDArray[np.uint8]) -> ImageHeader:
     _check_pixels(data, offset, width, height, bits, compression)
     alpha = bits in (16, 32) and _has_alpha(view, header_bytes, compression)
     colour, channels = (RGBA, 4) if alpha else (PALETTE, 3) if bits <= 8 else (RGB, 3)
-    return ImageHeader("BMP", abs(height), width, channels, bits if bits < 8 else 8, colour)
+    beyond = _beyond_tensorflow(view)
+    return ImageHeader("BMP", abs(height), width, channels, bits if bits < 8 else 8, colour, beyond_tensorflow=beyond)
+
+
+def _beyond_tensorflow(view: memoryview) -> str:
+    """TensorFlow reads each BMP by the layout of Windows 3, as uncompressed pixels of 1, 3 or 4 whole bytes, with less
+    than a word behind them.
+    """
+    if len(view) < 32:
+        return "a header of OS/2"
+    offset, _, width, height, _, bits = struct.unpack_from("<iiiiHH", view, 10)
+    if bits // 8 not in (1, 3, 4):
+        return "a header of OS/2" if view[14] == 12 else f"{bits} bits per pixel"
+    behind = len(view) - offset - (bits // 8 * width + 3) // 4 * 4 * abs(height)
+    return "" if 0 <= behind <= 3 else "compressed, or data behind the pixels"
 
 
 def _check_pixels(

@@ -23,6 +23,7 @@ class ImageHeader(NamedTuple):
         4 colour and alpha, or CMYK. A GIF has 3: there transparency says as often "as in the frame before" as
         "see-through".
     bits: per channel (of the palette's index, for palettes). colour: one of the constants above. frames: at least 1.
+    beyond_tensorflow: why `tf.io.decode_image` can't take it, as far as headers say; else empty.
     """
 
     format: str
@@ -32,6 +33,7 @@ class ImageHeader(NamedTuple):
     bits: int
     colour: str
     frames: int = 1
+    beyond_tensorflow: str = ""
 
     def traits(self) -> list[str]:
         """What is not plain 8-bit gray or colour, in words that a summary counts.

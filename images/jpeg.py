@@ -24,6 +24,9 @@ _MESSAGES = {
     _NO_SCAN: (CORRUPT, "the image ends at byte {} without any scan"),
     _FRAME: (CORRUPT, "the frame header at byte {} has no size, no components or the wrong length"),
 }
+# frame headers that TensorFlow's decoder takes: baseline, extended, progressive, and the latter two arithmetic
+_TAKEN_BY_TENSORFLOW = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
+_LOSSLESS = (0xC3, 0xC7, 0xCB, 0xCF)
 _COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
 
 
@@ -47,7 +50,7 @@ def _next_marker(data: npt.NDArray[np.uint8], at: int) -> int:
 
 @kernel
 def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
-    """Fills about with [height, width, components, bits, place]; gives one of the codes above."""
+    """Fills about with [height, width, components, bits, place, frame marker]; gives one of the codes above."""
     size, at, frames, scans = len(data), 2, 0, 0
     while True:
         at = _next_marker(data, at)  # stray bytes between segments are skipped as libjpeg does
@@ -77,7 +80,7 @@ def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
                 return _FRAME
             about[0] = (np.int64(data[at + 5]) << 8) | data[at + 6]
             about[1] = (np.int64(data[at + 7]) << 8) | data[at + 8]
-            about[2], about[3] = data[at + 9], data[at + 4]
+            about[2], about[3], about[5] = data[at + 9], data[at + 4], marker
             if about[0] == 0 or about[1] == 0 or about[2] == 0 or length != 8 + 3 * about[2]:
                 return _FRAME
         elif marker == 0xDA:
@@ -93,10 +96,21 @@ def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
     Raises:
         BadImage: `truncated` without an EOI or inside a segment, `corrupt` where the segments contradict the standard.
     """
-    about = np.zeros(5, np.int64)
+    about = np.zeros(6, np.int64)
     code = _walk(data, about)
-    height, width, components, bits, place = about.tolist()
+    height, width, components, bits, place, marker = about.tolist()
     if code != _OK:
         reason, message = _MESSAGES[code]
         raise BadImage(reason, message.format(place))
-    return ImageHeader("JPEG", height, width, components, bits, _COLOURS.get(components, OTHER))
+    beyond = _beyond_tensorflow(marker, bits)
+    return ImageHeader(
+        "JPEG", height, width, components, bits, _COLOURS.get(components, OTHER), beyond_tensorflow=beyond
+    )
+
+
+def _beyond_tensorflow(marker: int, bits: int) -> str:
+    if marker in _LOSSLESS:
+        return "lossless"
+    if marker not in _TAKEN_BY_TENSORFLOW:
+        return "hierarchical"
+    return "" if bits == 8 else f"{bits} bits"

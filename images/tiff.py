@@ -104,7 +104,7 @@ def read_tiff(data: npt.NDArray[np.uint8]) -> ImageHeader:
         first = first or header
     if first is None:
         raise BadImage(CORRUPT, "no directory, so no image")
-    return first._replace(frames=len(seen))
+    return first._replace(frames=len(seen), beyond_tensorflow="the format")
 
 
 def _read_directory(view: memoryview, layout: _Layout, at: int) -> tuple[dict[int, Values], int, int]:

@@ -134,6 +134,14 @@ class Rejected:
             f"no record to write: all {read} were rejected ({self._reasons()}):{self._shown()}", self.first, self.counts
         )
 
+    def described(self) -> str:
+        """How many, and of which reasons.
+
+        >>> Rejected(Counter(crc=2, frame=1)).described()
+        '3 records (2 crc, 1 frame)'
+        """
+        return f"{self.total:,} record{'' if self.total == 1 else 's'} ({self._reasons()})"
+
     def _reasons(self) -> str:
         return ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recordmill.pipelines.options.declare import SWITCH, WHOLE, Option, Options
 from recordmill.pipelines.options.read import WHERE
-from recordmill.pipelines.options.shared import COLUMNS, JSON, QUIET, SCHEMA, SPLIT, THREADS, grouped
+from recordmill.pipelines.options.shared import COLUMNS, JSON, MAX_REJECTS, QUIET, SCHEMA, SPLIT, THREADS, grouped
 
 CHOICE = "what to look at"
 
@@ -46,6 +46,7 @@ INSPECT: Options = (
     grouped(SPLIT, CHOICE),
     INFER_FROM,
     grouped(SCHEMA, CHOICE),
+    grouped(MAX_REJECTS, CHOICE, help="how many records may be damaged; they are counted and left out"),
     Option(
         "emit",
         "print this, to go on with, instead of the report",

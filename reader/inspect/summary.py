@@ -6,8 +6,9 @@ The statistics of a batch are a monoid, so they are computed on threads and adde
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,9 +24,13 @@ from recordmill.records.columns.parts import is_bytes
 from recordmill.records.inference.infer import Place
 from recordmill.schemas.feature import EXAMPLE, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
-from recordmill.shards.loads.batches import Load, decode_load
+from recordmill.shards.loads.batches import Load, decode_load, loads
+from recordmill.shards.loads.salvage import salvage
 from recordmill.shards.loads.sample import sample_loads
+from recordmill.shards.pieces import cut
+from recordmill.shards.rejects import Rejected
 
+_REJECTS = 10  # damaged records that are told with their reasons
 _EXAMPLES = 3  # distinct values shown per feature
 _LOOKED_AT = 20  # rows of a batch in which they are sought
 
@@ -115,7 +120,8 @@ class Summary:
 
     looked_at: records that the statistics are of. refusals: features that TFDS can't read, and why. sampled: what was
     looked at, in words, if not everything was. findings: what differs from record to record. conflicts: feature to its
-    kinds, of those that no schema fits; they are not in `schema`.
+    kinds, of those that no schema fits; they are not in `schema`. rejected: damaged records, which are in `records`
+    only.
     """
 
     name: str
@@ -129,6 +135,7 @@ class Summary:
     sampled: str | None = None
     findings: tuple[Finding, ...] = ()
     conflicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rejected: Rejected = field(default_factory=Rejected.zero)
 
     def guesses(self) -> dict[str, list[str]]:
         """Of binary features whose values are all equally long: the arrays that they may be the memory of, as
@@ -180,32 +187,41 @@ class Summary:
             "notes": list(self.notes), "sampled": self.sampled,
             "findings": [finding.to_json() for finding in self.findings],
             "conflicts": {name: dict(kinds) for name, kinds in self.conflicts.items()},
+            "rejects": {
+                "count": self.rejected.total, "reasons": dict(sorted(self.rejected.counts.items())),
+                "first": [asdict(reject) for reject in self.rejected.first],
+            },
         }  # fmt: skip
 
 
-def summarise(dataset: Dataset, *, progress: Callable[[int], None] | None = None) -> Summary:
+def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[int], None] | None = None) -> Summary:
     """Look at every record, or, if the data set was opened with a sample, at these.
 
     Features whose kinds differ are left out of the schema and reported, so that one can see the others.
 
+    lenient: count damaged records and go on; all records are looked at then.
+
     Raises:
-        DataError: a record is damaged; it names file, record and offset.
+        DataError: a record is damaged, unless lenient; it names file, record and offset.
     """
     catalog, sample, schema, conflicts = dataset.catalog, dataset.sample, *_schema(dataset)
     splits: dict[str, dict[str, int]] = {split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits}
-    for file, records in zip(catalog.files, dataset.file_records, strict=True):
+    for file in catalog.files:
         about = splits[file.split]
-        about["records"], about["shards"], about["bytes"] = (
-            about["records"] + records,
-            about["shards"] + 1,
-            about["bytes"] + file.stat.size_bytes,
-        )
+        about["shards"], about["bytes"] = about["shards"] + 1, about["bytes"] + file.stat.size_bytes
+    if not lenient:  # headers that are damaged can't be counted
+        for file, records in zip(catalog.files, dataset.file_records, strict=True):
+            splits[file.split]["records"] += records
     features = {feature.name: FeatureStats() for feature in schema}
-    looked_at = 0
-    work = dataset.loads() if sample is None else sample_loads(catalog.files, sample)
-    for rows, part in thread_map(partial(_stats, schema=schema), work, dataset.threads):
-        looked_at += rows
+    looked_at, rejected = 0, Rejected.zero()
+    work = _loads(dataset, lenient)
+    for split, rows, part, damaged in thread_map(
+        partial(_stats, schema=schema, lenient=lenient), work, dataset.threads
+    ):
+        looked_at, rejected = looked_at + rows, rejected + damaged
         features = {name: stats + part[name] for name, stats in features.items()}
+        if lenient:
+            splits[split]["records"] += rows + damaged.total
         if progress is not None:
             progress(rows)
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
@@ -221,8 +237,10 @@ def summarise(dataset: Dataset, *, progress: Callable[[int], None] | None = None
     )
     sampled = None if sample is None else sample.describe(len(catalog.files))
     found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
-    notes = (*catalog.notes, *([] if conflicts else dataset.schema_notes))
-    return Summary(name, schema, splits, compression, looked_at, features, refusals, notes, sampled, found, conflicts)
+    built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
+    notes = (*catalog.notes, *built, *([] if conflicts else dataset.schema_notes))
+    seen = looked_at, features, refusals, notes, sampled, found, conflicts, rejected
+    return Summary(name, schema, splits, compression, *seen)
 
 
 def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
@@ -244,7 +262,30 @@ def _missing(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
             yield Finding(name, PRESENCE, text, (stats.missing_at,))
 
 
-def _stats(load: Load, *, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
+def _loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
+    files = dataset.catalog.files
+    if lenient:
+        pieces = (piece for ordinal, file in enumerate(files) for piece in cut(file, ordinal, lenient=True))
+        return loads(files, pieces, lenient=True)
+    return dataset.loads() if dataset.sample is None else sample_loads(files, dataset.sample)
+
+
+def _stats(load: Load, *, schema: Schema, lenient: bool) -> tuple[str, int, dict[str, FeatureStats], Rejected]:
+    if not lenient:
+        return load.file.split, *_whole_stats(load, schema), Rejected.zero()
+    found = salvage(load, schema)
+    total = {feature.name: FeatureStats() for feature in schema}
+    for batch in found.batches:  # one, or none
+        for feature, column in zip(schema, batch.columns, strict=True):
+            stats = FeatureStats.of(column, feature)
+            if stats.missing_at is not None:
+                stats = replace(stats, missing_at=(load.file.name, int(found.numbers[stats.missing_at[1]])))
+            total[feature.name] = stats
+    reasons = Counter(reject.reason for reject in found.rejects)
+    return load.file.split, found.rows, total, Rejected(reasons, found.rejects[:_REJECTS])
+
+
+def _whole_stats(load: Load, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
     total = {feature.name: FeatureStats() for feature in schema}
     rows, start = 0, load.piece.first_record if load.block is None else load.block.first_record
     for batch in decode_load(load, schema):

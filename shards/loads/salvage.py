@@ -9,7 +9,7 @@ what was skipped is one reject.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +29,13 @@ PARSE, MISSING = "record", "truncated"
 @dataclass(frozen=True)
 class Salvaged:
     """Of consecutive records: the good ones as batches, the bad ones as rejects, and how many were filtered out, though
-    nothing was wrong with them.
+    nothing was wrong with them. numbers: of the good ones of one load, in their file.
     """
 
     batches: tuple[pa.RecordBatch, ...]
     rejects: tuple[Reject, ...]
     filtered: int = 0
+    numbers: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def rows(self) -> int:
@@ -73,7 +74,8 @@ def salvage(load: Load, schema: Schema) -> Salvaged:
         )
         for record in bad
     )
-    return Salvaged((batch,) if batch.num_rows else (), (*found.rejects, *rejects))
+    numbers = np.delete(found.numbers, [record.row for record in bad])
+    return Salvaged((batch,) if batch.num_rows else (), (*found.rejects, *rejects), numbers=numbers)
 
 
 def frames_of(load: Load) -> Recovered:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial, reduce
 
+import numpy as np
+
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference, infer
 from recordmill.records.tfrecord.frames import HEADER_BYTES
@@ -74,9 +76,21 @@ def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema,
 def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:
     if lenient:
         found = frames_of(load)
-        first = load.piece.first_record if load.block is None else load.block.first_record
-        return infer(
-            found.data, found.starts + HEADER_BYTES, found.lengths, source=load.file.name, first_record=first
+        runs = np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1)
+        return reduce(
+            lambda one, other: one + other,
+            (
+                infer(
+                    found.data,
+                    found.starts[run] + HEADER_BYTES,
+                    found.lengths[run],
+                    source=load.file.name,
+                    first_record=int(found.numbers[run[0]]),
+                )
+                for run in runs
+                if len(run)
+            ),
+            Inference(),
         ), len(found.starts)
     blocks = [load.block] if load.block is not None else list(read_piece(load.file, load.piece))
     parts = (

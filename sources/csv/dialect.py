@@ -1,7 +1,8 @@
 """How a CSV input is written, as the user says it: `CsvOptions`, checked, with the reason for each default.
 
 The rules are those of Python's `csv` module in its default, non-strict mode: a quote opens only at the start of a field
-(`5" disk` is literal), a doubled quote inside quotes is one quote, CR, LF and CRLF end a row. Blank lines are no rows.
+(`5" disk` is literal), a doubled quote inside quotes is one quote, CR, LF and CRLF end a row. Blank lines are no rows,
+but nulls where there is one column.
 """
 
 from __future__ import annotations

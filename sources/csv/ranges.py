@@ -219,6 +219,8 @@ class _RangeScan:
             return None
         at = self._size
         if exit_state == RECORD:
+            if at == len(self._data) and at > 0 and self._data[at - 1] == 13 and not self._at_end():
+                self._extend()  # whether the LF of this CR follows
             if at < len(self._data) and at > 0 and self._data[at - 1] == 13 and self._data[at] == 10:
                 at += 1
             return self._task.start + at, exit_state

@@ -2,8 +2,8 @@
 and typed batches when a unit is read.
 
 Large plain files are cut into units where rows start; compressed files and those in other encodings are one unit each;
-small files are read several to a unit. A row's position is its number in its file, from 0, rejected rows counted, blank
-lines and comments not.
+small files are read several to a unit. A row's position is its number in its file, from 0, rejected rows counted,
+comments and, in files of several columns, blank lines not.
 """
 
 from __future__ import annotations

@@ -352,10 +352,13 @@ def _after_line(data: Bytes, at: int) -> int:
 def _line_end(
     data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints
 ) -> int:
-    """A CR or LF at `at` outside quotes: the row ends, unless the line is blank."""
+    """A CR or LF at `at` outside quotes: the row ends. A blank line is a row of one empty field where rows have one
+    column, as `csv.writer` writes a null there, and elsewhere no row.
+    """
     if _half_crlf(data, at, scan):
         return _FULL
-    if at > scan[ROW_START] and _end_row(data, at, dialect, scan, starts, infos, rows, bad):
+    blank_row = dialect[_COLUMNS] == 1 and at == scan[ROW_START] and _lines(data, at) == 1
+    if (at > scan[ROW_START] or blank_row) and _end_row(data, at, dialect, scan, starts, infos, rows, bad):
         return _RESCAN
     scan[LINE] += _lines(data, at)
     return _FULL if _new_row(_after_line(data, at), scan, starts, bad) else _GO_ON

@@ -33,6 +33,8 @@ Binary values are looked at (some of each batch): encoded images and their sizes
 known file formats. An array's bytes can't be told from any others: values of one length give a guess, which is never
 acted upon.
 
+A damaged record is an error; --max-rejects N or P% goes on behind it, and the report says what was left out.
+
 Every record is read, so ranges and presence are exact; --infer-from looks at fewer, and the report says at which.
 """
 
@@ -58,15 +60,15 @@ def run(args: argparse.Namespace) -> int:
     """Inspect and print."""
     from recordmill.base.progress import Progress
     from recordmill.pipelines.display import Display
-    from recordmill.reader.inspect.summary import summarise
+    from recordmill.pipelines.options.command_line import given
+    from recordmill.reader.inspect.look import inspect
 
     if args.emit is not None:
         return _emit(args)
     progress = Progress()
     progress.begin("convert")
     with Display(progress, args.quiet):
-        dataset = _open(args)
-        summary = summarise(dataset, progress=lambda records: progress.advance(records=records))
+        summary = inspect(args.inputs, progress=lambda records: progress.advance(records=records), **given(args))
     if args.json:
         print(json.dumps(summary.to_json(), indent=1, ensure_ascii=False, default=_readable))
     else:
@@ -75,21 +77,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _open(args: argparse.Namespace) -> Any:
-    from recordmill.pipelines.options.command_line import given
-    from recordmill.reader.dataset import open
-
-    return open(args.inputs, **given(args))
-
-
 def _emit(args: argparse.Namespace) -> int:
     """Print a schema, a specification or a reader."""
     from recordmill.base.errors import UsageError
+    from recordmill.pipelines.options.command_line import given
+    from recordmill.reader.dataset import open
     from recordmill.reader.inspect.emit import emit
 
     if args.json:
         raise UsageError("--emit prints text: leave out --json")
-    print(emit(args.emit, _open(args), args.inputs), end="")
+    if "max_rejects" in args:
+        raise UsageError("--emit describes files without damage: leave out --max-rejects")
+    print(emit(args.emit, open(args.inputs, **given(args)), args.inputs), end="")
     return 0
 
 
@@ -122,6 +121,9 @@ def lines(summary: Any) -> Iterator[str]:
     yield ""
     if summary.sampled is not None:
         yield f"all of this is of {summary.looked_at:,} records only (--infer-from): {summary.sampled}"
+    if summary.rejected.total:
+        yield f"damaged, and left out of all this: {summary.rejected.described()}"
+        yield from (f"  {reject}" for reject in summary.rejected.first)
     if summary.schema.label is not None:
         classes = summary.schema[summary.schema.label].classes
         yield f"label: {summary.schema.label}" + (

@@ -46,8 +46,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.faces": "base images reader.fetching reader.sampling records.columns records.writers schemas storage",
     "reader": "base base.people pipelines.options reader.faces records.columns records.inference records.tfrecord "
     "records.writers schemas shards shards.loads",
-    "reader.inspect": "base images reader reader.faces records.columns records.inference records.protobuf schemas "
-    "shards.loads storage",
+    "reader.inspect": "base images pipelines.options reader reader.faces records.columns records.inference "
+    "records.protobuf schemas shards shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
     "sources.values storage",
     "transforms.tft": "base building preprocessing schemas transforms",

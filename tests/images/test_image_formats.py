@@ -57,7 +57,7 @@ def test_every_cut_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_bytes_behind_the_end_are_no_damage(name: str) -> None:
     data, _ = SAMPLES[name]
-    assert check(data + b"\0" * 100) == check(data)
+    assert check(data + b"\0" * 100)._replace(beyond_tensorflow="") == check(data)._replace(beyond_tensorflow="")
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if "png" in name])

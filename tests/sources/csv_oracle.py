@@ -24,28 +24,31 @@ class Row:
     quoted: tuple[bool, ...] = ()
 
 
-def oracle_rows(data: bytes, options: CsvOptions, delimiter: str = ",") -> list[Row]:
-    """All rows of the file; a quote that is to be told is the double one."""
+def oracle_rows(data: bytes, options: CsvOptions, delimiter: str = ",", columns: int | None = None) -> list[Row]:
+    """All rows of the file; a quote that is to be told is the double one. columns: of one, a blank line is a row."""
     options = replace(options, quote='"') if options.quote == TOLD else options
-    return list(_rows(data, options, delimiter))
+    return list(_rows(data, options, delimiter, columns == 1))
 
 
-def _rows(data: bytes, options: CsvOptions, delimiter: str) -> Iterator[Row]:
+def _rows(data: bytes, options: CsvOptions, delimiter: str, blank_rows: bool) -> Iterator[Row]:
     at, line, counted = 0, 1, 0
     while at < len(data):
         if data[at] in _LINE_ENDS:
-            at += 1
+            if blank_rows:
+                line, counted = line + physical_lines(data[counted:at]), at
+                yield Row(at, line, (b"",), (False,))
+            at = _behind(data, at)
         elif options.comment is not None and data[at] == ord(options.comment):
-            at = _line_end(data, at)
+            at = _behind(data, _line_end(data, at))
         else:
             line, counted = line + physical_lines(data[counted:at]), at  # a row starts behind a whole CRLF
             end, fields, quoted = _one_row(data, at, options, delimiter)
             if fields is None or end - at > options.max_row_bytes:
                 yield Row(at, line, None)
-                at = _line_end(data, at)
+                at = _behind(data, _line_end(data, at))
             else:
                 yield Row(at, line, fields, quoted)
-                at = end
+                at = _behind(data, end)
 
 
 def physical_lines(data: bytes) -> int:
@@ -57,6 +60,11 @@ def _line_end(data: bytes, at: int) -> int:
     while at < len(data) and data[at] not in _LINE_ENDS:
         at += 1
     return at
+
+
+def _behind(data: bytes, at: int) -> int:
+    """Where the line behind the CR, LF or CRLF at `at` starts."""
+    return at + 2 if data[at : at + 2] == b"\r\n" else at + 1
 
 
 def _one_row(

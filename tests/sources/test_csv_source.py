@@ -156,6 +156,8 @@ def check_file(
         text = re.split("\r\n|\r|\n", text, maxsplit=1)[1]
     rows = oracle_rows(text.encode(), options, delimiter)
     header = [field.decode() for field in rows[0].fields or ()]
+    if len(header) == 1:
+        rows = rows[:1] + oracle_rows(text.encode(), options, delimiter, 1)[1:]
     good = [
         (position, row)
         for position, row in enumerate(rows[1:])
@@ -549,8 +551,6 @@ def test_any_table_equals_the_oracle(columns: list[list[str]], newline: str, ran
     lines = [",".join(f"c{index}" for index in range(len(columns))), *map(",".join, zip(*columns, strict=True))]
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), newline.join(lines) + newline)
-        if all(line == "" for line in lines[1:]):
-            return  # blank lines only: a header and no rows
         source = check_file(path, CsvOptions(delimiter=",", header=True))
         parts = csv_source._plan(
             tuple(inputs(path)), CsvOptions(delimiter=",", header=True), PlanOptions(threads=2), range_bytes

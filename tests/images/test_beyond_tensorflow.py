@@ -1,0 +1,96 @@
+"""What headers say of TensorFlow's decoder, against the decoder itself."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import recordmill
+from recordmill.images.check import check_structure
+from recordmill.images.header import BadImage
+from recordmill.reader.inspect.look import inspect
+from recordmill.storage.files import read_range
+
+# GIF whose blocks TensorFlow's reader does not understand: no header says so
+UNTOLD = {"hopper_zero_comment_subblocks.gif", "issue_2811.gif", "no_palette.gif"}
+
+
+def jpeg() -> bytes:
+    kept = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 255, (16, 24, 3), dtype=np.uint8)
+    PIL.Image.fromarray(pixels).save(kept, "JPEG")
+    return kept.getvalue()
+
+
+def changed(marker: int = 0xC0, bits: int = 8) -> bytes:
+    """The file with another frame header: to the decoder the pixels are noise, or beyond it."""
+    data = jpeg()
+    at = data.index(b"\xff\xc0")
+    return data[: at + 1] + bytes([marker]) + data[at + 2 : at + 4] + bytes([bits]) + data[at + 5 :]
+
+
+CASES = [
+    (changed(), ""),
+    (changed(0xC1), ""),
+    (changed(0xC9), ""),
+    (changed(0xC3), "lossless"),
+    (changed(0xC5), "hierarchical"),
+    (changed(0xCB), "lossless"),
+    (changed(bits=12), "12 bits"),
+]
+
+
+@pytest.mark.parametrize(("data", "beyond"), CASES)
+def test_frame_headers_of_jpeg(data: bytes, beyond: str) -> None:
+    assert check_structure(np.frombuffer(data, np.uint8)).beyond_tensorflow == beyond
+    tf = pytest.importorskip("tensorflow")
+    if beyond:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            tf.io.decode_image(data)
+    else:
+        assert tf.io.decode_image(data).shape == (16, 24, 3)
+
+
+def test_real_files(shared_data: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    wrong, agreed = set(), 0
+    for line in (shared_data / "images" / "manifest.jsonl").read_text().splitlines():
+        path = shared_data / "images" / json.loads(line)["path"]
+        if not path.parts[len(shared_data.parts) + 1].startswith("torture"):
+            continue
+        try:
+            header = check_structure(read_range(str(path)))
+        except BadImage:
+            continue
+        try:
+            tf.io.decode_image(path.read_bytes(), expand_animations=False)
+            decodes = True
+        except tf.errors.InvalidArgumentError:
+            decodes = False
+        if decodes == bool(header.beyond_tensorflow):
+            wrong.add(path.name)
+        else:
+            agreed += 1
+    assert wrong == UNTOLD
+    assert agreed > 350
+
+
+def test_a_build_tells_it(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, (data, _) in enumerate(CASES):
+        (folder / f"{number}.jpg").write_bytes(data)
+    PIL.Image.new("RGB", (3, 2)).save(folder / "a.tiff")
+    recordmill.build(folder, tmp_path / "out")
+    told = {note for note in inspect(tmp_path / "out").notes if "TensorFlow" in note}
+    assert told == {
+        "JPEG that TensorFlow can't decode (lossless): 2",
+        "JPEG that TensorFlow can't decode (hierarchical): 1",
+        "JPEG that TensorFlow can't decode (12 bits): 1",
+        "TIFF that TensorFlow can't decode (the format): 1",
+    }
