@@ -26,7 +26,7 @@ from recordmill.shards.pieces import (
     read_piece_bytes,
     stream,
 )
-from recordmill.storage.files import Bytes, map_file, stat
+from recordmill.storage.files import Bytes, map_file, stat, unmap_pages
 
 
 class FileAccess:
@@ -170,6 +170,11 @@ class FileAccess:
         if self._mapped is None:
             self._mapped = map_file(self.file.path)
         return self._mapped
+
+    def unmap_pages(self) -> None:
+        """Let go of the memory in which pages of the mapped file stand; they are mapped again when they are read."""
+        if self._mapped is not None:
+            unmap_pages(self._mapped)
 
     @property
     def members(self) -> Index:

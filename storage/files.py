@@ -154,6 +154,15 @@ def map_file(path: str) -> Bytes:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
+def unmap_pages(mapped: Bytes) -> None:
+    """Let go of the pages of a mapped file that this process has touched; who reads on has them again from the page
+    cache. Else all that was ever read counts as this process's memory.
+    """
+    view = mapped.base
+    if isinstance(view, memoryview) and isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        view.obj.madvise(mmap.MADV_DONTNEED)
+
+
 @contextlib.contextmanager
 def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator[BinaryIO]:
     """A file that appears under its name whole and on disk (fsync, rename), or not at all. temporary_in: the folder in

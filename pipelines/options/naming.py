@@ -76,7 +76,7 @@ def _keyword(option: Option, match: re.Match[str]) -> str:
         return f"{option.name}={option.form != OFF}{following}"
     if following.strip() in option.choices:
         return f'{option.name}="{following.strip()}"'
-    if following.strip().isdigit():
+    if following.strip()[:1].isdigit():
         return f"{option.name}={following.strip()}"
     return f"{option.name}={'' if following.strip() == option.metavar else following}"
 

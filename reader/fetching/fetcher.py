@@ -124,6 +124,10 @@ class Fetcher:
         except DataError as error:
             blame(files, ends, numbers, held, self.schema)
             raise error
+        finally:
+            if sum(file.framed_bytes for file in files) > self.memory_bytes:
+                for file in files:
+                    file.unmap_pages()
 
 
 def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, schema: Schema) -> None:

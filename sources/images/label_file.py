@@ -24,7 +24,7 @@ from recordmill.storage.files import stat
 from recordmill.storage.listing import InputFile
 
 _FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
-    **dict.fromkeys(("csv", "tsv", "txt"), lambda file, common: plan_csv([file], CsvOptions(), common)),
+    **dict.fromkeys(("csv", "tsv", "txt"), lambda file, common: plan_csv([file], CsvOptions(header=True), common)),
     **dict.fromkeys(("jsonl", "ndjson"), lambda file, common: plan_jsonl([file], JsonlOptions(), common)),
 }
 

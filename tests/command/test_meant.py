@@ -101,7 +101,7 @@ sys.exit(main(["build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path /
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
-    assert 'pip install "recordmill[beam]"' in done.stderr
+    assert 'pip install ".[beam]"' in done.stderr
     assert "planned" not in done.stderr
     assert not (tmp_path / "out").exists()
 

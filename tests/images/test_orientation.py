@@ -73,4 +73,4 @@ def test_sizes_are_those_of_the_stored_pixels(orientation: int) -> None:
     data = oriented("TIFF", orientation, {})
     with Image.open(io.BytesIO(data)) as image:
         assert stored_size(image) == STORED.shape[:2]
-    assert "23 x 17" in show_item(data, "bytes")
+    assert "17 x 23" in show_item(data, "bytes")

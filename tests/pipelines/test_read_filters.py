@@ -276,7 +276,7 @@ def test_the_command_line_and_the_dry_run(out: Path, tmp_path: Path, capsys: pyt
         main(["read", str(out), "--out", str(tmp_path / "to"), "--where", "id < 100", "--sample", "0.5", "--seed", "3"])
         == 0
     )
-    assert "records filtered out" in capsys.readouterr().out
+    assert "records filtered out" in capsys.readouterr().err
     found = dry_run(out, where="label = 1")
     assert found.rows == pytest.approx(100, abs=15)
     assert "numbers of records are estimates" in found.notes[-1]

@@ -152,7 +152,7 @@ def test_floating_point_and_another_size_are_named() -> None:
 
 def test_pixels_beyond_bounds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     column = pa.array([encoded((30, 30), seed) for seed in range(4)], pa.large_binary())
-    monkeypatch.setattr(decode_images, "MAX_PIXELS", 800)
+    monkeypatch.setattr(decode_images, "MAX_DECODED_PIXELS", 800)
     _, faults = DecodeImages("x", None, None).convert(column, Feature("x", "bytes"))
     assert len(faults) == 4
 
@@ -177,8 +177,8 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
                 **options,
             )
         assert not (tmp_path / str(number)).exists() or not list((tmp_path / str(number)).glob("*"))
-        assert ("--to arrow" in str(error.value)) == (options["to"] == "parquet")
-        enough = str(error.value).split("; --memory ")[1].split()[0]
+        assert ('to="arrow"' in str(error.value)) == (options["to"] == "parquet")
+        enough = str(error.value).split("; memory=")[1].split()[0]
         assert (
             read(
                 out, tmp_path / f"{number} enough", decode_images="image", columns="image", memory=enough, **options

@@ -302,10 +302,10 @@ def test_rows_that_the_transform_refuses_are_rejects_without_their_values(tmp_pa
 
 def test_options_that_do_not_go_together_are_refused(inputs: Path, out: Path, tmp_path: Path) -> None:
     for options, message in (
-        ({"transform": DECLARED, "fit_on": "dev"}, "--fit-on dev: no such split; there are train"),
+        ({"transform": DECLARED, "fit_on": "dev"}, "fit_on=dev: no such split; there are train"),
         ({"transform": DECLARED, "transform_from": out}, "give one of them"),
-        ({"fit_on": "train"}, "--fit-on needs --transform"),
-        ({"keep_raw": True}, "--keep-raw needs --transform"),
+        ({"fit_on": "train"}, "fit_on= needs transform="),
+        ({"keep_raw": True}, "keep_raw=True needs transform="),
         ({"transform": 7}, "int is neither a path, nor a function, nor a dict of steps"),
         ({"transform": "missing.py"}, "there is no file missing.py"),
         ({"transform_from": inputs.parent}, "holds no data set"),

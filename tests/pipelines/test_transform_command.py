@@ -45,6 +45,5 @@ def test_a_data_set_that_has_none_is_refused(
     assert main(["transform", "csv", "a.csv", "--with", "plain", "--out", "new"]) == 2
     assert "plain was built without a transform" in capsys.readouterr().err
     assert not Path("new").exists()
-    with pytest.raises(SystemExit):
-        main(["transform", "csv", "a.csv", "--out", "new"])
+    assert main(["transform", "csv", "a.csv", "--out", "new"]) == 2
     assert "--with" in capsys.readouterr().err

@@ -229,7 +229,7 @@ def test_globs_shards_and_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str
         33,
     ]
     assert main(["read", str(tmp_path / "*.tfrecord*"), "--out", str(tmp_path / "out")]) == 0
-    assert "34 records to parquet" in capsys.readouterr().out
+    assert "34 records to parquet" in capsys.readouterr().err
     assert pq.read_table(tmp_path / "out" / "train-00000-of-00001.parquet")["id"].to_pylist() == train
     assert pq.read_table(tmp_path / "out" / "validation-00000-of-00001.parquet")["id"].to_pylist() == [30, 31, 32, 33]
 
@@ -254,7 +254,7 @@ def read(way, path, out):
         found = recordmill.open(path, threads=2).to_numpy(memmap_dir=out)["matrix"]
         return found.values.view("<f4").reshape(-1, 512, 512)
     firsts = []
-    for batch in recordmill.open(path, threads=2).batches(16):
+    for batch in recordmill.open(path, threads=2).batches(16, memory_bytes=64 << 20):
         firsts.append(np.frombuffer(b"".join(batch["matrix"]), "<f4").reshape(-1, 512, 512)[:, 0, :1].copy())
     return np.concatenate(firsts)[:, :, None]
 
@@ -299,7 +299,7 @@ def test_matrices_by_batches_and_by_rows(tmp_path: Path, read: Reader, compressi
     assert np.array_equal(found, matrices)
     ds = recordmill.open(path)
     sizes = []
-    for batch in ds.batches(16):
+    for batch in ds.batches(16, memory_bytes=64 << 20):
         part = np.frombuffer(b"".join(batch["matrix"]), "<f4").reshape(-1, 16, 8)
         assert np.array_equal(part, matrices[sum(sizes) : sum(sizes) + len(part)])
         sizes.append(len(part))

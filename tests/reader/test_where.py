@@ -116,7 +116,7 @@ def test_foreign_files_and_streams(tmp_path: Path) -> None:
     assert sorted(name for batch in ds.batches(50, shuffle=True) for name in batch["name"].tolist()) == sorted(
         f"row {i} ü" for i in ids
     )
-    with pytest.raises(UsageError, match="where=idd = 1"):
+    with pytest.raises(UsageError, match="idd = 1"):
         len(open(tmp_path, where="idd = 1"))
 
 

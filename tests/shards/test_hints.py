@@ -156,7 +156,7 @@ def test_read_and_build_say_which_hint_was_used(tmp_path: Path, capsys: pytest.C
     files = list_inputs([str(tmp_path / "in" / "a.tfrecord")]).files
     assert plan_tfrecord(files, TfrecordOptions(), PlanOptions()).notes == ("schema inferred from all records", said)
     assert main(["read", str(tmp_path / "in"), "--out", str(tmp_path / "cli")]) == 0
-    assert f"note: {said}\n" in capsys.readouterr().out
+    assert f"note: {said}\n" in capsys.readouterr().err
 
 
 def test_read_says_what_it_could_decode(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E
 
 import recordmill  # noqa: E402
 from recordmill.building import commit as commits  # noqa: E402
-from recordmill.building.plan import load_plan  # noqa: E402
+from recordmill.building import plan  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
 from recordmill.shards.manifest import load  # noqa: E402
 from recordmill.transforms import BatchDicts, WriteShards, stages, write_shards  # noqa: E402
@@ -85,7 +85,8 @@ def test_a_finish_that_died_behind_the_data_s_rename_can_be_repeated(
 def test_a_finish_that_is_repeated_when_all_is_removed_gives_what_was_committed(tmp_path: Path) -> None:
     run_pipeline(tmp_path / "out")
     manifest = load(tmp_path / "out")
-    load_plan.cache_clear()
+    plan._load_plan.cache_clear()
+    plan._saved.clear()
     again = stages.finish_build([], [], [], str(tmp_path / "out" / f"_run-{manifest.run['id']}" / "plan.pickle"))
     assert again == manifest
 
