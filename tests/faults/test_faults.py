@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sweep
+
 pytest.importorskip("apache_beam", reason="builds need Apache Beam")
 
 HERE = Path(__file__).parent

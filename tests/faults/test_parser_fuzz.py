@@ -30,6 +30,8 @@ from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.storage.listing import list_inputs
 
+pytestmark = pytest.mark.sweep
+
 EXAMPLES = int(os.environ.get("RECORDMILL_FUZZ", "150"))
 
 SCHEMA = Schema(

@@ -34,6 +34,8 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
 
+pytestmark = pytest.mark.sweep
+
 SCHEMA = Schema((Feature("id", "int64", (), True), Feature("x", "float32", (None,), True), Feature("y", "bytes")))
 STEPS = Schema(
     (Feature("id", "int64", (), True), Feature("step", "int64", (None, None), True, per_step=True)),

@@ -20,6 +20,8 @@ from recordmill.exporting.notes import noted_in
 from recordmill.pipelines.read import read
 from recordmill.shards import pieces
 
+pytestmark = pytest.mark.sweep
+
 FILES = 100  # so many that the read is still under way when it is stopped after five, however busy the machine
 
 

@@ -15,6 +15,8 @@ import recordmill
 from recordmill.pipelines.build import build
 from recordmill.shards.manifest import load
 
+pytestmark = pytest.mark.sweep
+
 CASES: dict[str, tuple[str, list[str], list[str], list[str], list[str]]] = {
     # INPUT, then the columns of z-scores, of minima and maxima, of buckets, of words
     "weather": (

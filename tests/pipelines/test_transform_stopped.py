@@ -17,6 +17,8 @@ import recordmill
 from recordmill.pipelines.build import build
 from recordmill.shards.manifest import load
 
+pytestmark = pytest.mark.sweep
+
 CHILD = """
 import os, sys
 when, path, out = sys.argv[1:]

@@ -157,6 +157,7 @@ def foreign_sets(shared_data: Path) -> list[Dataset]:
     return [open(paths) for paths in groups.values()]
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_readers_of_other_systems_files(foreign_sets: list[Dataset], tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")

@@ -20,6 +20,8 @@ from recordmill.reader.inspect.summary import summarise
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.verify import verify
 
+pytestmark = pytest.mark.sweep
+
 SCHEMA = Schema((Feature("id", "int64", (), True), Feature("x", "float32", (None,), True), Feature("y", "bytes")))
 ROWS = [{"id": number, "x": [0.5] * number, "y": [b"abc", None, b"", b"\xff"][number]} for number in range(4)]
 PARTS = {

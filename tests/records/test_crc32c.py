@@ -105,6 +105,7 @@ def run_compiled_for(cpu: dict[str, str]) -> list[str]:
     return found.stdout.split()
 
 
+@pytest.mark.sweep
 def test_processors_without_the_instructions_write_and_read_the_same_bytes() -> None:
     here = run_compiled_for({})
     assert here[:2] == [str(crc32c.HARDWARE), str(crc32c.FOLDS)]

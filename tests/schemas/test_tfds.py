@@ -50,6 +50,7 @@ def nested(feature: Feature, given: Any) -> Any:
     return np.asarray(given, numpy_dtype(feature)).tolist()
 
 
+@pytest.mark.sweep
 def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
     import tensorflow_datasets
 
