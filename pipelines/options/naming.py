@@ -19,6 +19,7 @@ from recordmill.pipelines.options.declare import ALL_OR_NAMES, EITHER, OFF, SWIT
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_PAIR = re.compile(r"--dtype (\S+)=(\w+(?:\[[^\]]*\])?)")  # a mapping in Python
 _flags: ContextVar[bool] = ContextVar("recordmill_flags", default=False)
 
 
@@ -40,11 +41,14 @@ def spoken(text: str, command: str, given: Mapping[str, object] | None = None) -
     'max_rejects=2 %: a number'
     >>> spoken("use --to npy or --where SQL", "read")
     'use to="npy" or where='
+    >>> spoken("--dtype latitude=float64 keeps them", "build")
+    'dtypes={"latitude": "float64"} keeps them'
     >>> spoken("--key and --no-shuffle exclude each other", "build")
     'key= and shuffle=False exclude each other'
     """
     if _flags.get():
         return text
+    text = _PAIR.sub(r'dtypes={"\1": "\2"}', text)
     pattern, options = _flags_of(command)
     for flag, option in options.items():
         for value in _quoted((given or {}).get(option.name)):
