@@ -129,9 +129,12 @@ def _character(byte: int) -> str | None:
 
 
 def _widths(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> Sequence[int]:
-    """How many fields the first rows have; TOO_LONG for one whose quote is never closed."""
+    """How many fields the first rows have; TOO_LONG for one whose quote is never closed. Blank lines are not asked:
+    they are rows only where all others have one field.
+    """
     rows = Tokenizer(dialect, 1, most_rows).read(sample.copy(), 0, len(sample), final=final)
-    widths: dict[int, int] = {**dict.fromkeys(rows.ordinals.tolist(), 1), **dict(rows.bad[:, (0, 3)].tolist())}
+    filled = rows.ordinals[rows.infos[0, : len(rows.ordinals)] != 0] if len(rows.ordinals) else rows.ordinals
+    widths: dict[int, int] = {**dict.fromkeys(filled.tolist(), 1), **dict(rows.bad[:, (0, 3)].tolist())}
     return [widths[ordinal] for ordinal in sorted(widths)[:most_rows]]
 
 
