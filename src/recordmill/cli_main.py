@@ -115,7 +115,7 @@ def _told(error: Exception) -> object:
     """The error; of a file that is no TFRecord file, what it is instead and which command takes it."""
     from recordmill.base.errors import DataError
 
-    if not isinstance(error, DataError) or not error.reason.endswith("no TFRecord file"):
+    if not isinstance(error, DataError) or "no TFRecord file" not in error.reason:
         return error
     from recordmill.sources.inputs.content import sniff_file
     from recordmill.sources.registry import DATA_EXTENSIONS, KIND_NAMES
