@@ -1,4 +1,4 @@
-"""Blocks: what one shard needs of one run, as a reference into the run's file or by value. A run and cuts in, blocks
+"""Slices: what one shard needs of one run, as a reference into the run's file or by value. A run and cuts in, slices
 out; nothing is merged here.
 """
 
@@ -34,7 +34,7 @@ class RunSlice:
     payload: FileRef | bytes
 
     def entries(self, first: int, last: int) -> Entries:
-        """Entries [first, last) of the block."""
+        """Entries [first, last) of the slice."""
         at, end = first * ENTRY_DTYPE.itemsize, last * ENTRY_DTYPE.itemsize
         if isinstance(self.payload, FileRef):
             raw = np.empty(end - at, np.uint8)
@@ -43,7 +43,7 @@ class RunSlice:
         return np.frombuffer(self.payload, np.uint8)[at:end].view(ENTRY_DTYPE)
 
     def read_frames(self, start: int, into: Bytes) -> None:
-        """Fill the array with the block's frames from byte `start` on."""
+        """Fill the array with the slice's frames from byte `start` on."""
         if isinstance(self.payload, FileRef):
             read_exactly(self.payload.path, self.payload.frames_at + start, into)
         else:
