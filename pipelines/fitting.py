@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
 from recordmill.storage.files import sync_file, sync_folder
+from recordmill.storage.folders import copy_tree, is_folder, paths_below
 
 Function = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -68,8 +68,8 @@ def with_transform(plan: BuildPlan, settings: BuildOptions, progress: Progress) 
 
 def _sync(folder: Path) -> None:
     """Make the saved transform durable, as the shards beside it are before the commit."""
-    for path in (*folder.rglob("*"), folder):
-        (sync_folder if path.is_dir() else sync_file)(path)
+    for path in (*paths_below(folder), folder):
+        (sync_folder if is_folder(path) else sync_file)(path)
 
 
 def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransform:
@@ -77,9 +77,9 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransf
     assert plan.source is not None
     _check_same(before.raw, plan.source.schema, before.out)
     source = before.out / before.manifest.parts[-1].folder / TRANSFORM_FOLDER
-    if not source.is_dir():
+    if not is_folder(source):
         raise DataError("is missing; the manifest names it", source=os.fspath(source))
-    shutil.copytree(source, target, symlinks=True)  # a link is none of the files that the manifest names
+    copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
     return restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, str(before.out)))
 
 

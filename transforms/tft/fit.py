@@ -7,8 +7,6 @@ other analysers found take a pass each, and tf.Transform keeps the batches for t
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +21,8 @@ from recordmill.building.ingest import parsed, place, read
 from recordmill.building.plan import load_plan
 from recordmill.preprocessing.tensors import as_lists, list_schema, representations
 from recordmill.schemas.feature import Schema
+from recordmill.storage.files import create_file, write_all
+from recordmill.storage.folders import copy_tree, is_folder, make_scratch, remove_tree, rename
 from recordmill.transforms.beam_types import AsSingleton, Create, FlatMap, Map, PCollection, PTransform
 
 TRANSFORM_FN, METADATA = "transform_fn", "transformed_metadata"  # as tft.TFTransformOutput names them
@@ -84,18 +84,19 @@ def publish(target: str, model: str, metadata: Any, asset_map: dict[str, str]) -
     from tensorflow_transform.tf_metadata import metadata_io
 
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
-    shutil.copytree(model, attempt / TRANSFORM_FN, ignore=shutil.ignore_patterns(".tft_metadata", "fingerprint.pb"))
+    copy_tree(model, attempt / TRANSFORM_FN, leave_out=(".tft_metadata", "fingerprint.pb"))
     metadata_io.write_metadata(metadata, os.fspath(attempt / METADATA))
     if asset_map:
         import json
 
-        (attempt / METADATA / "asset_map").write_text(json.dumps(asset_map))
+        with create_file(attempt / METADATA / "asset_map") as file:
+            write_all(file, json.dumps(asset_map).encode())
     try:
-        os.rename(attempt, target)
+        rename(attempt, target)
     except OSError:
-        if not os.path.isdir(target):
+        if not is_folder(target):
             raise
-        shutil.rmtree(attempt)
+        remove_tree(attempt)
     return target
 
 
@@ -103,4 +104,4 @@ def temporary(folder: str) -> Any:
     """The context in which the analysis keeps its files in the run's folder."""
     import tensorflow_transform.beam as tft_beam
 
-    return tft_beam.Context(temp_dir=tempfile.mkdtemp(prefix="tft-", dir=folder))
+    return tft_beam.Context(temp_dir=make_scratch("tft-", folder))
