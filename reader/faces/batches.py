@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.faces.collate import Batch, Form
+from recordmill.reader.collating.form import Batch, Form
 from recordmill.reader.faces.image_rows import ImageSize, decoded_rows, image_features
 from recordmill.reader.fetching.fetcher import Fetcher, Rows
 from recordmill.reader.fetching.order import Order, make_schedule
