@@ -79,7 +79,7 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
         return _portable(dataset, options, _finisher(parse, images, label))
     batches = _fed(dataset, schema, images, options)
     if label is not None:
-        batches = batches.map(lambda tensors: _x_and_y(tensors, label), deterministic=True)
+        batches = batches.map(lambda tensors: _x_and_y(tensors, label))
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
