@@ -1,7 +1,7 @@
 """Everything that reads a data set: `open` it, and the types that its columns have."""
 
+from recordmill.reader.collating.ways import Padded
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.faces.collate import Padded
 from recordmill.reader.images.options import Images, RandomCrop
 from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.writers.npy import open_columns

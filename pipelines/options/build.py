@@ -68,7 +68,7 @@ _RECORDS: Options = (
     grouped(SCHEMA, RECORDS, help="a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data"),
     Option(
         "dtypes",
-        "instead of the inferred type: price=float64, image=uint8[28,28]; repeatable",
+        "instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable",
         form=REPEATED,
         metavar="FEATURE=DTYPE",
         flag="--dtype",

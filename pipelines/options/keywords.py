@@ -27,7 +27,7 @@ class BuildKeywords(TypedDict, total=False):
     overwrite: bool
     # a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data
     schema: Schema | str | os.PathLike[str] | None
-    # instead of the inferred type: price=float64, image=uint8[28,28]; repeatable
+    # instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable
     dtypes: Mapping[str, str] | None
     # the label: strings become class numbers, and readers return it as y by default
     label: str | None

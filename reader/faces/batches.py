@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.faces.collate import Batch, Form
+from recordmill.reader.collating.form import Batch, Form
 from recordmill.reader.faces.found import Found, OnBad, Refill, finder, order_of
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order, make_schedule

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from recordmill.reader.collating.form import Form
+from recordmill.reader.collating.ways import Collate
 from recordmill.reader.faces import tf as in_tf
 from recordmill.reader.faces.batches import Batches
-from recordmill.reader.faces.collate import Collate, Form
 from recordmill.reader.faces.found import OnBad
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from recordmill.pipelines.build import BuildResult, build
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.preprocessing.serving import serving_layer, serving_objects
+    from recordmill.reader.collating.ways import Padded
     from recordmill.reader.dataset import Dataset, open
-    from recordmill.reader.faces.collate import Padded
     from recordmill.reader.images.options import Images, RandomCrop
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
@@ -34,7 +34,7 @@ _PLACES = {
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
     "Images": "reader.images.options",
-    "Padded": "reader.faces.collate",
+    "Padded": "reader.collating.ways",
     "RandomCrop": "reader.images.options",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
