@@ -12,15 +12,18 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.reader.collating.course import Course, make_course
+from recordmill.reader.collating.form import Form
+from recordmill.reader.collating.ways import Collate, OneHot, Padded, Way, refuse_packed_images
 from recordmill.reader.faces.image_rows import image_features
-from recordmill.reader.faces.tf_blocks import block_spec, blocks_of, steps_of
+from recordmill.reader.faces.tf_blocks import block_spec, blocks_of, sent_features
 from recordmill.reader.faces.tf_images import batch_decoder
 from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
-from recordmill.reader.faces.tf_portable import serialized_records
+from recordmill.reader.faces.tf_portable import collater, parser_of, serialized_records
+from recordmill.reader.faces.tf_steps import steps_of
 from recordmill.reader.fetching.fetcher import Fetcher
-from recordmill.reader.fetching.order import Order, make_schedule
+from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Readable
-from recordmill.reader.sampling.schedule import Schedule
 from recordmill.schemas.feature import Schema
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ class Options:
     label: the feature that is y in (x, y); None: the schema's label, if it has one and it is read; False: dicts only.
     decode_images: (height, width): encoded images become uint8 [batch, height, width, channels]. antialias: resize them
     with it. defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
+    collate: feature to way, as for `batches`. weights: the feature that is w in (x, y, w).
     start_step: how many steps of the run have been done. portable: as TensorFlow's own operations, in an order of their
     own, records through a buffer of shuffle_records.
     """
@@ -49,6 +53,8 @@ class Options:
     channels: int
     antialias: bool
     defaults: Mapping[str, Any]
+    collate: Mapping[str, Collate]
+    weights: str | None
     start_step: int
     memory_bytes: int
     portable: bool
@@ -71,14 +77,18 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
         raise MissingExtraError("to_tf", "tf", "tensorflow") from None
     _check(options)
     schema, label = _label(dataset.schema, options)
-    finish = _finisher(dataset, schema, label, options)
-    parse = parser(schema, options.defaults)  # which refuses the same defaults either way
+    form = Form(options.collate, label, options.weights)
+    ways = form.check(dataset.schema)
+    finish = _finisher(dataset, form, ways, options)
+    parser(schema, options.defaults)  # which refuses the same defaults either way
     if options.portable:
-        return _portable(dataset, options, lambda records: finish(parse(records)))
-    batches = _fed(dataset, schema, options)
-    if label is not None or options.decode_images is not None:
-        batches = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return batches.prefetch(tf.data.AUTOTUNE)
+        collate = collater(schema, ways)
+        parse = parser_of(dataset, schema, options.defaults)
+        return _portable(dataset, options, lambda records: finish(collate(parse(records))))
+    if options.decode_images is None:
+        return _fed(dataset, schema, ways, options, finish).prefetch(tf.data.AUTOTUNE)
+    batches = _fed(dataset, schema, ways, options, lambda tensors: tensors)
+    return batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
 
 
 def _portable(dataset: Readable, options: Options, parse: Callable[[Any], Any]) -> tf.data.Dataset:
@@ -94,41 +104,48 @@ def _portable(dataset: Readable, options: Options, parse: Callable[[Any], Any]) 
     return (result if order.epochs == 1 else result.repeat(order.epochs)).prefetch(tf.data.AUTOTUNE)
 
 
-def _fed(dataset: Readable, schema: Schema, options: Options) -> tf.data.Dataset:
-    """Batches of tensors by feature name, from the fetcher."""
+def _fed(
+    dataset: Readable, schema: Schema, ways: Mapping[str, Way], options: Options, finish: Callable[[Tensors], Any]
+) -> tf.data.Dataset:
+    """Batches from the fetcher, of tensors by feature name, finished."""
     import tensorflow as tf
 
     order = replace(options.order, epochs=None)  # it may be iterated as often as one likes
     if options.batch_size is None:
         order = replace(order, drop_remainder=False)
-    begin = make_schedule(dataset, options.batch_size or _UNBATCHED_ROWS, order).after(options.start_step)
+    course = make_course(dataset, options.batch_size or _UNBATCHED_ROWS, order, ways)
+    begin = course if options.start_step == 0 else course.begun_after(options.start_step)
     epochs, decoded = options.order.epochs, _without(schema, options.defaults)
-    iterations = count()
+    sent, iterations = sent_features(decoded, ways), count()
 
     def blocks() -> Iterator[dict[str, Any]]:
-        fetcher = Fetcher(dataset, _iteration(begin, epochs, next(iterations)), decoded, options.memory_bytes)
-        return chain.from_iterable(fetcher.fetch(lambda rows: blocks_of(rows, decoded)))
+        this = _iteration(begin, epochs, next(iterations))
+        fetcher = Fetcher(dataset, this.schedule, decoded, options.memory_bytes)
+        return chain.from_iterable(this.lots(fetcher, lambda lot: blocks_of(lot, sent)))
 
-    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(decoded)).prefetch(1)
-    same = options.batch_size if order.drop_remainder else None
-    batches = fed.flat_map(steps_of(decoded, options.defaults, same))
+    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent)).prefetch(1)
+    same = options.batch_size if order.drop_remainder or course.packs is not None else None
+    batches = fed.flat_map(steps_of(sent, options.defaults, same, finish))
     if options.batch_size is None:
         batches = batches.unbatch()
     if epochs is None:
         return batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    if begin.position or begin.epoch % epochs:
-        return batches  # iterated again it is longer
-    once = begin.steps.count() if options.batch_size is not None else len(dataset)
+    schedule = begin.schedule
+    if begin.packs is not None or begin.done or schedule.position or schedule.epoch % epochs:
+        return batches  # nobody knows how long it is, or iterated again it is longer
+    once = schedule.steps.count() if options.batch_size is not None else len(dataset)
     return batches.apply(tf.data.experimental.assert_cardinality(epochs * once))
 
 
-def _iteration(begin: Schedule, epochs: int | None, number: int) -> Schedule:
+def _iteration(begin: Course, epochs: int | None, number: int) -> Course:
     """What an iteration gives: the first one what is left of so many epochs, each other one so many more."""
     if epochs is None:
         return begin
-    first = begin.epoch // epochs + number
-    until = replace(begin, epochs=(first + 1) * epochs)
-    return until if number == 0 else replace(until, epoch=first * epochs, position=0)
+    first = begin.schedule.epoch // epochs + number
+    until = replace(begin.schedule, epochs=(first + 1) * epochs)
+    if number == 0:
+        return replace(begin, schedule=until)
+    return replace(begin, schedule=replace(until, epoch=first * epochs, position=0), done=0)
 
 
 def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
@@ -150,6 +167,19 @@ def _check(options: Options) -> None:
         raise UsageError(f"shuffle_records must be at least 1, not {options.shuffle_records}")
     if options.channels not in (1, 3, 4):
         raise UsageError(f"channels must be 1, 3 or 4, not {options.channels}")
+    if options.batch_size is None and (
+        open_ended := [
+            name
+            for name, way in options.collate.items()
+            if way not in ("ragged", "one_hot")
+            and not isinstance(way, OneHot)
+            and not (isinstance(way, Padded) and way.length is not None)
+        ]
+    ):
+        raise UsageError(
+            f"batch_size=None gives single records, and {open_ended[0]!r} is collated as the batch has it: give "
+            "Padded(length)"
+        )
 
 
 def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
@@ -173,21 +203,17 @@ def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
     return replace(schema, features=tuple(replace(f, required=True) if f.name == name else f for f in schema)), name
 
 
-def _finisher(dataset: Readable, schema: Schema, label: str | None, options: Options) -> Callable[[Tensors], Any]:
-    """What is done to a parsed batch: decode images, divide into x and y."""
-    images: tuple[str, ...] = ()
-    decode: Callable[[Any, Any], Any] | None = None
-    if options.decode_images is not None:
-        images = image_features(dataset)
-        decode = batch_decoder(options.decode_images, options.channels, options.antialias)
+def _finisher(dataset: Readable, form: Form, ways: Mapping[str, Way], options: Options) -> Callable[[Tensors], Any]:
+    """What is done to a collated batch: decode images, divide into x, y and weights."""
+    if options.decode_images is None:
+        return form.given
+    images = image_features(dataset)
+    refuse_packed_images(ways)
+    decode = batch_decoder(options.decode_images, options.channels, options.antialias)
 
     def finish(tensors: Tensors) -> Any:
         for name in images:
-            assert decode is not None
             tensors[name] = decode(tensors[name], tensors.get(name + VALID))
-        if label is None:
-            return tensors
-        y = tensors.pop(label)
-        return (tensors.popitem()[1] if len(tensors) == 1 else tensors), y
+        return form.given(tensors)
 
     return finish

@@ -38,8 +38,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Rows:
-    """The records of a stretch of steps. batch: its rows, one step after the other. edges: int64 [steps + 1], where in
-    it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which count; None: all do.
+    """The records of a stretch of steps. batch: its rows, one step after the other, named as in the records. edges:
+    int64 [steps + 1], where in it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which
+    count; None: all do.
     """
 
     stretch: Stretch
@@ -58,7 +59,7 @@ class _Work:
 @dataclass(frozen=True)
 class Fetcher:
     """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
-    of a row beside its columns, as decoded images.
+    of a row beside its columns, as decoded images. at_once: so many steps are a stretch; 0: as many as are worth it.
     """
 
     dataset: Readable
@@ -66,6 +67,7 @@ class Fetcher:
     schema: Schema
     memory_bytes: int = MEMORY_BYTES
     made_bytes: int = 0
+    at_once: int = 0
 
     def fetch(self, finish: Callable[[Rows], Result]) -> Iterator[Result]:
         """finish(rows) of all stretches, in order; it runs in the threads.
@@ -92,6 +94,8 @@ class Fetcher:
         """As many steps at once as make a stretch worth its calls. Where reading one record costs reading those around
         it, and the order is not theirs, as many as a window has: its members are inflated once then.
         """
+        if self.at_once:
+            return self.schedule.stretches(self.at_once)
         step_bytes = row_bytes * self.schedule.steps.batch_size
         dear = self.schedule.sampler.mode is not False and any(
             file.file.compression != "none" for file in self.dataset.files
@@ -109,7 +113,7 @@ class Fetcher:
     def _numbers(self, stretch: Stretch) -> Int64s:
         """[rows] the numbers among all records."""
         numbers = self.schedule.numbers(stretch)
-        return numbers if self.dataset.matching is None else self.dataset.matching[numbers]
+        return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
 
     def _rows(self, work: _Work) -> Rows:
         numbers, steps = self._numbers(work.stretch), self.schedule.steps
@@ -118,11 +122,11 @@ class Fetcher:
         return Rows(work.stretch, self._decoded(numbers, work.held), edges, numbers, mask)
 
     def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
-        files, ends = self.dataset.files, self.dataset.ends
+        files, ends, stored = self.dataset.files, self.dataset.ends, self.dataset.stored(self.schema)
         try:
-            return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), self.schema, "")
+            return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), stored, "")
         except DataError as error:
-            blame(files, ends, numbers, held, self.schema)
+            blame(files, ends, numbers, held, stored)
             raise error
         finally:
             if sum(file.framed_bytes for file in files) > self.memory_bytes:

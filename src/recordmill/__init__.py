@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recordmill.pipelines.build import BuildResult, build
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.preprocessing.serving import serving_layer, serving_objects
-    from recordmill.reader.collating.ways import Padded
+    from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.dataset import Dataset, open
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
@@ -32,6 +32,9 @@ _PLACES = {
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
+    "Bucketed": "reader.collating.ways",
+    "OneHot": "reader.collating.ways",
+    "Packed": "reader.collating.ways",
     "Padded": "reader.collating.ways",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
@@ -45,10 +48,13 @@ _PLACES = {
     "UsageError": "base.errors",
 }
 __all__ = [
+    "Bucketed",
     "BuildResult",
     "DataError",
     "Dataset",
     "Feature",
+    "OneHot",
+    "Packed",
     "Padded",
     "ReadResult",
     "RecordmillError",
