@@ -7,11 +7,9 @@ asked for. Neither apache_beam nor tensorflow is imported here.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -20,33 +18,34 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
-from recordmill.base.people import html
 from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.pipelines.options.naming import names_keywords
+from recordmill.reader.covering import covering, covering_first, spans_of
 from recordmill.reader.faces import arrays
 from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.faces.training import Trainable
-from recordmill.reader.record import Plan, make_record_plan, parse_record
+from recordmill.reader.record import Plan, make_record_plan
+from recordmill.reader.rows import read_row, rows_of
 from recordmill.reader.selection import Selection, until
+from recordmill.reader.shown import Shown, headline
 from recordmill.reader.shown_tables import show_tables
-from recordmill.records.columns.parts import to_numpy
+from recordmill.reader.taking import taken, wanted_numbers
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, find
-from recordmill.shards.loads.batches import Load, decode_block, decode_load, record_batches
+from recordmill.shards.loads.batches import Load, decode_load, record_batches
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.sample import Sample
-from recordmill.shards.loads.scattered import are_scattered, scattered_batches
 from recordmill.shards.loads.schema_of import infer_files, schema_of
-from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece
+from recordmill.shards.pieces import PIECE_BYTES
 
 Columns = dict[str, Array | Ragged | Strings]
 _MADE_ANEW = ("_plan", "_selection")  # by each process that reads
@@ -237,58 +236,22 @@ class Dataset(Trainable):
             raise IndexError(f"record {at} of {total}")
         at = at % total if self.matching is None else int(self.matching[at])
         number = int(np.searchsorted(self.ends, at, "right"))
-        file = self.files[number]
-        record = at - int(self.ends[number - 1] if number else 0)
-        frame = file.frame(record)
-        if self._plan is not None:
-            found = parse_record(frame.payload(0).tobytes(), self._plan, self.schema, whole=self._columns is None)
-            if found is not None:
-                return found
-        batch = decode_block(
-            FrameBlock(frame, record, file.offset(record) - int(frame.starts[0])), self.schema, file.file.path
-        )
-        return {
-            feature.name: _value(column, feature) for feature, column in zip(self.schema, batch.columns, strict=True)
-        }
+        first = int(self.ends[number - 1]) if number else 0
+        return read_row(self.files[number], at - first, self.schema, self._plan, whole=self._columns is None)
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
-        wanted = np.asarray(records)
-        if wanted.dtype == np.bool_ or (wanted.size and wanted.dtype.kind not in "iu") or wanted.ndim != 1:
-            raise TypeError(f"records are addressed by a number, a slice or a list of numbers, not by {records!r}")
-        wanted = wanted.astype(np.int64)
-        if len(outside := wanted[(wanted < -len(self)) | (wanted >= len(self))]):
-            raise IndexError(f"record {outside[0]} of {len(self)}")
-        wanted = wanted % max(len(self), 1) if self.matching is None else self.matching[wanted]
-        distinct, back = np.unique(wanted, return_inverse=True)
-        return self._ascending(distinct).take(pa.array(back.reshape(-1)))
-
-    def _ascending(self, numbers: Int64s) -> pa.Table:
-        """The records of these numbers among all, ascending."""
-        if are_scattered(numbers) and all(file.seekable for file in self.files):
-            with contextlib.suppress(DataError):  # which the other way finds, too, and says where
-                return self._table(scattered_batches(self.files, self.ends, numbers, self.schema, self.threads))
-        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
-        return self._table(
-            record_batches(
-                (load for run in runs for load in self.loads(int(run[0]), int(run[-1]) + 1)),
-                self.schema,
-                threads=self.threads,
-            )
+        wanted = wanted_numbers(records, len(self))
+        return taken(
+            self.files, self.ends, wanted if self.matching is None else self.matching[wanted], self.schema, self.threads
         )
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
         """The records of these numbers as dicts, read together: what loaders ask for a batch, that take single records
         otherwise.
         """
-        batch = self.take(records).combine_chunks()
-        return [
-            {
-                feature.name: _value(column.chunk(0).slice(row, 1), feature)
-                for feature, column in zip(self.schema, batch.columns, strict=True)
-            }
-            for row in range(batch.num_rows)
-        ]
+        batches = self.take(records).combine_chunks().to_batches()
+        return [row for batch in batches for row in rows_of(batch, self.schema)]
 
     def select(self, columns: Sequence[str]) -> Dataset:
         """The same records with these features only, in this order; nothing is copied.
@@ -317,8 +280,9 @@ class Dataset(Trainable):
         """The first records as a pyarrow.Table."""
         records = max(records, 0)
         if self.where is None:
-            return self._table(record_batches(self._first(records), self.schema, threads=self.threads))
-        return self._table(until(records, self._first(2**62), self.decode, self.threads))
+            first = covering_first(self.files, records)
+            return self._table(record_batches(first, self.schema, threads=self.threads))
+        return self._table(until(records, covering_first(self.files, 2**62), self.decode, self.threads))
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Records [start, stop) as one pyarrow.Table in memory."""
@@ -343,46 +307,26 @@ class Dataset(Trainable):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""
         for batch in self.record_batches():
-            for row in range(batch.num_rows):
-                yield {
-                    feature.name: _value(column.slice(row, 1), feature)
-                    for feature, column in zip(self.schema, batch.columns, strict=True)
-                }
+            yield from rows_of(batch, self.schema)
 
     def __repr__(self) -> str:
-        if not self._is_described:
-            return f"<{self._headline}; its schema is inferred when it is needed>"
-        return "\n".join([f"<{self._headline}", *(f"  {name}: {about}" for name, about in self._described())]) + ">"
+        return self._shown().text()
 
     def _repr_html_(self) -> str:
         """What notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
-        if not self._is_described:
-            return html.section(self._headline, lines=["its schema is inferred when it is needed"])
-        return html.section(self._headline, html.table(["feature", "holds"], self._described()))
+        return self._shown().html()
 
-    @property
-    def _is_described(self) -> bool:
-        """Whether the schema is known without reading records."""
-        return self._given_schema is not None or "_known" in self.__dict__
-
-    @property
-    def _headline(self) -> str:
-        manifest = self.catalog.manifest
-        name = manifest.name if manifest else f"{len(self.files)} file{'s' if len(self.files) != 1 else ''}"
-        known = manifest is not None or "ends" in self.__dict__
-        rows = f"{self._total:,} records" if known else f"{self.catalog.size_bytes:,} bytes"
-        if self.where is not None:
-            found = f"{len(self):,} of " if "matching" in self.__dict__ else "of "
-            rows = f"{found}{rows} those where {self.where.predicate}"
-        return f"Dataset {name}: {rows}, {', '.join(self.splits) or 'no split'}"
-
-    def _described(self) -> list[tuple[str, str]]:
-        """(name, what it holds) of each feature."""
-        label = self.schema.label
-        return [
-            (f.name, f"{f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == label else ''}")
-            for f in self.schema
-        ]
+    def _shown(self) -> Shown:
+        known = self.catalog.manifest is not None or "ends" in self.__dict__
+        found = self.__dict__.get("matching")
+        about = headline(
+            self.catalog,
+            self._total if known else None,
+            None if found is None else len(found),
+            [] if self.where is None else [str(self.where.predicate)],
+        )
+        described = self._given_schema is not None or "_known" in self.__dict__
+        return Shown(about, self.schema if described else None)
 
     def loads(
         self,
@@ -396,17 +340,7 @@ class Dataset(Trainable):
         itself.
         """
         stop = self._total if stop is None else min(stop, self._total)
-        for number, (file, end) in enumerate(zip(self.files, self.ends.tolist(), strict=True)):
-            begin = int(self.ends[number - 1]) if number else 0
-            low, high = max(start, begin) - begin, min(stop, end) - begin
-            if low >= high:
-                continue
-            if file.seekable:
-                yield from (Load(file.file, piece) for piece in file.pieces(low, high, piece_bytes, piece_records))
-            else:
-                yield from (
-                    Load(file.file, Piece(number, low, None, 0, None), block) for block in file.blocks(low, high)
-                )
+        return covering(self.files, self.ends, start, stop, piece_bytes, piece_records)
 
     def decode(self, load: Load) -> list[pa.RecordBatch]:
         """The records of a load, or those of them for which `where` holds."""
@@ -431,38 +365,7 @@ class Dataset(Trainable):
         """(first of all records, the one behind the last, whether it can be read from anywhere) of each file
         that has records.
         """
-        start = 0
-        for file, end in zip(self.files, self.ends.tolist(), strict=True):
-            if end > start:
-                yield start, end, file.seekable
-            start = end
-
-    def _first(self, records: int) -> Iterator[Load]:
-        """The first records, without counting any file: only as much is read as they need."""
-        for number, file in enumerate(self.files):
-            if file.file.info is not None:
-                blocks = (Load(file.file, piece) for piece in file.pieces(0, min(records, file.records)))
-            else:
-                blocks = (Load(file.file, Piece(number, 0, None, 0, None), block) for block in file.blocks(0, records))
-            for load in blocks:
-                yield load
-                records -= len(load.block.frames) if load.block is not None else load.piece.records or 0
-            if records <= 0:
-                return
+        return spans_of(self.files, self.ends)
 
     def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         return pa.Table.from_batches(batches, to_arrow(self.schema))
-
-
-def _value(column: pa.Array, feature: Feature) -> Any:
-    """The value of a column of one row."""
-    if column.null_count:
-        return None
-    if not feature.shape:
-        return (
-            to_numpy(column, replace(feature, required=True))[0]
-            if feature.timestamp or feature.dtype == "float16"
-            else column[0].as_py()
-        )
-    value = to_numpy(column, replace(feature, required=True))[0]
-    return value.to_list() if isinstance(value, Ragged) else value

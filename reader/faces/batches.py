@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.faces.collate import Batch, Form
-from recordmill.reader.faces.image_rows import ImageSize, decoded_rows, image_features
-from recordmill.reader.fetching.fetcher import Fetcher, Rows
+from recordmill.base.errors import UsageError
+from recordmill.reader.collating.form import Batch, Form
+from recordmill.reader.faces.found import Found, OnBad, Refill, finder, order_of
+from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order, make_schedule
 from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.images.features import images_by_feature
+from recordmill.reader.images.options import Wanted
+from recordmill.reader.images.rows import ImageDecoder
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.records.columns.parts import to_numpy
 from recordmill.records.columns.ragged import Array, Ragged, Strings
@@ -37,7 +40,8 @@ class Batches(Iterator[Any]):
         order: Order,
         memory_bytes: int,
         form: Form,
-        image_size: ImageSize | None = None,
+        images: Wanted | None = None,
+        on_bad: OnBad = "error",
     ) -> None:
         form.check(dataset.schema)
         if order.pad_remainder and MASK in dataset.schema:
@@ -46,12 +50,20 @@ class Batches(Iterator[Any]):
             )
         if memory_bytes < 1:
             raise UsageError(f"memory_bytes must be at least 1, not {memory_bytes}")
-        self._schedule = make_schedule(dataset, batch_size, order)
+        self._schedule = make_schedule(dataset, batch_size, order_of(order, on_bad))
+        self._refill = Refill(dataset, self._schedule, order.drop_remainder) if on_bad == "skip" else None
         self._step = 0
-        images = {} if image_size is None else dict.fromkeys(image_features(dataset), image_size)
-        made_bytes = sum(size.row_bytes for size in images.values())
+        decoder = ImageDecoder(images_by_feature(dataset, images), dataset.threads, order.seed, memory_bytes)
         schema = _required(dataset.schema, form.label)
-        self._batches = _generate(Fetcher(dataset, self._schedule, schema, memory_bytes, made_bytes), form, images)
+        fetcher = Fetcher(
+            dataset,
+            self._schedule,
+            schema,
+            max(memory_bytes - decoder.work_bytes, 1),
+            decoder.row_bytes,
+            self._refill is not None,
+        )
+        self._batches = _generate(fetcher, form, decoder, self._refill)
 
     def __next__(self) -> Any:
         batch = next(self._batches)
@@ -62,8 +74,10 @@ class Batches(Iterator[Any]):
         """How many batches are left.
 
         Raises:
-            TypeError: there is no end.
+            TypeError: there is no end, or nobody can know.
         """
+        if self._refill is not None:
+            raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
         left = self._schedule.remaining
         if left is None:
             raise TypeError("batches without end (epochs=None) have no number")
@@ -72,7 +86,12 @@ class Batches(Iterator[Any]):
     @property
     def schedule(self) -> Schedule:
         """What is left of the schedule."""
-        return self._schedule.after(self._step)
+        return self._schedule.after(self._step) if self._refill is None else self._refill.schedule
+
+    @property
+    def skipped(self) -> int:
+        """How many records `on_bad="skip"` has left out so far, those that were read ahead included."""
+        return 0 if self._refill is None else self._refill.skipped
 
     def state(self) -> State:
         """Where the next batch stands, as JSON takes it: `ds.batches(..., state=...)` goes on there, also on another
@@ -85,36 +104,36 @@ class Batches(Iterator[Any]):
         self._batches.close()
 
 
-def _generate(fetcher: Fetcher, form: Form, images: Mapping[str, ImageSize]) -> Generator[Any, None, None]:
-    dataset, schema = fetcher.dataset, fetcher.schema
+def _generate(fetcher: Fetcher, form: Form, decoder: ImageDecoder, refill: Refill | None) -> Generator[Any, None, None]:
+    schema = fetcher.schema
+    find = finder(fetcher.dataset, schema, decoder, "error" if refill is None else "skip")
+    fetched: Iterator[tuple[Found, Batch]]
+    if refill is None:
+        fetched = fetcher.fetch(lambda rows: _with_columns(find(rows), schema))
+    else:
+        fetched = (_with_columns(found, schema) for found in refill.refilled(fetcher.fetch(find)))
+    try:
+        for found, columns in fetched:
+            for begin, end in itertools.pairwise(found.rows.edges.tolist()):
+                if refill is not None:
+                    refill.given(found, end)
+                yield form.given({name: _part(column, begin, end) for name, column in columns.items()})
+    finally:
+        decoder.close()
 
-    def finish(rows: Rows) -> tuple[Batch, list[int]]:
-        return columns_of(dataset, rows, schema, images), rows.edges.tolist()
 
-    for columns, edges in fetcher.fetch(finish):
-        for begin, end in itertools.pairwise(edges):
-            yield form.given({name: _part(column, begin, end) for name, column in columns.items()})
+def _with_columns(found: Found, schema: Schema) -> tuple[Found, Batch]:
+    return found, columns_of(found, schema)
 
 
-def columns_of(dataset: Readable, rows: Rows, schema: Schema, images: Mapping[str, ImageSize]) -> Batch:
-    """The columns by name, as `records.columns.parts` gives them, images decoded, and the mask where there is one.
-
-    Raises:
-        DataError: an image can't be decoded.
-    """
-    found: Batch = {}
-    for feature, column in zip(schema, rows.batch.columns, strict=True):
-        if feature.name not in images:
-            found[feature.name] = to_numpy(column, feature)
-            continue
-        found[feature.name], bad = decoded_rows(column, feature, images[feature.name])
-        if bad is not None:
-            number = int(rows.numbers[bad[0]])
-            at = int(np.searchsorted(dataset.ends, number, "right"))
-            record = number - (int(dataset.ends[at - 1]) if at else 0)
-            reason = f"feature {feature.name!r}: {bad[1]}"
-            raise DataError(reason, source=dataset.files[at].file.path, place=f"record {record}")
-    return found if rows.mask is None else {**found, MASK: rows.mask}
+def columns_of(found: Found, schema: Schema) -> Batch:
+    """The columns by name, as `records.columns.parts` gives them, images decoded, and the mask where there is one."""
+    rows, images = found.rows, found.images
+    columns: Batch = {
+        feature.name: images[feature.name] if feature.name in images else to_numpy(column, feature)
+        for feature, column in zip(schema, rows.batch.columns, strict=True)
+    }
+    return columns if rows.mask is None else {**columns, MASK: rows.mask}
 
 
 def _required(schema: Schema, label: str | None) -> Schema:

@@ -7,14 +7,15 @@ batches out of them itself. The tensors are those of `tf_parse`, in which the ta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from recordmill.reader.faces.found import Found
 from recordmill.reader.faces.tf_parse import VALID, Tensors
 from recordmill.reader.faces.tf_strings import as_tensor_proto
-from recordmill.reader.fetching.fetcher import Rows
+from recordmill.reader.images.options import Images
 from recordmill.records.columns.parts import is_bytes, numpy_dtype, take_apart
 from recordmill.schemas.feature import Feature, Schema
 
@@ -22,20 +23,38 @@ _SIZE = "size"  # [2]: steps of the block, rows of each of them
 _NUMBER = "\x00number"  # of a step in its block
 
 
-def blocks_of(rows: Rows, schema: Schema) -> list[dict[str, Any]]:
-    """The flat arrays of each feature: values, the splits of each variable dimension, which rows have a value. Steps of
-    a block have equally many rows, so a shorter last one is a block of its own.
+def decoded_schema(schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]) -> Schema:
+    """The schema of what blocks hold: images are tensors, which only lack where nothing stands for them."""
+    features = tuple(
+        Feature(f.name, images[f.name].numpy_dtype.name, images[f.name].shape, f.required or f.name in defaults)
+        if f.name in images
+        else f
+        for f in schema
+    )
+    return replace(schema, features=features)
+
+
+def blocks_of(found: Found, schema: Schema) -> list[dict[str, Any]]:
+    """The flat arrays of each feature of a `decoded_schema`: values, the splits of each variable dimension, which rows
+    have a value. Steps of a block have equally many rows, so a shorter last one is a block of its own.
     """
-    sizes = np.diff(rows.edges)
+    edges = found.rows.edges
+    sizes = np.diff(edges)
     if len(sizes) > 1 and sizes[-1] != sizes[0]:
-        cut = int(rows.edges[-2])
-        return [_block(rows.batch.slice(0, cut), len(sizes) - 1, schema), _block(rows.batch.slice(cut), 1, schema)]
-    return [_block(rows.batch, len(sizes), schema)]
+        cut = int(edges[-2])
+        return [_block(found, 0, cut, len(sizes) - 1, schema), _block(found, cut, int(edges[-1]), 1, schema)]
+    return [_block(found, 0, int(edges[-1]), len(sizes), schema)]
 
 
-def _block(batch: pa.RecordBatch, steps: int, schema: Schema) -> dict[str, Any]:
-    block: dict[str, Any] = {_SIZE: np.array([steps, batch.num_rows // steps], np.int64)}
-    for at, (feature, column) in enumerate(zip(schema, batch.columns, strict=True)):
+def _block(found: Found, begin: int, end: int, steps: int, schema: Schema) -> dict[str, Any]:
+    block: dict[str, Any] = {_SIZE: np.array([steps, (end - begin) // steps], np.int64)}
+    columns = found.rows.batch.slice(begin, end - begin).columns
+    for at, (feature, column) in enumerate(zip(schema, columns, strict=True)):
+        if feature.name in found.images:
+            block[f"{at}/values"] = found.images[feature.name][begin:end]
+            if _has_valid(feature):
+                block[f"{at}/valid"] = column.is_valid().to_numpy(zero_copy_only=False)
+            continue
         parts = take_apart(column, feature)
         values, splits = parts.values, list(parts.splits)
         if is_bytes(feature):

@@ -8,6 +8,7 @@ and `Dataset` has looked at its size before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,3 +70,15 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
         )
         records = records.shuffle(shuffle_records, seed + 1, reshuffle_each_iteration=True)
     return records.apply(tf.data.experimental.assert_cardinality(len(dataset)))
+
+
+def usable_only(records: tf.data.Dataset, finish: Callable[[Any], Any]) -> tf.data.Dataset:
+    """Records that finish (of batches) takes, one by one, each by itself; TensorFlow's log names what it does not take.
+    What is wrong with the files stays an error.
+    """
+    import tensorflow as tf
+
+    def one(record: Any) -> Any:
+        return tf.data.Dataset.from_tensors(record[tf.newaxis]).map(finish).ignore_errors(log_warning=True).unbatch()
+
+    return records.interleave(one, _TURN_RECORDS, 1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from recordmill.reader.collating.form import Form
+from recordmill.reader.collating.ways import Collate
 from recordmill.reader.faces import tf as in_tf
 from recordmill.reader.faces.batches import Batches
-from recordmill.reader.faces.collate import Collate, Form
-from recordmill.reader.faces.image_rows import ImageSize
+from recordmill.reader.faces.found import OnBad
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order
 from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.images.options import Spec, wanted_images
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -37,9 +39,10 @@ class Trainable:
         label: str | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
-        decode_images: tuple[int, int] | None = None,
+        decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
+        on_bad: OnBad = "error",
     ) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
@@ -63,7 +66,11 @@ class Trainable:
                 where it is the only one left. A record without a label is an error.
             collate: feature of lists to "ragged" (the default), "dense", "padded" or `Padded(...)`.
             decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
-                `tf.image.resize` does; antialias: with antialiasing.
+                `tf.image.resize` does; antialias: with antialiasing. `Images(...)` says more: scale, mean and standard
+                deviation, orientation, crop; a dict of them by feature which ones are images.
+            on_bad: "skip" leaves records out that are damaged, do not fit the schema or hold images that can't be
+                decoded, and fills batches up with the next ones; a warning at an epoch's end says how many, and the
+                iterator has no length. "error" ends at the first one, and names it.
 
         Raises:
             UsageError: options that do not fit, or a state of something else.
@@ -71,8 +78,8 @@ class Trainable:
         order = Order(
             shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
-        size = None if decode_images is None else ImageSize(*decode_images, channels, antialias)
-        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), size)
+        images = wanted_images(decode_images, channels, antialias)
+        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad)
 
     def to_tf(
         self: Readable,
@@ -83,9 +90,10 @@ class Trainable:
         label: str | Literal[False] | None = None,
         epochs: int | None = 1,
         drop_remainder: bool = False,
-        decode_images: tuple[int, int] | None = None,
+        decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
+        on_bad: OnBad = "error",
         defaults: Mapping[str, Any] | None = None,
         num_hosts: int = 1,
         host_index: int = 0,
@@ -110,9 +118,8 @@ class Trainable:
             batch_size,
             order,
             label,
-            decode_images,
-            channels,
-            antialias,
+            wanted_images(decode_images, channels, antialias),
+            on_bad,
             defaults or {},
             start_step,
             memory_bytes,

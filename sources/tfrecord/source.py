@@ -182,8 +182,13 @@ def _count_stream(shard: ShardFile, piece: Piece) -> Unit:
 def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, Sequence[str], bool]:
     """(schema, notes on where it is from, whether every record is known to be of it)."""
     told = False
+    left_out: list[str] = []
+    if common.may_lack:  # which of them the records have, only the records say
+        common, left_out = common.without_absent(
+            infer_schema(shards, threads=common.threads, lenient=True)[0].names, "the records"
+        )
     if common.schema is not None:
-        schema, said = common.schema, ["schema as given"]
+        schema, said = common.schema, ["schema as given", *left_out]
     else:
         paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
         if paths:

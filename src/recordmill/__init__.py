@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from recordmill.pipelines.build import BuildResult, build
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.preprocessing.serving import serving_layer, serving_objects
+    from recordmill.reader.collating.ways import Padded
     from recordmill.reader.dataset import Dataset, open
-    from recordmill.reader.faces.collate import Padded
+    from recordmill.reader.images.options import Images, RandomCrop
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.verify import verify
@@ -32,7 +33,9 @@ _PLACES = {
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
-    "Padded": "reader.faces.collate",
+    "Images": "reader.images.options",
+    "Padded": "reader.collating.ways",
+    "RandomCrop": "reader.images.options",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
     "serving_layer": "preprocessing.serving",
@@ -49,7 +52,9 @@ __all__ = [
     "DataError",
     "Dataset",
     "Feature",
+    "Images",
     "Padded",
+    "RandomCrop",
     "ReadResult",
     "RecordmillError",
     "Schema",
