@@ -190,6 +190,11 @@ def create_file(path: str | Path) -> BinaryIO:
     return os.fdopen(descriptor, "w+b", buffering=0)
 
 
+def create_buffered(path: str | Path) -> BinaryIO:
+    """A new file to write to in small pieces, which knows its name; FileExistsError if that is taken."""
+    return open(path, "xb")
+
+
 def replace_file(path: str | Path) -> BinaryIO:
     """A file to write to, unbuffered, whether it is there or not; what it held is gone."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666), "wb", buffering=0)

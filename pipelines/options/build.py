@@ -270,6 +270,13 @@ _TRANSFORM: Options = (
         decides=True,
     ),
     Option(
+        "transform_cache",
+        "a folder of what was found in which files, so that only new ones are analysed; it may be removed at any time",
+        metavar="DIR",
+        annotation="str | os.PathLike[str]",
+        group=TRANSFORM,
+    ),
+    Option(
         "transform_from",
         "take the transform of that data set as it is",
         metavar="OUT",

@@ -109,9 +109,10 @@ def finish_schema(
         for name in untold
         if name not in common.dtypes
     ]
+    common, left_out = common.without_absent(inferred.names, what)
     if common.schema is not None:
         schema, more = select_given(common.schema, inferred, what)
-        notes = [*more, *_class_notes(schema, inferred)]
+        notes = [*left_out, *more, *_class_notes(schema, inferred)]
         if common.label is not None:
             check_label(schema, common.label)
             schema = replace(schema, label=common.label)

@@ -17,24 +17,30 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
     from recordmill.pipelines.build import BuildResult, build
-    from recordmill.pipelines.clean import clean
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.preprocessing.serving import serving_layer, serving_objects
-    from recordmill.reader.collating.ways import Padded
+    from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.dataset import Dataset, open
+    from recordmill.reader.images.options import Images, RandomCrop
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
+    from recordmill.shards.store_run import clean
     from recordmill.shards.verify import verify
 
 _PLACES = {
     "build": "pipelines.build",
     "BuildResult": "pipelines.build",
-    "clean": "pipelines.clean",
+    "clean": "shards.store_run",
     "read": "pipelines.read",
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
+    "Images": "reader.images.options",
+    "Bucketed": "reader.collating.ways",
+    "OneHot": "reader.collating.ways",
+    "Packed": "reader.collating.ways",
     "Padded": "reader.collating.ways",
+    "RandomCrop": "reader.images.options",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
     "serving_layer": "preprocessing.serving",
@@ -47,11 +53,16 @@ _PLACES = {
     "UsageError": "base.errors",
 }
 __all__ = [
+    "Bucketed",
     "BuildResult",
     "DataError",
     "Dataset",
     "Feature",
+    "Images",
+    "OneHot",
+    "Packed",
     "Padded",
+    "RandomCrop",
     "ReadResult",
     "RecordmillError",
     "Schema",
