@@ -177,9 +177,10 @@ def replace_file(path: str | Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666), "wb", buffering=0)
 
 
-def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """A file to read from its start."""
-    return open(path, "rb")
+def open_file(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
+    """A file to read from its start. follow_links: False refuses a link, and waits for no pipe that has the name."""
+    guards = 0 if follow_links else os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | guards), "rb")
 
 
 def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
