@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import Reject
-from recordmill.records.example.decode import BadRecord, decode_lenient
+from recordmill.records.example.decode import decode_lenient
+from recordmill.records.example.faults import BadRecord
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s, try_scan
 from recordmill.records.tfrecord.lenient import STREAM, past_damage, with_skipped
 from recordmill.schemas.feature import Schema

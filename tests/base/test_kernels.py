@@ -45,3 +45,18 @@ def test_an_error_that_stays_is_raised(message: str, attempts: int) -> None:
     with pytest.raises(SystemError, match=re.escape(message)):
         _retrying(compile_for)(int)
     assert made == [(int,)] * attempts
+
+
+@kernel
+def _added(value: int, constant: int) -> int:
+    return value + constant
+
+
+@kernel
+def _adds_constants(value: int) -> int:
+    return _added(value, 3) + _added(value, constant=5)
+
+
+def test_a_constant_does_not_compile_a_kernel_of_its_own() -> None:
+    assert _adds_constants(1) == 10
+    assert len(_added.signatures) == 1  # type: ignore[attr-defined]
