@@ -27,13 +27,20 @@ from recordmill.base.threads import thread_map
 from recordmill.building.order import DEFAULT_SPLIT, file_identity
 from recordmill.building.plan import BuildPlan
 from recordmill.preprocessing.about import Fit
-from recordmill.preprocessing.known_groups import KnownGroup, choose_groups, find_groups, write_group
+from recordmill.preprocessing.known_groups import (
+    KNOWN,
+    UNUSED,
+    Groups,
+    KnownGroup,
+    choose_groups,
+    find_groups,
+    write_group,
+)
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.sources.inputs.contract import Source
 from recordmill.sources.inputs.own import CheckedSource
 from recordmill.storage.digest import digest_file
 from recordmill.storage.walk import within
-from recordmill.transforms.tft.known import KNOWN, UNUSED, Groups, read_report
 
 # New files become a group for each 256 MiB, at most 8: when a file of a group changes, the others are analysed again,
 # and a group costs tf.Transform a graph and a pass of its own, about what 50 MB take.
@@ -65,7 +72,9 @@ class FitCache:
 
     def keep(self, run_folder: str) -> tuple[str, ...]:
         """Put what the job found in new groups into the cache; gives notes of what was analysed."""
-        found, records = read_report(run_folder)
+        from recordmill.transforms.tft.known import read_report
+
+        found, records, is_again = read_report(run_folder)
         for number, parts in found.items():
             members = [self.members[ordinal] for ordinal in np.flatnonzero(self.groups.of_file == number)]
             write_group(self.folder, self.context, members, parts)
@@ -73,6 +82,7 @@ class FitCache:
         said = (
             f"transform fitted on {files:,} files: {files - known:,} analysed ({records:,} records), {known:,} known "
             "from --transform-cache"
+            + (" and read again, for analysers that need what others find or that keep nothing" if is_again else "")
         )
         damage = f"{self.damaged} files of --transform-cache are damaged, and were not used"
         return (said, damage) if self.damaged else (said,)

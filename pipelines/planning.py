@@ -83,7 +83,7 @@ def _whole_records(source: Any) -> list[str] | None:
     schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
     if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
         return None
-    if source.where is not None or source.sample is not None or schema != source.full_schema:
+    if source.view.filters or source.sample is not None or schema != source.full_schema:
         raise UsageError(
             f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
         )

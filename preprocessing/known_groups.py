@@ -23,9 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+
 from recordmill.base.errors import DataError
 from recordmill.storage.files import atomic_write, write_all
 
+KNOWN, UNUSED = -1, -2  # of a file, in place of the number of its group: found before; not in the split
 MEMBER_BYTES = 32  # the SHA-256 that stands for a file
 _MAGIC = b"recordmill known group 1\n"
 _NAME = re.compile(r"([0-9a-f]{32})-[0-9a-f]{32}\.known")
@@ -48,11 +52,31 @@ class KnownGroup:
 
     def elements(self, key: bytes) -> Iterator[bytes]:
         """What was found, one by one."""
-        start, stop = self.entries[key]
-        with open(self.path, "rb") as file:
-            file.seek(start)
-            while file.tell() < stop:
-                yield file.read(struct.unpack("<I", file.read(4))[0])
+        return read_elements((self.path, *self.entries[key]))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What is to be analysed. of_file: [files] the group of each file, or KNOWN or UNUSED. known: what was found in the
+    others.
+    """
+
+    of_file: npt.NDArray[np.int16]
+    known: tuple[KnownGroup, ...]
+
+    @property
+    def new(self) -> list[int]:
+        """The numbers of the groups that are to be analysed."""
+        return [int(number) for number in np.unique(self.of_file) if number >= 0]
+
+
+def read_elements(block: tuple[str, int, int]) -> Iterator[bytes]:
+    """The elements between two places of a file."""
+    path, start, stop = block
+    with open(path, "rb") as file:
+        file.seek(start)
+        while file.tell() < stop:
+            yield file.read(struct.unpack("<I", file.read(4))[0])
 
 
 def framed(element: bytes) -> bytes:

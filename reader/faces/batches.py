@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator
+import warnings
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from recordmill.base.errors import UsageError
+from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Batch, Form
-from recordmill.reader.faces.found import Found, OnBad, Refill, finder, order_of
+from recordmill.reader.collating.ways import Way, refuse_packed_images
+from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
 from recordmill.reader.fetching.fetcher import Fetcher
-from recordmill.reader.fetching.order import Order, make_schedule
+from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Readable
 from recordmill.reader.images.features import images_by_feature
 from recordmill.reader.images.options import Wanted
 from recordmill.reader.images.rows import ImageDecoder
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.records.columns.parts import to_numpy
-from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Schema
 
 MASK = "mask"  # [rows] bool beside the columns: which rows count, where batches are filled up
@@ -30,7 +29,8 @@ MASK = "mask"  # [rows] bool beside the columns: which rows count, where batches
 class Batches(Iterator[Any]):
     """The batches of a schedule, read ahead on threads. `state()` says where the next one stands.
 
-    Its arrays are views of larger ones, which are there as long as one of them is.
+    Its arrays are views of larger ones, which are there as long as one of them is. `cut` counts the records of each
+    packed feature that were longer than a row, of this host, as far as they were read.
     """
 
     def __init__(
@@ -43,30 +43,29 @@ class Batches(Iterator[Any]):
         images: Wanted | None = None,
         on_bad: OnBad = "error",
     ) -> None:
-        form.check(dataset.schema)
+        ways = form.check(dataset.schema)
         if order.pad_remainder and MASK in dataset.schema:
             raise UsageError(
                 f"pad_remainder says in {MASK!r} which rows count, and a feature is called so: leave it out"
             )
         if memory_bytes < 1:
             raise UsageError(f"memory_bytes must be at least 1, not {memory_bytes}")
-        self._schedule = make_schedule(dataset, batch_size, order_of(order, on_bad))
-        self._refill = Refill(dataset, self._schedule, order.drop_remainder) if on_bad == "skip" else None
+        self._course = make_course(dataset, batch_size, order_of(order, on_bad, ways), ways)
+        schedule = self._course.schedule
+        self._refill = Refill(dataset, schedule, order.drop_remainder) if on_bad == "skip" else None
         self._step = 0
+        self._place: tuple[int, int] | None = None
+        self.cut: dict[str, int] = {}
         decoder = ImageDecoder(images_by_feature(dataset, images), dataset.threads, order.seed, memory_bytes)
+        if decoder.images:
+            refuse_packed_images(ways)
         schema = _required(dataset.schema, form.label)
-        fetcher = Fetcher(
-            dataset,
-            self._schedule,
-            schema,
-            max(memory_bytes - decoder.work_bytes, 1),
-            decoder.row_bytes,
-            self._refill is not None,
-        )
-        self._batches = _generate(fetcher, form, decoder, self._refill)
+        left_bytes, around = max(memory_bytes - decoder.work_bytes, 1), self._refill is not None
+        fetcher = Fetcher(dataset, schedule, schema, left_bytes, decoder.row_bytes, around)
+        self._batches = _generate(self._course, fetcher, form, ways, decoder, self._refill, self.cut)
 
     def __next__(self) -> Any:
-        batch = next(self._batches)
+        batch, self._place = next(self._batches)
         self._step += 1
         return batch
 
@@ -74,11 +73,11 @@ class Batches(Iterator[Any]):
         """How many batches are left.
 
         Raises:
-            TypeError: there is no end, or nobody can know.
+            TypeError: there is no end, they are packed, or nobody can know.
         """
         if self._refill is not None:
             raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
-        left = self._schedule.remaining
+        left = self._course.remaining
         if left is None:
             raise TypeError("batches without end (epochs=None) have no number")
         return left - self._step
@@ -86,7 +85,13 @@ class Batches(Iterator[Any]):
     @property
     def schedule(self) -> Schedule:
         """What is left of the schedule."""
-        return self._schedule.after(self._step) if self._refill is None else self._refill.schedule
+        if self._refill is not None:
+            return self._refill.schedule
+        if self._course.packs is None:
+            return self._course.after(self._step)
+        if self._place is None:
+            return self._course.schedule
+        return replace(self._course.schedule, epoch=self._place[0], position=self._place[1])
 
     @property
     def skipped(self) -> int:
@@ -95,40 +100,63 @@ class Batches(Iterator[Any]):
 
     def state(self) -> State:
         """Where the next batch stands, as JSON takes it: `ds.batches(..., state=...)` goes on there, also on another
-        number of hosts.
+        number of hosts (in the middle of steps that were bucketed together, on the same number).
         """
-        return self.schedule.state()
+        return self._course.state(self.schedule)
 
     def close(self) -> None:
         """Stop reading ahead."""
         self._batches.close()
 
 
-def _generate(fetcher: Fetcher, form: Form, decoder: ImageDecoder, refill: Refill | None) -> Generator[Any, None, None]:
+def _generate(
+    course: Course,
+    fetcher: Fetcher,
+    form: Form,
+    ways: Mapping[str, Way],
+    decoder: ImageDecoder,
+    refill: Refill | None,
+    cut: dict[str, int],
+) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
+    """Each batch, and where the next one stands if its number does not say it."""
     schema = fetcher.schema
     find = finder(fetcher.dataset, schema, decoder, "error" if refill is None else "skip")
-    fetched: Iterator[tuple[Found, Batch]]
+
+    def finish(lot: Lot) -> tuple[list[Any], Lot]:
+        return form.batches(columns_of(lot, schema), lot, ways), lot
+
+    lots: Iterator[tuple[list[Any], Lot]]
     if refill is None:
-        fetched = fetcher.fetch(lambda rows: _with_columns(find(rows), schema))
+        lots = course.lots(fetcher, lambda lot: finish(find(lot)))
     else:
-        fetched = (_with_columns(found, schema) for found in refill.refilled(fetcher.fetch(find)))
+        lots = map(finish, refill.refilled(fetcher.fetch(lambda rows: find(Lot(rows)))))
     try:
-        for found, columns in fetched:
-            for begin, end in itertools.pairwise(found.rows.edges.tolist()):
+        for batches, lot in lots:
+            _count(lot.cut, cut)
+            ends = lot.ends or itertools.repeat(None)
+            for batch, end, behind in zip(batches, ends, lot.rows.edges[1:].tolist(), strict=False):
                 if refill is not None:
-                    refill.given(found, end)
-                yield form.given({name: _part(column, begin, end) for name, column in columns.items()})
+                    refill.given(lot.rows, behind)
+                yield batch, end
     finally:
         decoder.close()
 
 
-def _with_columns(found: Found, schema: Schema) -> tuple[Found, Batch]:
-    return found, columns_of(found, schema)
+def _count(more: Mapping[str, int], cut: dict[str, int]) -> None:
+    """Add to the records that were cut, and tell of the first ones."""
+    for name, records in more.items():
+        if name not in cut:
+            warnings.warn(
+                f"feature {name!r} has records that are longer than a packed row: they are cut to it, and `cut` of the "
+                "iterator counts them",
+                stacklevel=3,
+            )
+        cut[name] = cut.get(name, 0) + records
 
 
-def columns_of(found: Found, schema: Schema) -> Batch:
+def columns_of(lot: Lot, schema: Schema) -> Batch:
     """The columns by name, as `records.columns.parts` gives them, images decoded, and the mask where there is one."""
-    rows, images = found.rows, found.images
+    rows, images = lot.rows, lot.images
     columns: Batch = {
         feature.name: images[feature.name] if feature.name in images else to_numpy(column, feature)
         for feature, column in zip(schema, rows.batch.columns, strict=True)
@@ -140,15 +168,3 @@ def _required(schema: Schema, label: str | None) -> Schema:
     """The schema in which a record without the label is an error."""
     features = (replace(f, required=True) if f.name == label and not f.ragged_rank else f for f in schema)
     return replace(schema, features=tuple(features))
-
-
-def _part(column: Array | Ragged | Strings, begin: int, end: int) -> Array | Ragged | Strings:
-    """Rows [begin, end), the splits from 0."""
-    if isinstance(column, np.ndarray):
-        return column[begin:end]
-    splits: npt.NDArray[np.int64] = column.row_splits[begin : end + 1]
-    first, last = int(splits[0]), int(splits[-1])
-    valid = None if column.valid is None else column.valid[begin:end]
-    if isinstance(column, Strings):
-        return Strings(column.values[first:last], splits - first, column.text, valid)
-    return Ragged(_part(column.values, first, last), splits - first, valid)

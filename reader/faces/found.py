@@ -1,4 +1,4 @@
-"""`Found`: rows with their images decoded, or without what can't be; `Refill` makes batches of one size of such rows
+"""`finder`: lots with their images decoded, or without what can't be; `Refill` makes batches of one size of such lots
 again, and knows where the next one stands.
 """
 
@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.reader.collating.course import Lot
+from recordmill.reader.collating.ways import Bucketed, Packed, Way
 from recordmill.reader.faces.rebatch import joined_batches
 from recordmill.reader.fetching.around import place_of
 from recordmill.reader.fetching.fetcher import Rows
@@ -20,21 +22,15 @@ from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Readable
 from recordmill.reader.images.rows import ImageDecoder
 from recordmill.reader.sampling.schedule import Schedule
-from recordmill.records.columns.ragged import Array
 from recordmill.schemas.feature import Schema
 
 OnBad = Literal["error", "skip"]
 
 
-@dataclass(frozen=True)
-class Found:
-    """rows: what was fetched. images: by feature, [rows, height, width, channels]."""
-
-    rows: Rows
-    images: Mapping[str, Array]
+Find = Callable[[Lot], Lot]
 
 
-def order_of(order: Order, on_bad: str) -> Order:
+def order_of(order: Order, on_bad: str, ways: Mapping[str, Way]) -> Order:
     """The order in which records are fetched: with "skip", also those that fill no step, since they may fill one up.
 
     Raises:
@@ -49,28 +45,33 @@ def order_of(order: Order, on_bad: str) -> Order:
             'on_bad="skip" makes batches of what is left, which hosts that skip other records can\'t agree upon: it '
             "goes with neither num_hosts nor pad_remainder"
         )
+    if gathered := [name for name, way in ways.items() if isinstance(way, Bucketed | Packed)]:
+        raise UsageError(
+            f'on_bad="skip" fills batches up with the records that come next, and {gathered[0]!r} as '
+            f"{ways[gathered[0]]} gathers them otherwise: leave one of them out"
+        )
     return replace(order, drop_remainder=False)
 
 
-def finder(dataset: Readable, schema: Schema, decoder: ImageDecoder, on_bad: str) -> Callable[[Rows], Found]:
-    """A function for the fetcher's threads: rows to rows with images.
+def finder(dataset: Readable, schema: Schema, decoder: ImageDecoder, on_bad: str) -> Find:
+    """A function for the fetcher's threads: a lot to one with images.
 
     It raises DataError where an image can't be decoded, with "skip" it leaves that row out.
     """
 
-    def find(rows: Rows) -> Found:
-        images, bad = decoder.decode(rows, schema)
+    def find(lot: Lot) -> Lot:
+        images, bad = decoder.decode(lot.rows, schema)
         if not bad:
-            return Found(rows, images)
+            return replace(lot, images=images)
         if on_bad == "error":
-            path, place = place_of(dataset.files, dataset.ends, int(rows.numbers[bad[0][0]]))
+            path, place = place_of(dataset.files, dataset.ends, int(lot.rows.numbers[bad[0][0]]))
             raise DataError(bad[0][1], source=path, place=place)
-        return _without(Found(rows, images), bad)
+        return _without(replace(lot, images=images), bad)
 
     return find
 
 
-def _without(found: Found, bad: list[tuple[int, str]]) -> Found:
+def _without(found: Lot, bad: list[tuple[int, str]]) -> Lot:
     rows = found.rows
     assert rows.positions is not None
     named = tuple((int(rows.numbers[row]), reason) for row, reason in bad)
@@ -84,7 +85,7 @@ def _without(found: Found, bad: list[tuple[int, str]]) -> Found:
         rows.positions[kept],
         rows.bad + named,
     )
-    return Found(left, {name: array[kept] for name, array in found.images.items()})
+    return Lot(left, images={name: array[kept] for name, array in found.images.items()})
 
 
 class Refill:
@@ -96,11 +97,11 @@ class Refill:
         self.skipped = 0
         self._of_epoch: list[tuple[int, str]] = []
 
-    def refilled(self, found: Iterable[Found]) -> Iterator[Found]:
+    def refilled(self, found: Iterable[Lot]) -> Iterator[Lot]:
         """The same rows, in batches of one size but for an epoch's last one; a warning at an epoch's end says how many
         were left out.
         """
-        held: list[Found] = []
+        held: list[Lot] = []
         for one in found:
             if held and held[0].rows.stretch.epoch != one.rows.stretch.epoch:
                 yield from self._ended(held)
@@ -115,13 +116,13 @@ class Refill:
                 held = [_cut(held[0], whole, len(held[0].rows.numbers), size)]
         yield from self._ended(held)
 
-    def given(self, found: Found, behind: int) -> None:
+    def given(self, rows: Rows, behind: int) -> None:
         """Note that the batch was given that ends behind this row."""
-        assert found.rows.positions is not None
-        position = int(found.rows.positions[behind - 1]) + 1
-        self.schedule = replace(self._begin, epoch=found.rows.stretch.epoch, position=position)
+        assert rows.positions is not None
+        position = int(rows.positions[behind - 1]) + 1
+        self.schedule = replace(self._begin, epoch=rows.stretch.epoch, position=position)
 
-    def _ended(self, held: list[Found]) -> Iterator[Found]:
+    def _ended(self, held: list[Lot]) -> Iterator[Lot]:
         if held and len(held[0].rows.numbers) and not self._drop:
             yield held[0]
         if held and self._of_epoch:
@@ -139,7 +140,7 @@ class Refill:
         )
 
 
-def _joined(found: list[Found]) -> Found:
+def _joined(found: list[Lot]) -> Lot:
     """The rows of these, which are of one epoch, as one."""
     if len(found) == 1:
         return found[0]
@@ -149,10 +150,10 @@ def _joined(found: list[Found]) -> Found:
     edges = np.array([0, len(numbers)], np.int64)
     batch = joined_batches([one.batch for one in rows])
     images = {name: np.concatenate([one.images[name] for one in found]) for name in found[0].images}
-    return Found(Rows(rows[0].stretch, batch, edges, numbers, None, positions), images)
+    return Lot(Rows(rows[0].stretch, batch, edges, numbers, None, positions), images=images)
 
 
-def _cut(found: Found, begin: int, end: int, size: int) -> Found:
+def _cut(found: Lot, begin: int, end: int, size: int) -> Lot:
     """Rows [begin, end) in steps of so many."""
     rows = found.rows
     assert rows.positions is not None
@@ -161,4 +162,4 @@ def _cut(found: Found, begin: int, end: int, size: int) -> Found:
     cut = Rows(
         rows.stretch, rows.batch.slice(begin, end - begin), edges, rows.numbers[part], None, rows.positions[part]
     )
-    return Found(cut, {name: array[part] for name, array in found.images.items()})
+    return Lot(cut, images={name: array[part] for name, array in found.images.items()})

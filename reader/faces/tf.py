@@ -8,22 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.reader.collating.course import Course, Lot, make_course
+from recordmill.reader.collating.form import Form
+from recordmill.reader.collating.ways import Collate, OneHot, Padded, Way, refuse_packed_images
 from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
-from recordmill.reader.faces.tf_blocks import block_spec, blocks_of, decoded_schema, steps_of
-from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
-from recordmill.reader.faces.tf_portable import serialized_records, usable_only
+from recordmill.reader.faces.tf_blocks import Sent, block_spec, blocks_of, decoded_schema, sent_features
+from recordmill.reader.faces.tf_parse import VALID, parser
+from recordmill.reader.faces.tf_portable import collater, parser_of, serialized_records, usable_only
+from recordmill.reader.faces.tf_steps import steps_of
 from recordmill.reader.fetching.fetcher import Fetcher
-from recordmill.reader.fetching.order import Order, make_schedule
+from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Readable
 from recordmill.reader.images.features import images_by_feature
 from recordmill.reader.images.graph import batch_decoder
 from recordmill.reader.images.options import Images, Wanted
 from recordmill.reader.images.rows import ImageDecoder
-from recordmill.reader.sampling.schedule import Schedule
 from recordmill.schemas.feature import Schema
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ class Options:
     label: the feature that is y in (x, y); None: the schema's label, if it has one and it is read; False: dicts only.
     images: what encoded images become. on_bad: "skip" leaves out what can't be used, and promises no cardinality.
     defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
+    collate: feature to way, as for `batches`. weights: the feature that is w in (x, y, w).
     start_step: how many steps of the run have been done. portable: as TensorFlow's own operations, in an order of their
     own, records through a buffer of shuffle_records.
     """
@@ -51,6 +55,8 @@ class Options:
     images: Wanted | None
     on_bad: OnBad
     defaults: Mapping[str, Any]
+    collate: Mapping[str, Collate]
+    weights: str | None
     start_step: int
     memory_bytes: int
     portable: bool
@@ -73,14 +79,16 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
         raise MissingExtraError("to_tf", "tf", "tensorflow") from None
     _check(options)
     schema, label = _label(dataset.schema, options)
+    form = Form(options.collate, label, options.weights)
+    ways = form.check(dataset.schema)
     images = images_by_feature(dataset, options.images)
-    parse = parser(schema, options.defaults)  # which refuses the same defaults either way
+    if images:
+        refuse_packed_images(ways)
+    order_of(options.order, options.on_bad, ways)  # which refuses the same of both
+    parser(schema, options.defaults)
     if options.portable:
-        return _portable(dataset, options, _finisher(parse, images, label))
-    batches = _fed(dataset, schema, images, options)
-    if label is not None:
-        batches = batches.map(lambda tensors: _x_and_y(tensors, label))
-    return batches.prefetch(tf.data.AUTOTUNE)
+        return _portable(dataset, options, _finisher(dataset, schema, form, ways, images, options.defaults))
+    return _fed(dataset, schema, form, ways, images, options).prefetch(tf.data.AUTOTUNE)
 
 
 def _portable(dataset: Readable, options: Options, finish: Callable[[Any], Any]) -> tf.data.Dataset:
@@ -101,64 +109,72 @@ def _portable(dataset: Readable, options: Options, finish: Callable[[Any], Any])
 
 
 def _fed(
-    dataset: Readable, schema: Schema, images: Mapping[str, Images], options: Options
-) -> tf.data.Dataset:  # fmt: skip
-    """Batches of tensors by feature name, from the fetcher."""
+    dataset: Readable,
+    schema: Schema,
+    form: Form,
+    ways: Mapping[str, Way],
+    images: Mapping[str, Images],
+    options: Options,
+) -> tf.data.Dataset:
+    """Batches from the fetcher, as the form wants them."""
     import tensorflow as tf
 
     drop = options.order.drop_remainder and options.batch_size is not None
-    order = order_of(replace(options.order, epochs=None, drop_remainder=drop), options.on_bad)  # iterated without end
-    begin = make_schedule(dataset, options.batch_size or _UNBATCHED_ROWS, order).after(options.start_step)
-    epochs, fetched = options.order.epochs, _without(schema, options.defaults)
-    decoded, iterations = decoded_schema(fetched, images, options.defaults), count()
+    order = order_of(replace(options.order, epochs=None, drop_remainder=drop), options.on_bad, ways)
+    course = make_course(dataset, options.batch_size or _UNBATCHED_ROWS, order, ways)
+    begin = course if options.start_step == 0 else course.begun_after(options.start_step)
+    epochs, fetched = options.order.epochs, _without(schema, options.defaults)  # it may be iterated without end
+    sent, iterations = sent_features(decoded_schema(fetched, images, options.defaults), ways), count()
 
     def blocks() -> Iterator[dict[str, Any]]:
-        schedule = _iteration(begin, epochs, next(iterations))
-        yield from _blocks(dataset, schedule, fetched, decoded, images, options)
+        yield from _blocks(dataset, _iteration(begin, epochs, next(iterations)), fetched, sent, images, options)
 
-    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(decoded)).prefetch(1)
+    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent)).prefetch(1)
     others = {name: value for name, value in options.defaults.items() if name not in images}
-    batches = fed.flat_map(steps_of(decoded, others, options.batch_size if drop else None))
+    same = options.batch_size if drop or course.packs is not None else None
+    batches = fed.flat_map(steps_of(sent, others, same, form.given))
     if options.batch_size is None:
         batches = batches.unbatch()
     if epochs is None:
         return batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    if begin.position or begin.epoch % epochs or options.on_bad == "skip":
-        return batches  # iterated again it is longer, or nobody knows
-    once = begin.steps.count() if options.batch_size is not None else len(dataset)
+    schedule = begin.schedule
+    unknown = begin.packs is not None or options.on_bad == "skip"
+    if unknown or begin.done or schedule.position or schedule.epoch % epochs:
+        return batches  # nobody knows how long it is, or iterated again it is longer
+    once = schedule.steps.count() if options.batch_size is not None else len(dataset)
     return batches.apply(tf.data.experimental.assert_cardinality(epochs * once))
 
 
 def _blocks(
-    dataset: Readable, schedule: Schedule, schema: Schema, decoded: Schema, images: Mapping[str, Images],
-    options: Options
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """What one iteration is fed with. schema: as records are fetched. decoded: with the images decoded."""
+    dataset: Readable, course: Course, schema: Schema, sent: list[Sent], images: Mapping[str, Images], options: Options
+) -> Iterator[dict[str, Any]]:
+    """What one iteration is fed with. schema: as records are fetched."""
     skip = options.on_bad == "skip"
     defaults = {name: options.defaults[name] for name in images if name in options.defaults}
     decoder = ImageDecoder(images, dataset.threads, options.order.seed, options.memory_bytes, defaults)
     memory_bytes = max(options.memory_bytes - decoder.work_bytes, 1)
-    fetcher = Fetcher(dataset, schedule, schema, memory_bytes, decoder.row_bytes, skip)
+    fetcher = Fetcher(dataset, course.schedule, schema, memory_bytes, decoder.row_bytes, skip)
     find = finder(dataset, schema, decoder, options.on_bad)
     try:
         if skip:
             drop = options.order.drop_remainder and options.batch_size is not None
-            for found in Refill(dataset, schedule, drop).refilled(fetcher.fetch(find)):
-                yield from blocks_of(found, decoded)
+            found = Refill(dataset, course.schedule, drop).refilled(fetcher.fetch(lambda rows: find(Lot(rows))))
+            yield from chain.from_iterable(blocks_of(lot, sent) for lot in found)
         else:
-            for blocks in fetcher.fetch(lambda rows: blocks_of(find(rows), decoded)):
-                yield from blocks
+            yield from chain.from_iterable(course.lots(fetcher, lambda lot: blocks_of(find(lot), sent)))
     finally:
         decoder.close()
 
 
-def _iteration(begin: Schedule, epochs: int | None, number: int) -> Schedule:
+def _iteration(begin: Course, epochs: int | None, number: int) -> Course:
     """What an iteration gives: the first one what is left of so many epochs, each other one so many more."""
     if epochs is None:
         return begin
-    first = begin.epoch // epochs + number
-    until = replace(begin, epochs=(first + 1) * epochs)
-    return until if number == 0 else replace(until, epoch=first * epochs, position=0)
+    first = begin.schedule.epoch // epochs + number
+    until = replace(begin.schedule, epochs=(first + 1) * epochs)
+    if number == 0:
+        return replace(begin, schedule=until)
+    return replace(begin, schedule=replace(until, epoch=first * epochs, position=0), done=0)
 
 
 def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
@@ -180,7 +196,19 @@ def _check(options: Options) -> None:
         raise UsageError('on_bad="skip": nobody knows at which record step start_step begins; give a `state` instead')
     if order.shuffle and options.shuffle_records < 1:
         raise UsageError(f"shuffle_records must be at least 1, not {options.shuffle_records}")
-    order_of(order, options.on_bad)
+    if options.batch_size is None and (
+        open_ended := [
+            name
+            for name, way in options.collate.items()
+            if way not in ("ragged", "one_hot")
+            and not isinstance(way, OneHot)
+            and not (isinstance(way, Padded) and way.length is not None)
+        ]
+    ):
+        raise UsageError(
+            f"batch_size=None gives single records, and {open_ended[0]!r} is collated as the batch has it: give "
+            "Padded(length)"
+        )
 
 
 def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
@@ -204,21 +232,22 @@ def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
     return replace(schema, features=tuple(replace(f, required=True) if f.name == name else f for f in schema)), name
 
 
-def _finisher(parse: Callable[[Any], Tensors], images: Mapping[str, Images], label: str | None) -> Callable[[Any], Any]:
-    """What makes x, or (x, y), of a batch of serialized records: parse, decode images, divide."""
+def _finisher(
+    dataset: Readable,
+    schema: Schema,
+    form: Form,
+    ways: Mapping[str, Way],
+    images: Mapping[str, Images],
+    defaults: Mapping[str, Any],
+) -> Callable[[Any], Any]:
+    """What makes x, (x, y) or (x, y, w) of a batch of serialized records: parse, collate, decode images, divide."""
+    parse, collate = parser_of(dataset, schema, defaults), collater(schema, ways)
     decoders = {name: batch_decoder(wanted) for name, wanted in images.items()}
 
     def finish(records: Any) -> Any:
-        tensors = parse(records)
+        tensors = collate(parse(records))
         for name, decode in decoders.items():
             tensors[name] = decode(tensors[name], tensors.get(name + VALID))
-        return _x_and_y(tensors, label)
+        return form.given(tensors)
 
     return finish
-
-
-def _x_and_y(tensors: Tensors, label: str | None) -> Any:
-    if label is None:
-        return tensors
-    y = tensors.pop(label)
-    return (tensors.popitem()[1] if len(tensors) == 1 else tensors), y

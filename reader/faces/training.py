@@ -59,12 +59,14 @@ class Trainable:
             num_hosts, host_index: each step's records are cut into equal parts, and this host gets its part: all hosts
                 have equally many batches, and together the epoch.
             state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
-                hosts may be another one; the data set, `where`, seed, shuffle and batch_size may not.
+                hosts may be another one (but in the middle of steps that are bucketed together); the data set, `where`,
+                seed, shuffle and batch_size may not.
             window_bytes: framed bytes among which "window" mixes records.
             memory_bytes: what may be under way, read ahead or being decoded.
             label, weights: features given beside the rest, as `(x, y)` or `(x, y, weights)`; x is the column itself
                 where it is the only one left. A record without a label is an error.
-            collate: feature of lists to "ragged" (the default), "dense", "padded" or `Padded(...)`.
+            collate: feature to "ragged" (lists as they are, the default), "dense", "padded" or `Padded(...)`,
+                "bucketed" or `Bucketed(...)`, `Packed(length)`; of whole numbers "one_hot" or `OneHot(depth)`.
             decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
                 `tf.image.resize` does; antialias: with antialiasing. `Images(...)` says more: scale, mean and standard
                 deviation, orientation, crop; a dict of them by feature which ones are images.
@@ -95,6 +97,8 @@ class Trainable:
         antialias: bool = False,
         on_bad: OnBad = "error",
         defaults: Mapping[str, Any] | None = None,
+        weights: str | None = None,
+        collate: Mapping[str, Collate] | None = None,
         num_hosts: int = 1,
         host_index: int = 0,
         state: Mapping[str, Any] | None = None,
@@ -121,6 +125,8 @@ class Trainable:
             wanted_images(decode_images, channels, antialias),
             on_bad,
             defaults or {},
+            collate or {},
+            weights,
             start_step,
             memory_bytes,
             portable,

@@ -39,10 +39,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Rows:
-    """The records of a stretch of steps. batch: its rows, one step after the other. edges: int64 [steps + 1], where in
-    it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which count; None: all do.
-    positions: int64 [rows], theirs in the epoch, and bad: (number, reason) of the records that were left out, where
-    they may be.
+    """The records of a stretch of steps. batch: its rows, one step after the other, named as in the records. edges:
+    int64 [steps + 1], where in it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which
+    count; None: all do. positions: int64 [rows], theirs in the epoch, and bad: (number, reason) of the records that
+    were left out, where they may be.
     """
 
     stretch: Stretch
@@ -63,7 +63,8 @@ class _Work:
 @dataclass(frozen=True)
 class Fetcher:
     """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
-    of a row beside its columns, as decoded images. around: leave out what can't be read, and name it.
+    of a row beside its columns, as decoded images. around: leave out what can't be read, and name it. at_once: so many
+    steps are a stretch; 0: as many as are worth it.
     """
 
     dataset: Readable
@@ -72,6 +73,7 @@ class Fetcher:
     memory_bytes: int = MEMORY_BYTES
     made_bytes: int = 0
     around: bool = False
+    at_once: int = 0
 
     def fetch(self, finish: Callable[[Rows], Result]) -> Iterator[Result]:
         """finish(rows) of all stretches, in order; it runs in the threads.
@@ -98,6 +100,8 @@ class Fetcher:
         """As many steps at once as make a stretch worth its calls. Where reading one record costs reading those around
         it, and the order is not theirs, as many as a window has: its members are inflated once then.
         """
+        if self.at_once:
+            return self.schedule.stretches(self.at_once)
         step_bytes = row_bytes * self.schedule.steps.batch_size
         dear = self.schedule.sampler.mode is not False and any(
             file.file.compression != "none" for file in self.dataset.files
@@ -115,7 +119,7 @@ class Fetcher:
     def _numbers(self, stretch: Stretch) -> Int64s:
         """[rows] the numbers among all records."""
         numbers = self.schedule.numbers(stretch)
-        return numbers if self.dataset.matching is None else self.dataset.matching[numbers]
+        return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
 
     def _rows(self, work: _Work) -> Rows:
         try:
@@ -132,18 +136,23 @@ class Fetcher:
         return Rows(work.stretch, self._decoded(numbers, work.held), edges, numbers, mask)
 
     def _rows_around(self, work: _Work, numbers: Int64s) -> Rows:
-        found = decoded_around(self.dataset.files, self.dataset.ends, numbers, work.held, self.schema)
+        found = decoded_around(self.dataset.files, self.dataset.ends, numbers, work.held, self._stored)
         positions = self.schedule.steps.positions(work.stretch)[found.kept]
         edges = np.array([0, len(found.kept)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in found.bad)
         return Rows(work.stretch, found.batch, edges, numbers[found.kept], None, positions, bad)
 
+    @property
+    def _stored(self) -> Schema:
+        """What is decoded, as the records name it."""
+        return self.dataset.stored(self.schema)
+
     def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
         files, ends = self.dataset.files, self.dataset.ends
         try:
-            return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), self.schema, "")
+            return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), self._stored, "")
         except DataError as error:
-            blame(files, ends, numbers, held, self.schema)
+            blame(files, ends, numbers, held, self._stored)
             raise error
 
 

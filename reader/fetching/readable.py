@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
+from recordmill.reader.sampling.kept import Kept
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
@@ -21,9 +22,9 @@ class Readable(Protocol):
     """Records in a fixed order, read by pieces on threads.
 
     catalog: the files. threads: how many read and decode. schema: the features that are read. file_records: the records
-    of each file, with those that a predicate leaves out. matching: [records] the numbers of those that a predicate
-    keeps, ascending; None without one. files, ends: [files] the open files, and the number of records up to and with
-    each. fingerprint: what tells the data set from others.
+    of each file, with those that a predicate leaves out. matching: which of all records there are; None: all. files,
+    ends: [files] the open files, and the number of records up to and with each. fingerprint: what tells the data set
+    from others.
     """
 
     catalog: Catalog
@@ -43,9 +44,15 @@ class Readable(Protocol):
     def file_records(self) -> list[int]: ...
 
     @property
-    def matching(self) -> Int64s | None: ...
+    def matching(self) -> Kept | None: ...
 
     def __len__(self) -> int: ...
+
+    def select(self, columns: Sequence[str]) -> Readable:
+        """The same records with these features only."""
+
+    def stored(self, schema: Schema) -> Schema:
+        """These features of `schema` under the names that the records have for them."""
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records."""

@@ -184,9 +184,8 @@ def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, S
     told = False
     left_out: list[str] = []
     if common.may_lack:  # which of them the records have, only the records say
-        common, left_out = common.without_absent(
-            infer_schema(shards, threads=common.threads, lenient=True)[0].names, "the records"
-        )
+        there, _ = schema_of(shards, infer_files(shards, threads=common.threads, lenient=True))
+        common, left_out = common.without_absent(there.names, "the records")
     if common.schema is not None:
         schema, said = common.schema, ["schema as given", *left_out]
     else:

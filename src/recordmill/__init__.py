@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recordmill.pipelines.build import BuildResult, build
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.preprocessing.serving import serving_layer, serving_objects
-    from recordmill.reader.collating.ways import Padded
+    from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.dataset import Dataset, open
     from recordmill.reader.images.options import Images, RandomCrop
     from recordmill.records.example.by_hand import example, parse_example
@@ -34,6 +34,9 @@ _PLACES = {
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
     "Images": "reader.images.options",
+    "Bucketed": "reader.collating.ways",
+    "OneHot": "reader.collating.ways",
+    "Packed": "reader.collating.ways",
     "Padded": "reader.collating.ways",
     "RandomCrop": "reader.images.options",
     "example": "records.example.by_hand",
@@ -48,11 +51,14 @@ _PLACES = {
     "UsageError": "base.errors",
 }
 __all__ = [
+    "Bucketed",
     "BuildResult",
     "DataError",
     "Dataset",
     "Feature",
     "Images",
+    "OneHot",
+    "Packed",
     "Padded",
     "RandomCrop",
     "ReadResult",

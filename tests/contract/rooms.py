@@ -44,10 +44,11 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.sampling": "base",
     "reader.fetching": "base reader.sampling records.example records.tfrecord schemas shards shards.loads",
     "reader.images": "base images reader.fetching reader.sampling records.columns schemas",
-    "reader.collating": "base records.columns schemas",
+    "reader.collating": "base base.people reader.fetching reader.sampling records.columns schemas",
     "reader.faces": "base reader.collating reader.fetching reader.images reader.sampling records.columns "
     "records.writers schemas storage",
-    "reader": "base base.people pipelines.options reader.collating reader.faces reader.images records.columns "
+    "reader": "base base.people pipelines.options reader.collating reader.faces reader.images reader.sampling "
+    "records.columns "
     "records.inference records.tfrecord records.writers schemas shards shards.loads",
     "reader.inspect": "base images pipelines.options reader reader.faces records.columns records.inference "
     "records.protobuf schemas shards shards.loads storage",
