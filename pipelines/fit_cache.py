@@ -50,11 +50,11 @@ _PACKAGES = ("recordmill", "tensorflow", "tensorflow-transform", "tfx-bsl")
 READ_BY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "csv": (("dialect", "null_tokens"), ("heads",)),
     "images": (("options",), ("side",)),
-    "jsonl": (("options", "paths"), ()),
+    "jsonl": (("options", "paths", "base64"), ()),
     "memory": ((), ()),
     "parquet": ((), ("columns",)),
     "text": (("options", "mode"), ("classes",)),
-    "tfrecord": ((), ()),
+    "tfrecord": (("held",), ()),
 }
 
 

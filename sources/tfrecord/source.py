@@ -25,7 +25,7 @@ from recordmill.schemas.feature import PAYLOAD, Schema
 from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
 from recordmill.shards.loads.batches import loads
 from recordmill.shards.loads.salvage import Recovered, fitting_frames, frames_of
-from recordmill.shards.loads.schema_of import infer_files, infer_schema, schema_of
+from recordmill.shards.loads.schema_of import infer_files, schema_of
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import Piece, cut
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, Payloads, PlanOptions, Unit
