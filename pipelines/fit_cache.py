@@ -55,7 +55,7 @@ READ_BY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "memory": ((), ()),
     "parquet": ((), ("columns",)),
     "text": (("options", "mode"), ("classes",)),
-    "tfrecord": ((), ()),
+    "tfrecord": (("held",), ()),
 }
 
 
