@@ -108,7 +108,6 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_cache, "_GROUP_BYTES", 1)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("groups")
 def test_one_more_file_is_all_that_is_analysed(days: Path) -> None:
     first = cached(days)
@@ -124,7 +123,6 @@ def test_one_more_file_is_all_that_is_analysed(days: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 @pytest.mark.usefixtures("groups")
 def test_a_repeated_bundle_changes_nothing_of_what_is_kept(days: Path) -> None:
     cached(days, beam_args=("--direct_runner_bundle_repeat=1",))
@@ -135,7 +133,6 @@ def test_a_repeated_bundle_changes_nothing_of_what_is_kept(days: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 @pytest.mark.usefixtures("groups")
 def test_a_changed_file_and_a_missing_one_are_not_taken_for_what_they_were(days: Path) -> None:
     cached(days)
@@ -147,7 +144,6 @@ def test_a_changed_file_and_a_missing_one_are_not_taken_for_what_they_were(days:
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 @pytest.mark.usefixtures("groups")
 def test_what_is_damaged_is_analysed_anew_and_said(days: Path) -> None:
     cached(days)
@@ -164,7 +160,6 @@ def test_what_is_damaged_is_analysed_anew_and_said(days: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -185,7 +180,6 @@ def test_another_transform_split_or_way_to_read_is_another_cache(days: Path, opt
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 def test_analysers_upon_what_others_found_read_all_again(days: Path) -> None:
     declared = {"fare": [{"impute": "mean"}, "zscore"], "age": "minmax"}
     assert analysed(cached(days, declared=declared))[::2] == (3, 0)
@@ -207,7 +201,6 @@ def preprocessing_fn(inputs):
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 def test_a_module_that_changed_in_what_no_graph_shows_is_another_transform(
     days: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +215,6 @@ def test_a_module_that_changed_in_what_no_graph_shows_is_another_transform(
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 def test_a_file_without_a_record_in_the_split_is_known_too(days: Path) -> None:
     (days / "tiny.csv").write_text((days / "day-0.csv").read_text().splitlines()[0] + "\n1,30,,1.0,a,ok,cash,no\n")
     for _ in range(2):
@@ -231,7 +223,6 @@ def test_a_file_without_a_record_in_the_split_is_known_too(days: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 @pytest.mark.usefixtures("groups")
 def test_images_of_folders_are_told_apart_by_what_the_folders_say(tmp_path: Path) -> None:
     from image_samples import encoded, picture

@@ -48,7 +48,6 @@ def preprocessing_fn(inputs):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("given", ["declared", "function"])
 def test_new_data_needs_only_what_its_features_are_made_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
@@ -82,7 +81,6 @@ def test_new_data_needs_only_what_its_features_are_made_of(
     assert not Path("none").exists()
 
 
-@pytest.mark.slow
 def test_each_kind_of_new_data_may_lack_the_label(tmp_path: Path) -> None:
     import pandas as pd
 

@@ -26,7 +26,6 @@ build(sys.argv[1], sys.argv[2], transform=DECLARED, overwrite=True, name="rides"
 """
 
 
-@pytest.mark.slow
 def test_a_fit_in_another_process_and_folder_gives_the_same_files(tmp_path: Path) -> None:
     write_csv(tmp_path / "rides.csv", rows=300)
     here, there = tmp_path / "here", tmp_path / "some/where/else"
@@ -50,7 +49,6 @@ def test_a_fit_in_another_process_and_folder_gives_the_same_files(tmp_path: Path
     assert (folder / "transform_fn/saved_model.pb").exists()
 
 
-@pytest.mark.slow
 def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(tmp_path: Path) -> None:
     """Tables of one name are one table in a process."""
     saved = []
