@@ -21,6 +21,7 @@ from recordmill.building.commit import commit, put_back
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
+from recordmill.building.store_commit import commit_to_store
 from recordmill.schemas.tfds import Split as TfdsSplit
 from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
 from recordmill.schemas.tfmd import to_pbtxt
@@ -63,10 +64,10 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
         CommitConflict: another run committed first.
     """
     folder = RunFolder.attach(plan.folder)
-    if (done := committed_by(folder)) is not None:  # the run's folder may be gone by now
+    if (done := committed_by(folder, plan.out)) is not None:  # the run's folder may be gone by now
         return done
     with alone(Path(plan.folder, "conclude.lock")):  # engines may run two copies of the last step at once
-        done = committed_by(folder)
+        done = committed_by(folder, plan.out)
         return _conclude(plan, ingested, shards) if done is None else done
 
 
@@ -104,7 +105,10 @@ def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wr
         )
         return manifest, tfds_files(manifest, plan)
 
-    return commit(RunFolder.attach(plan.folder), describe, fingerprint, plan.base)
+    folder = RunFolder.attach(plan.folder)
+    if plan.store:
+        return commit_to_store(folder, describe, plan.base, plan.store)
+    return commit(folder, describe, fingerprint, plan.base)
 
 
 def _notes(plan: BuildPlan, ingested: Sequence[Ingested]) -> list[str]:
@@ -118,9 +122,9 @@ def _notes(plan: BuildPlan, ingested: Sequence[Ingested]) -> list[str]:
     ]
 
 
-def committed_by(folder: RunFolder) -> Manifest | None:
+def committed_by(folder: RunFolder, out: str) -> Manifest | None:
     """What this very run has committed already: runners may repeat the last step as any other."""
-    for _, manifest in sorted(loaded(folder.out).items(), reverse=True):
+    for _, manifest in sorted(loaded(out).items(), reverse=True):
         if manifest.run.get("id") == folder.id:
             return manifest
     return None

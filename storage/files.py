@@ -18,12 +18,30 @@ import numpy as np
 
 from recordmill.base.errors import DataError
 from recordmill.base.room import room
-from recordmill.storage.stores.address import Address, input_path, local_path, plain_name
+from recordmill.storage.stores import writing
+from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
 from recordmill.storage.stores.local import READ_BYTES, LocalStorage
 from recordmill.storage.stores.objects import ObjectStorage
 from recordmill.storage.stores.protocol import Bytes, Reader, Stat, Storage
+from recordmill.storage.stores.writing import listed as listed_objects
+from recordmill.storage.stores.writing import put as put_object
+from recordmill.storage.stores.writing import remove as remove_objects
+from recordmill.storage.stores.writing import upload as upload_file
 
-__all__ = ["Bytes", "Reader", "Stat", "Storage", "input_path", "local_path", "plain_name"]  # of the protocol, for all
+__all__ = [  # of the protocol, for all
+    "Bytes",
+    "Reader",
+    "Stat",
+    "Storage",
+    "input_path",
+    "listed_objects",
+    "local_path",
+    "output_path",
+    "plain_name",
+    "put_object",
+    "remove_objects",
+    "upload_file",
+]  # of the protocol, for all
 
 _LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
 # how file systems without hard links refuse one
@@ -208,12 +226,14 @@ def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
 
 def put_if_absent(path: str | Path, data: bytes, temporary_in: Path | None = None) -> bool:
     """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
-    temporary_in: as for `atomic_write`.
+    temporary_in: as for `atomic_write`, on a disk.
 
     `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always. File systems
     without hard links (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of
     one host.
     """
+    if isinstance(path, str) and is_remote(path):
+        return writing.put_if_absent(path, data)
     path = Path(path)
     descriptor, temporary = tempfile.mkstemp(dir=temporary_in or path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:

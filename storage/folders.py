@@ -6,8 +6,11 @@ Each is one call of the system, or a walk of such calls, and raises OSError as t
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -93,6 +96,21 @@ def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False
 def make_scratch(prefix: str, folder: str | None = None) -> str:
     """A new folder of a new name in that folder, or in the system's folder for temporary files; gives its path."""
     return tempfile.mkdtemp(prefix=prefix, dir=folder)
+
+
+def private_folder(name: str) -> str:
+    """A folder of that name among the system's temporary files, which only this user may enter; made if need be.
+
+    Raises:
+        OSError: somebody else's folder, or a link, has the name.
+    """
+    path = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    about = os.lstat(path)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise OSError(errno.EACCES, "is no private folder of yours; remove it, or name another TMPDIR", path)
+    return path
 
 
 def rename(old: Pathlike, new: Pathlike) -> None:

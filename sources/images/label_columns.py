@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from recordmill.base.errors import Reject, UsageError
 from recordmill.base.people.nearest import did_you_mean
 from recordmill.sources.images.label_file import LabelRows, read_label_file
-from recordmill.storage.files import input_path
-from recordmill.storage.folders import real_path
+from recordmill.storage.files import input_path, is_remote
+from recordmill.storage.folders import join, real_path
 from recordmill.storage.listing import InputFile, Root
 
 _PATH_COLUMNS = (
@@ -125,7 +125,8 @@ class _Finder:
         if value[0] == "/":  # as the files' own paths are: without links
             value = os.path.join(real_path(os.path.dirname(value)), os.path.basename(value))
         for folder in self._folders:
-            if (at := self._by_path.get(os.path.normpath(os.path.join(folder, value)))) is not None:
+            path = join(folder, value) if is_remote(folder) else os.path.normpath(os.path.join(folder, value))
+            if (at := self._by_path.get(path)) is not None:
                 return at
         return self._by_name.get(value, -1) if "/" not in value else -1
 

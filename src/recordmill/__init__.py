@@ -17,6 +17,7 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
     from recordmill.pipelines.build import BuildResult, build
+    from recordmill.pipelines.clean import clean
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "build": "pipelines.build",
     "BuildResult": "pipelines.build",
+    "clean": "pipelines.clean",
     "read": "pipelines.read",
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
@@ -66,6 +68,7 @@ __all__ = [
     "Schema",
     "UsageError",
     "build",
+    "clean",
     "example",
     "open",
     "parse_example",

@@ -68,7 +68,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
     if scheme.lower() == "file":
         raise UsageError(f"{text}: a file: URI of this machine begins with file:///; or give the path alone")
     if scheme.lower() in BUCKETS:
-        raise UsageError(f"{text}: {scheme}:// is served for reading only; name a local folder")
+        raise UsageError(f"{text}: {scheme}:// is served here for reading only; name a local folder")
     shown = text.partition("?")[0]  # what follows may be a secret
     raise UsageError(f"{shown}: {scheme}:// is not served; copy the files to a local disk, or name a local folder")
 
@@ -92,6 +92,19 @@ def input_path(path: str | os.PathLike[str]) -> str:
         shown = text.partition("?")[0]
         raise UsageError(f"{shown}?...: a URL with a query is not served (it may hold a secret); download the file")
     return f"{scheme}://{rest}"
+
+
+def output_path(path: str | os.PathLike[str]) -> str:
+    """As `local_path`, but the URI of a folder in a store is one, without a slash at its end."""
+    text = _text(path)
+    scheme = text.partition(":/")[0].lower()
+    if scheme not in BUCKETS:
+        return local_path(text)
+    given = input_path(text).rstrip("/")
+    address = Address.parse(given)
+    if address is not None and not address.key:
+        raise UsageError(f"{text}: name a folder in the bucket, as in {given}/data")
+    return given
 
 
 def plain_name(name: str, uri: str) -> str:

@@ -29,9 +29,16 @@ _OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
+_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status (?:code: )?(\d{3})\b|\((\d{3}) [A-Z]")
-_WRONG_KEY = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed", "InvalidAuthenticationInfo"}
+_WRONG_KEY = {
+    "InvalidAccessKeyId",
+    "XAdminUserNotFound",
+    "SignatureDoesNotMatch",
+    "AuthenticationFailed",
+    "InvalidAuthenticationInfo",
+}
 _WRONG_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 
 Answer = TypeVar("Answer")
@@ -73,7 +80,8 @@ def _connect(address: Address) -> Any:
         "client_options": {"connect_timeout": f"{CONNECT_SEC}s", "timeout": f"{REQUEST_SEC}s"},
         "retry_config": {"max_retries": MOST_RETRIES, "retry_timeout": datetime.timedelta(seconds=RETRY_SEC)},
     }
-    if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") or address.scheme == "http":
+    allow_http = f"{_PREFIXES.get(address.scheme, '')}_ALLOW_HTTP"
+    if os.environ.get(allow_http, "").lower() in ("1", "true") or address.scheme == "http":
         common["client_options"]["allow_http"] = True
     if address.scheme == "s3":
         return S3Store(address.bucket, **{**_of_profile(), **common})
@@ -139,20 +147,20 @@ def told(error: Exception, address: Address) -> OSError:
 
 
 def _other(text: str, code: str, where: str) -> tuple[int, str]:
-    lower = text.lower()
-    if "credential" in lower or "metadata" in lower:
+    said = text.partition("\n\nDebug source")[0]  # what follows names settings, and the error of the connection
+    if "dns error" in text:
+        return errno.EHOSTUNREACH, "the store's name is unknown: look at the endpoint and the network"
+    if "ConnectionRefused" in text or "tcp connect error" in text:
+        return errno.ECONNREFUSED, "the store can't be reached: look at the endpoint and the network"
+    if "TimedOut" in text or "timed out" in text:
+        return errno.ETIMEDOUT, f"the store did not answer within {REQUEST_SEC} s, several times"
+    if "BadScheme" in text:
+        return errno.EPROTO, "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that"
+    if "redential" in said or "metadata" in said:
         return (
             errno.EACCES,
-            f"there is no key for this {where} in the environment, in a profile, or by an instance role",
+            f"no key for this {where} is in the environment, in a profile, or given by an instance role",
         )
-    if "dns error" in lower or "failed to lookup" in lower:
-        return errno.EHOSTUNREACH, "the store's name is unknown: look at the endpoint and the network"
-    if "connect error" in lower or "connection refused" in lower:
-        return errno.ECONNREFUSED, "the store can't be reached: look at the endpoint and the network"
-    if "timed out" in lower or "timeout" in lower:
-        return errno.ETIMEDOUT, f"the store did not answer within {REQUEST_SEC} s, several times"
-    if "allow_http" in lower or "url scheme is not allowed" in lower:
-        return errno.EPROTO, "the endpoint is no https: AWS_ALLOW_HTTP=true allows that"
-    status = next((one or other for one, other in _STATUS.findall(text)), "")
+    status = next((one or other for one, other in _STATUS.findall(said)), "")
     shown = " ".join(part for part in (status, code) if part)
     return errno.EIO, f"the store failed{f' ({shown})' if shown else ''}, several times"

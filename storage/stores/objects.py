@@ -82,7 +82,11 @@ class ObjectStorage:
         address = _address(path)
         if not address.key:
             raise FileNotFoundError(2, "names a bucket and no object", path)
-        return self._see(address, ask(address, lambda client: obstore.head(client, address.key)))
+        try:
+            return self._see(address, ask(address, lambda client: obstore.head(client, address.key)))
+        except PermissionError:  # of which the answer to such a request does not say the reason
+            ask(address, lambda client: obstore.get_range(client, address.key, start=0, end=1))
+            raise
 
     def last_seen(self, path: str) -> Stat:
         uri = _address(path).uri
