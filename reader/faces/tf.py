@@ -20,7 +20,7 @@ from recordmill.reader.faces.tf_blocks import block_spec, blocks_of, sent_featur
 from recordmill.reader.faces.tf_images import batch_decoder
 from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
 from recordmill.reader.faces.tf_portable import collater, parser_of, serialized_records
-from recordmill.reader.faces.tf_steps import steps_of
+from recordmill.reader.faces.tf_steps import prepared_steps
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Readable
@@ -86,7 +86,7 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
         parse = parser_of(dataset, schema, options.defaults)
         return _portable(dataset, options, lambda records: finish(collate(parse(records))))
     if options.decode_images is None:
-        return _fed(dataset, schema, ways, options, finish).prefetch(tf.data.AUTOTUNE)
+        return _fed(dataset, schema, ways, options, finish)
     batches = _fed(dataset, schema, ways, options, lambda tensors: tensors)
     return batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
 
@@ -123,9 +123,9 @@ def _fed(
         fetcher = Fetcher(dataset, this.schedule, decoded, options.memory_bytes)
         return chain.from_iterable(this.lots(fetcher, lambda lot: blocks_of(lot, sent)))
 
-    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent)).prefetch(1)
+    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent))
     same = options.batch_size if order.drop_remainder or course.packs is not None else None
-    batches = fed.flat_map(steps_of(sent, options.defaults, same, finish))
+    batches = prepared_steps(fed, sent, options.defaults, same, finish)
     if options.batch_size is None:
         batches = batches.unbatch()
     if epochs is None:
