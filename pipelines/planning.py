@@ -29,7 +29,9 @@ def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Sourc
     Raises:
         UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
     """
-    common = PlanOptions(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes)
+    common = PlanOptions(
+        settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack
+    )
     inputs = _paths(source)
     if inputs is None and is_meant_as_source(source):
         return _own(source, settings)

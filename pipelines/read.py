@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
@@ -35,7 +35,7 @@ from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
-from recordmill.shards.rejects import Rejected
+from recordmill.shards.rejects import Rejected, is_of_record, with_remedy
 from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.files import sync_file
 
@@ -151,6 +151,10 @@ def read(
             progress.begin("convert", _left(plan, notes))
             results = run_jobs(plan, settings, folder, progress, notes)
             return _publish(plan, settings, folder, results, started)
+        except DataError as error:
+            if settings.plan.lenient or not is_of_record(error):
+                raise
+            raise with_remedy(error) from error
         except (KeyboardInterrupt, OSError, MemoryError) as error:
             if count := keep_finished(folder):
                 raise _stopped(error, folder, count) from error

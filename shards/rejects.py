@@ -15,13 +15,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
-from recordmill.base.errors import RecordmillError, Reject, UsageError
+from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
 from recordmill.storage.files import reopen_file
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
 # rejects beyond the budget, in one process, before a job ends: a small input is told whole, a large one fills no disk
 COUNTED_ON = 1000
 _BUDGET = re.compile(r"(\d+)|(\d+(?:\.\d+)?)%")
+
+
+def is_of_record(error: DataError) -> bool:
+    """Whether it is about one record, which could be a reject."""
+    return error.place.startswith("record ")
+
+
+def with_remedy(error: DataError) -> DataError:
+    """An error about one record, with the option by which that would be a reject."""
+    reason = f"{error.reason}; --max-rejects 1% leaves up to so many such records out"
+    return DataError(reason, source=error.source, place=error.place)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from recordmill.reader.fetching.order import Order, make_schedule
 from recordmill.reader.fetching.readable import Readable
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.reader.sampling.steps import Steps
+from recordmill.records.columns.ragged import Array
 
 Int64s = npt.NDArray[np.int64]
 Result = TypeVar("Result")
@@ -35,7 +36,8 @@ _GROUP = "bucketed"  # of a state in the middle of a group: which group that is
 class Lot:
     """rows: of all steps; edges count what is given as rows. lengths: [steps] what the bucketed feature is padded to.
     bins: [rows + 1] where the records of each packed row begin in the batch. ends: [steps] (epoch, position) behind
-    each packed step. cut: packed records that were longer than a row, by feature.
+    each packed step. cut: packed records that were longer than a row, by feature. images: decoded ones, by feature,
+    [rows, height, width, channels].
     """
 
     rows: Rows
@@ -43,6 +45,7 @@ class Lot:
     bins: Int64s | None = None
     ends: tuple[tuple[int, int], ...] = ()
     cut: Mapping[str, int] = field(default_factory=dict)
+    images: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,17 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Batch, Form
 from recordmill.reader.collating.ways import Way, refuse_packed_images
-from recordmill.reader.faces.image_rows import ImageSize, decoded_rows, image_features
-from recordmill.reader.fetching.fetcher import Fetcher, Rows
+from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
+from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.images.features import images_by_feature
+from recordmill.reader.images.options import Wanted
+from recordmill.reader.images.rows import ImageDecoder
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.records.columns.parts import to_numpy
 from recordmill.schemas.feature import Schema
@@ -39,7 +40,8 @@ class Batches(Iterator[Any]):
         order: Order,
         memory_bytes: int,
         form: Form,
-        image_size: ImageSize | None = None,
+        images: Wanted | None = None,
+        on_bad: OnBad = "error",
     ) -> None:
         ways = form.check(dataset.schema)
         if order.pad_remainder and MASK in dataset.schema:
@@ -48,17 +50,19 @@ class Batches(Iterator[Any]):
             )
         if memory_bytes < 1:
             raise UsageError(f"memory_bytes must be at least 1, not {memory_bytes}")
-        self._course = make_course(dataset, batch_size, order, ways)
+        self._course = make_course(dataset, batch_size, order_of(order, on_bad, ways), ways)
+        schedule = self._course.schedule
+        self._refill = Refill(dataset, schedule, order.drop_remainder) if on_bad == "skip" else None
         self._step = 0
         self._place: tuple[int, int] | None = None
         self.cut: dict[str, int] = {}
-        if image_size is not None:
+        decoder = ImageDecoder(images_by_feature(dataset, images), dataset.threads, order.seed, memory_bytes)
+        if decoder.images:
             refuse_packed_images(ways)
-        images = {} if image_size is None else dict.fromkeys(image_features(dataset), image_size)
-        made_bytes = sum(size.row_bytes for size in images.values())
         schema = _required(dataset.schema, form.label)
-        fetcher = Fetcher(dataset, self._course.schedule, schema, memory_bytes, made_bytes)
-        self._batches = _generate(self._course, fetcher, form, ways, images, self.cut)
+        left_bytes, around = max(memory_bytes - decoder.work_bytes, 1), self._refill is not None
+        fetcher = Fetcher(dataset, schedule, schema, left_bytes, decoder.row_bytes, around)
+        self._batches = _generate(self._course, fetcher, form, ways, decoder, self._refill, self.cut)
 
     def __next__(self) -> Any:
         batch, self._place = next(self._batches)
@@ -69,8 +73,10 @@ class Batches(Iterator[Any]):
         """How many batches are left.
 
         Raises:
-            TypeError: there is no end, or they are packed.
+            TypeError: there is no end, they are packed, or nobody can know.
         """
+        if self._refill is not None:
+            raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
         left = self._course.remaining
         if left is None:
             raise TypeError("batches without end (epochs=None) have no number")
@@ -79,11 +85,18 @@ class Batches(Iterator[Any]):
     @property
     def schedule(self) -> Schedule:
         """What is left of the schedule."""
+        if self._refill is not None:
+            return self._refill.schedule
         if self._course.packs is None:
             return self._course.after(self._step)
         if self._place is None:
             return self._course.schedule
         return replace(self._course.schedule, epoch=self._place[0], position=self._place[1])
+
+    @property
+    def skipped(self) -> int:
+        """How many records `on_bad="skip"` has left out so far, those that were read ahead included."""
+        return 0 if self._refill is None else self._refill.skipped
 
     def state(self) -> State:
         """Where the next batch stands, as JSON takes it: `ds.batches(..., state=...)` goes on there, also on another
@@ -101,18 +114,32 @@ def _generate(
     fetcher: Fetcher,
     form: Form,
     ways: Mapping[str, Way],
-    images: Mapping[str, ImageSize],
+    decoder: ImageDecoder,
+    refill: Refill | None,
     cut: dict[str, int],
 ) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
     """Each batch, and where the next one stands if its number does not say it."""
-    dataset, schema = fetcher.dataset, fetcher.schema
+    schema = fetcher.schema
+    find = finder(fetcher.dataset, schema, decoder, "error" if refill is None else "skip")
 
     def finish(lot: Lot) -> tuple[list[Any], Lot]:
-        return form.batches(columns_of(dataset, lot.rows, schema, images), lot, ways), lot
+        return form.batches(columns_of(lot, schema), lot, ways), lot
 
-    for batches, lot in course.lots(fetcher, finish):
-        _count(lot.cut, cut)
-        yield from zip(batches, lot.ends or itertools.repeat(None), strict=False)
+    lots: Iterator[tuple[list[Any], Lot]]
+    if refill is None:
+        lots = course.lots(fetcher, lambda lot: finish(find(lot)))
+    else:
+        lots = map(finish, refill.refilled(fetcher.fetch(lambda rows: find(Lot(rows)))))
+    try:
+        for batches, lot in lots:
+            _count(lot.cut, cut)
+            ends = lot.ends or itertools.repeat(None)
+            for batch, end, behind in zip(batches, ends, lot.rows.edges[1:].tolist(), strict=False):
+                if refill is not None:
+                    refill.given(lot.rows, behind)
+                yield batch, end
+    finally:
+        decoder.close()
 
 
 def _count(more: Mapping[str, int], cut: dict[str, int]) -> None:
@@ -127,25 +154,14 @@ def _count(more: Mapping[str, int], cut: dict[str, int]) -> None:
         cut[name] = cut.get(name, 0) + records
 
 
-def columns_of(dataset: Readable, rows: Rows, schema: Schema, images: Mapping[str, ImageSize]) -> Batch:
-    """The columns by name, as `records.columns.parts` gives them, images decoded, and the mask where there is one.
-
-    Raises:
-        DataError: an image can't be decoded.
-    """
-    found: Batch = {}
-    for feature, column in zip(schema, rows.batch.columns, strict=True):
-        if feature.name not in images:
-            found[feature.name] = to_numpy(column, feature)
-            continue
-        found[feature.name], bad = decoded_rows(column, feature, images[feature.name])
-        if bad is not None:
-            number = int(rows.numbers[bad[0]])
-            at = int(np.searchsorted(dataset.ends, number, "right"))
-            record = number - (int(dataset.ends[at - 1]) if at else 0)
-            reason = f"feature {feature.name!r}: {bad[1]}"
-            raise DataError(reason, source=dataset.files[at].file.path, place=f"record {record}")
-    return found if rows.mask is None else {**found, MASK: rows.mask}
+def columns_of(lot: Lot, schema: Schema) -> Batch:
+    """The columns by name, as `records.columns.parts` gives them, images decoded, and the mask where there is one."""
+    rows, images = lot.rows, lot.images
+    columns: Batch = {
+        feature.name: images[feature.name] if feature.name in images else to_numpy(column, feature)
+        for feature, column in zip(schema, rows.batch.columns, strict=True)
+    }
+    return columns if rows.mask is None else {**columns, MASK: rows.mask}
 
 
 def _required(schema: Schema, label: str | None) -> Schema:

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.reader.collating.course import Course, make_course
+from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Collate, OneHot, Padded, Way, refuse_packed_images
-from recordmill.reader.faces.image_rows import image_features
-from recordmill.reader.faces.tf_blocks import block_spec, blocks_of, sent_features
-from recordmill.reader.faces.tf_images import batch_decoder
-from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
-from recordmill.reader.faces.tf_portable import collater, parser_of, serialized_records
+from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
+from recordmill.reader.faces.tf_blocks import Sent, block_spec, blocks_of, decoded_schema, sent_features
+from recordmill.reader.faces.tf_parse import VALID, parser
+from recordmill.reader.faces.tf_portable import collater, parser_of, serialized_records, usable_only
 from recordmill.reader.faces.tf_steps import prepared_steps
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.images.features import images_by_feature
+from recordmill.reader.images.graph import batch_decoder
+from recordmill.reader.images.options import Images, Wanted
+from recordmill.reader.images.rows import ImageDecoder
 from recordmill.schemas.feature import Schema
 
 if TYPE_CHECKING:
@@ -39,8 +43,8 @@ class Options:
     batch_size: rows of a batch; None: single records, handed over in batches all the same.
     order: see `fetching.order`; a data set that is iterated again goes on with the next epochs.
     label: the feature that is y in (x, y); None: the schema's label, if it has one and it is read; False: dicts only.
-    decode_images: (height, width): encoded images become uint8 [batch, height, width, channels]. antialias: resize them
-    with it. defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
+    images: what encoded images become. on_bad: "skip" leaves out what can't be used, and promises no cardinality.
+    defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
     collate: feature to way, as for `batches`. weights: the feature that is w in (x, y, w).
     start_step: how many steps of the run have been done. portable: as TensorFlow's own operations, in an order of their
     own, records through a buffer of shuffle_records.
@@ -49,9 +53,8 @@ class Options:
     batch_size: int | None
     order: Order
     label: str | Literal[False] | None
-    decode_images: tuple[int, int] | None
-    channels: int
-    antialias: bool
+    images: Wanted | None
+    on_bad: OnBad
     defaults: Mapping[str, Any]
     collate: Mapping[str, Collate]
     weights: str | None
@@ -70,7 +73,7 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
         MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
     """
     try:
-        import tensorflow as tf
+        import_module("tensorflow")
     except ImportError as error:
         if (error.name or "").split(".")[0] != "tensorflow":
             raise
@@ -79,62 +82,89 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
     schema, label = _label(dataset.schema, options)
     form = Form(options.collate, label, options.weights)
     ways = form.check(dataset.schema)
-    finish = _finisher(dataset, form, ways, options)
-    parser(schema, options.defaults)  # which refuses the same defaults either way
+    images = images_by_feature(dataset, options.images)
+    if images:
+        refuse_packed_images(ways)
+    order_of(options.order, options.on_bad, ways)  # which refuses the same of both
+    parser(schema, options.defaults)
     if options.portable:
-        collate = collater(schema, ways)
-        parse = parser_of(dataset, schema, options.defaults)
-        return _portable(dataset, options, lambda records: finish(collate(parse(records))))
-    if options.decode_images is None:
-        return _fed(dataset, schema, ways, options, finish)
-    batches = _fed(dataset, schema, ways, options, lambda tensors: tensors)
-    return batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+        return _portable(dataset, options, _finisher(dataset, schema, form, ways, images, options.defaults))
+    return _fed(dataset, schema, form, ways, images, options)
 
 
-def _portable(dataset: Readable, options: Options, parse: Callable[[Any], Any]) -> tf.data.Dataset:
+def _portable(dataset: Readable, options: Options, finish: Callable[[Any], Any]) -> tf.data.Dataset:
     import tensorflow as tf
 
-    order = options.order
+    order, rows = options.order, options.batch_size or _UNBATCHED_ROWS
     records = serialized_records(dataset, bool(order.shuffle), order.seed, options.shuffle_records)
     drop = order.drop_remainder and options.batch_size is not None
-    batches = records.batch(options.batch_size or _UNBATCHED_ROWS, drop_remainder=drop)
-    result = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    if options.batch_size is None:
-        result = result.unbatch().apply(tf.data.experimental.assert_cardinality(len(dataset)))
+    if options.on_bad == "skip":
+        usable = usable_only(records, finish)
+        result = usable if options.batch_size is None else usable.batch(rows, drop_remainder=drop)
+    else:
+        batches = records.batch(rows, drop_remainder=drop)
+        result = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        if options.batch_size is None:
+            result = result.unbatch().apply(tf.data.experimental.assert_cardinality(len(dataset)))
     return (result if order.epochs == 1 else result.repeat(order.epochs)).prefetch(tf.data.AUTOTUNE)
 
 
 def _fed(
-    dataset: Readable, schema: Schema, ways: Mapping[str, Way], options: Options, finish: Callable[[Tensors], Any]
+    dataset: Readable,
+    schema: Schema,
+    form: Form,
+    ways: Mapping[str, Way],
+    images: Mapping[str, Images],
+    options: Options,
 ) -> tf.data.Dataset:
-    """Batches from the fetcher, of tensors by feature name, finished."""
+    """Batches from the fetcher, as the form wants them."""
     import tensorflow as tf
 
-    order = replace(options.order, epochs=None)  # it may be iterated as often as one likes
-    if options.batch_size is None:
-        order = replace(order, drop_remainder=False)
+    drop = options.order.drop_remainder and options.batch_size is not None
+    order = order_of(replace(options.order, epochs=None, drop_remainder=drop), options.on_bad, ways)
     course = make_course(dataset, options.batch_size or _UNBATCHED_ROWS, order, ways)
     begin = course if options.start_step == 0 else course.begun_after(options.start_step)
-    epochs, decoded = options.order.epochs, _without(schema, options.defaults)
-    sent, iterations = sent_features(decoded, ways), count()
+    epochs, fetched = options.order.epochs, _without(schema, options.defaults)  # it may be iterated without end
+    sent, iterations = sent_features(decoded_schema(fetched, images, options.defaults), ways), count()
 
     def blocks() -> Iterator[dict[str, Any]]:
-        this = _iteration(begin, epochs, next(iterations))
-        fetcher = Fetcher(dataset, this.schedule, decoded, options.memory_bytes)
-        return chain.from_iterable(this.lots(fetcher, lambda lot: blocks_of(lot, sent)))
+        yield from _blocks(dataset, _iteration(begin, epochs, next(iterations)), fetched, sent, images, options)
 
     fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent))
-    same = options.batch_size if order.drop_remainder or course.packs is not None else None
-    batches = prepared_steps(fed, sent, options.defaults, same, finish)
+    others = {name: value for name, value in options.defaults.items() if name not in images}
+    same = options.batch_size if drop or course.packs is not None else None
+    batches = prepared_steps(fed, sent, others, same, form.given)
     if options.batch_size is None:
         batches = batches.unbatch()
     if epochs is None:
         return batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     schedule = begin.schedule
-    if begin.packs is not None or begin.done or schedule.position or schedule.epoch % epochs:
+    unknown = begin.packs is not None or options.on_bad == "skip"
+    if unknown or begin.done or schedule.position or schedule.epoch % epochs:
         return batches  # nobody knows how long it is, or iterated again it is longer
     once = schedule.steps.count() if options.batch_size is not None else len(dataset)
     return batches.apply(tf.data.experimental.assert_cardinality(epochs * once))
+
+
+def _blocks(
+    dataset: Readable, course: Course, schema: Schema, sent: list[Sent], images: Mapping[str, Images], options: Options
+) -> Iterator[dict[str, Any]]:
+    """What one iteration is fed with. schema: as records are fetched."""
+    skip = options.on_bad == "skip"
+    defaults = {name: options.defaults[name] for name in images if name in options.defaults}
+    decoder = ImageDecoder(images, dataset.threads, options.order.seed, options.memory_bytes, defaults)
+    memory_bytes = max(options.memory_bytes - decoder.work_bytes, 1)
+    fetcher = Fetcher(dataset, course.schedule, schema, memory_bytes, decoder.row_bytes, skip)
+    find = finder(dataset, schema, decoder, options.on_bad)
+    try:
+        if skip:
+            drop = options.order.drop_remainder and options.batch_size is not None
+            found = Refill(dataset, course.schedule, drop).refilled(fetcher.fetch(lambda rows: find(Lot(rows))))
+            yield from chain.from_iterable(blocks_of(lot, sent) for lot in found)
+        else:
+            yield from chain.from_iterable(course.lots(fetcher, lambda lot: blocks_of(find(lot), sent)))
+    finally:
+        decoder.close()
 
 
 def _iteration(begin: Course, epochs: int | None, number: int) -> Course:
@@ -163,10 +193,10 @@ def _check(options: Options) -> None:
         order.shuffle == "global" or order.num_hosts != 1 or order.state is not None or options.start_step
     ):
         raise UsageError("portable=True has an order of its own: no global shuffle, hosts, state or start_step")
+    if options.on_bad == "skip" and options.start_step:
+        raise UsageError('on_bad="skip": nobody knows at which record step start_step begins; give a `state` instead')
     if order.shuffle and options.shuffle_records < 1:
         raise UsageError(f"shuffle_records must be at least 1, not {options.shuffle_records}")
-    if options.channels not in (1, 3, 4):
-        raise UsageError(f"channels must be 1, 3 or 4, not {options.channels}")
     if options.batch_size is None and (
         open_ended := [
             name
@@ -203,16 +233,21 @@ def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
     return replace(schema, features=tuple(replace(f, required=True) if f.name == name else f for f in schema)), name
 
 
-def _finisher(dataset: Readable, form: Form, ways: Mapping[str, Way], options: Options) -> Callable[[Tensors], Any]:
-    """What is done to a collated batch: decode images, divide into x, y and weights."""
-    if options.decode_images is None:
-        return form.given
-    images = image_features(dataset)
-    refuse_packed_images(ways)
-    decode = batch_decoder(options.decode_images, options.channels, options.antialias)
+def _finisher(
+    dataset: Readable,
+    schema: Schema,
+    form: Form,
+    ways: Mapping[str, Way],
+    images: Mapping[str, Images],
+    defaults: Mapping[str, Any],
+) -> Callable[[Any], Any]:
+    """What makes x, (x, y) or (x, y, w) of a batch of serialized records: parse, collate, decode images, divide."""
+    parse, collate = parser_of(dataset, schema, defaults), collater(schema, ways)
+    decoders = {name: batch_decoder(wanted) for name, wanted in images.items()}
 
-    def finish(tensors: Tensors) -> Any:
-        for name in images:
+    def finish(records: Any) -> Any:
+        tensors = collate(parse(records))
+        for name, decode in decoders.items():
             tensors[name] = decode(tensors[name], tensors.get(name + VALID))
         return form.given(tensors)
 

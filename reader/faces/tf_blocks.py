@@ -10,18 +10,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from recordmill.reader.collating.course import Lot
 from recordmill.reader.collating.form import check_classes, check_dense, step_lengths
 from recordmill.reader.collating.packing import packed_rows, segments
 from recordmill.reader.collating.padding import padded_flat
 from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded, Way
+from recordmill.reader.images.options import Images
 from recordmill.records.columns.parts import Parts, is_bytes, numpy_dtype, put_together, take_apart
 from recordmill.records.columns.ragged import Ragged, Splits
 from recordmill.schemas.feature import Feature, Schema
 
 SIZE = "size"  # [2]: steps of the block, rows of each of them
 Arrays = dict[str, Any]
+
+
+def decoded_schema(schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]) -> Schema:
+    """The schema of what blocks hold: images are tensors, which only lack where nothing stands for them."""
+    features = tuple(
+        Feature(f.name, images[f.name].numpy_dtype.name, images[f.name].shape, f.required or f.name in defaults)
+        if f.name in images
+        else f
+        for f in schema
+    )
+    return replace(schema, features=features)
 
 
 @dataclass(frozen=True)
@@ -95,7 +108,8 @@ def _of_one_size(lot: Lot) -> list[Lot]:
     lengths = (None, None) if lot.lengths is None else (lot.lengths[:-1], lot.lengths[-1:])
     first = replace(lot.rows, batch=lot.rows.batch.slice(0, cut), edges=edges[:-1])
     last = replace(lot.rows, batch=lot.rows.batch.slice(cut), edges=edges[-2:] - cut)
-    return [Lot(first, lengths[0]), Lot(last, lengths[1])]
+    images = [{name: array[part] for name, array in lot.images.items()} for part in (slice(cut), slice(cut, None))]
+    return [Lot(first, lengths[0], images=images[0]), Lot(last, lengths[1], images=images[1])]
 
 
 def _block(lot: Lot, sent: list[Sent]) -> Arrays:
@@ -103,9 +117,19 @@ def _block(lot: Lot, sent: list[Sent]) -> Arrays:
     steps = len(edges) - 1
     block: Arrays = {SIZE: np.array([steps, int(edges[-1]) // steps], np.int64)}
     for one in sent:
-        for what, array in _arrays(one, take_apart(lot.rows.batch.column(one.at), one.feature), lot).items():
+        column = lot.rows.batch.column(one.at)
+        if one.feature.name in lot.images:
+            arrays = _decoded(one, column, lot)
+        else:
+            arrays = _arrays(one, take_apart(column, one.feature), lot)
+        for what, array in arrays.items():
             block[one.key(what)] = array
     return block
+
+
+def _decoded(one: Sent, column: pa.Array, lot: Lot) -> Arrays:
+    made: Arrays = {"values": lot.images[one.feature.name]}
+    return {**made, "valid": column.is_valid().to_numpy(zero_copy_only=False)} if one.has_valid else made
 
 
 def _arrays(one: Sent, parts: Parts, lot: Lot) -> Arrays:

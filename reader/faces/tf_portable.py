@@ -73,6 +73,18 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
     return records.apply(tf.data.experimental.assert_cardinality(len(dataset)))
 
 
+def usable_only(records: tf.data.Dataset, finish: Callable[[Any], Any]) -> tf.data.Dataset:
+    """Records that finish (of batches) takes, one by one, each by itself; TensorFlow's log names what it does not take.
+    What is wrong with the files stays an error.
+    """
+    import tensorflow as tf
+
+    def one(record: Any) -> Any:
+        return tf.data.Dataset.from_tensors(record[tf.newaxis]).map(finish).ignore_errors(log_warning=True).unbatch()
+
+    return records.interleave(one, _TURN_RECORDS, 1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
 def parser_of(dataset: Readable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
     """`tf_parse.parser` for features that may have other names than in the records."""
     stored = dataset.stored(schema)

@@ -9,10 +9,11 @@ from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Collate
 from recordmill.reader.faces import tf as in_tf
 from recordmill.reader.faces.batches import Batches
-from recordmill.reader.faces.image_rows import ImageSize
+from recordmill.reader.faces.found import OnBad
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order
 from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.images.options import Spec, wanted_images
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,9 +39,10 @@ class Trainable:
         label: str | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
-        decode_images: tuple[int, int] | None = None,
+        decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
+        on_bad: OnBad = "error",
     ) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
@@ -66,7 +68,11 @@ class Trainable:
             collate: feature to "ragged" (lists as they are, the default), "dense", "padded" or `Padded(...)`,
                 "bucketed" or `Bucketed(...)`, `Packed(length)`; of whole numbers "one_hot" or `OneHot(depth)`.
             decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
-                `tf.image.resize` does; antialias: with antialiasing.
+                `tf.image.resize` does; antialias: with antialiasing. `Images(...)` says more: scale, mean and standard
+                deviation, orientation, crop; a dict of them by feature which ones are images.
+            on_bad: "skip" leaves records out that are damaged, do not fit the schema or hold images that can't be
+                decoded, and fills batches up with the next ones; a warning at an epoch's end says how many, and the
+                iterator has no length. "error" ends at the first one, and names it.
 
         Raises:
             UsageError: options that do not fit, or a state of something else.
@@ -74,8 +80,8 @@ class Trainable:
         order = Order(
             shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
-        size = None if decode_images is None else ImageSize(*decode_images, channels, antialias)
-        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), size)
+        images = wanted_images(decode_images, channels, antialias)
+        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad)
 
     def to_tf(
         self: Readable,
@@ -86,9 +92,10 @@ class Trainable:
         label: str | Literal[False] | None = None,
         epochs: int | None = 1,
         drop_remainder: bool = False,
-        decode_images: tuple[int, int] | None = None,
+        decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
+        on_bad: OnBad = "error",
         defaults: Mapping[str, Any] | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
@@ -115,9 +122,8 @@ class Trainable:
             batch_size,
             order,
             label,
-            decode_images,
-            channels,
-            antialias,
+            wanted_images(decode_images, channels, antialias),
+            on_bad,
             defaults or {},
             collate or {},
             weights,

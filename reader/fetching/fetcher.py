@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
+from recordmill.reader.fetching.around import decoded_around
 from recordmill.reader.fetching.readable import Readable
 from recordmill.reader.fetching.scatter import Held, ordered_frames
 from recordmill.reader.fetching.streams import Streams
@@ -40,7 +41,8 @@ Result = TypeVar("Result")
 class Rows:
     """The records of a stretch of steps. batch: its rows, one step after the other, named as in the records. edges:
     int64 [steps + 1], where in it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which
-    count; None: all do.
+    count; None: all do. positions: int64 [rows], theirs in the epoch, and bad: (number, reason) of the records that
+    were left out, where they may be.
     """
 
     stretch: Stretch
@@ -48,6 +50,8 @@ class Rows:
     edges: Int64s
     numbers: Int64s
     mask: npt.NDArray[np.bool_] | None
+    positions: Int64s | None = None
+    bad: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class _Work:
 @dataclass(frozen=True)
 class Fetcher:
     """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
-    of a row beside its columns, as decoded images. at_once: so many steps are a stretch; 0: as many as are worth it.
+    of a row beside its columns, as decoded images. around: leave out what can't be read, and name it. at_once: so many
+    steps are a stretch; 0: as many as are worth it.
     """
 
     dataset: Readable
@@ -67,6 +72,7 @@ class Fetcher:
     schema: Schema
     memory_bytes: int = MEMORY_BYTES
     made_bytes: int = 0
+    around: bool = False
     at_once: int = 0
 
     def fetch(self, finish: Callable[[Rows], Result]) -> Iterator[Result]:
@@ -116,22 +122,38 @@ class Fetcher:
         return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
 
     def _rows(self, work: _Work) -> Rows:
-        numbers, steps = self._numbers(work.stretch), self.schedule.steps
+        try:
+            return (self._rows_around if self.around else self._all_rows)(work, self._numbers(work.stretch))
+        finally:
+            if sum(file.framed_bytes for file in self.dataset.files) > self.memory_bytes:
+                for file in self.dataset.files:
+                    file.unmap_pages()
+
+    def _all_rows(self, work: _Work, numbers: Int64s) -> Rows:
+        steps = self.schedule.steps
         edges = np.minimum(np.arange(work.stretch.steps + 1) * steps.batch_size, len(numbers))
         mask = self.schedule.mask(work.stretch) if steps.end == "pad" else None
         return Rows(work.stretch, self._decoded(numbers, work.held), edges, numbers, mask)
 
+    def _rows_around(self, work: _Work, numbers: Int64s) -> Rows:
+        found = decoded_around(self.dataset.files, self.dataset.ends, numbers, work.held, self._stored)
+        positions = self.schedule.steps.positions(work.stretch)[found.kept]
+        edges = np.array([0, len(found.kept)], np.int64)
+        bad = tuple((int(numbers[row]), reason) for row, reason in found.bad)
+        return Rows(work.stretch, found.batch, edges, numbers[found.kept], None, positions, bad)
+
+    @property
+    def _stored(self) -> Schema:
+        """What is decoded, as the records name it."""
+        return self.dataset.stored(self.schema)
+
     def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
-        files, ends, stored = self.dataset.files, self.dataset.ends, self.dataset.stored(self.schema)
+        files, ends = self.dataset.files, self.dataset.ends
         try:
-            return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), stored, "")
+            return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), self._stored, "")
         except DataError as error:
-            blame(files, ends, numbers, held, stored)
+            blame(files, ends, numbers, held, self._stored)
             raise error
-        finally:
-            if sum(file.framed_bytes for file in files) > self.memory_bytes:
-                for file in files:
-                    file.unmap_pages()
 
 
 def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, schema: Schema) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.dataset import Dataset, open
+    from recordmill.reader.images.options import Images, RandomCrop
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.verify import verify
@@ -32,10 +33,12 @@ _PLACES = {
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
+    "Images": "reader.images.options",
     "Bucketed": "reader.collating.ways",
     "OneHot": "reader.collating.ways",
     "Packed": "reader.collating.ways",
     "Padded": "reader.collating.ways",
+    "RandomCrop": "reader.images.options",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
     "serving_layer": "preprocessing.serving",
@@ -53,9 +56,11 @@ __all__ = [
     "DataError",
     "Dataset",
     "Feature",
+    "Images",
     "OneHot",
     "Packed",
     "Padded",
+    "RandomCrop",
     "ReadResult",
     "RecordmillError",
     "Schema",

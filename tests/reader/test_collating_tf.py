@@ -14,7 +14,6 @@ from recordmill.reader import Bucketed, OneHot, Packed, Padded, Ragged
 from recordmill.reader.dataset import Dataset, open
 
 tf = pytest.importorskip("tensorflow")
-pytestmark = pytest.mark.slow
 
 ROWS = 203
 ANY_WAY: dict[str, Any] = {

@@ -137,7 +137,6 @@ def test_features_under_other_names(ds: Dataset, tmp_path: Path) -> None:
     assert sorted(saved) == ["number", "words"]
 
 
-@pytest.mark.slow
 def test_tensorflow_has_the_same(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     ds = open(write_data_set(tmp_path / "out", {"train": TABLE}, shards=2))
