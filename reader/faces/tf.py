@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +20,7 @@ from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
 from recordmill.reader.faces.tf_blocks import Sent, block_spec, blocks_of, decoded_schema, sent_features
 from recordmill.reader.faces.tf_parse import VALID, parser
 from recordmill.reader.faces.tf_portable import collater, parser_of, serialized_records, usable_only
-from recordmill.reader.faces.tf_steps import steps_of
+from recordmill.reader.faces.tf_steps import prepared_steps
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Readable
@@ -72,7 +73,7 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
         MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
     """
     try:
-        import tensorflow as tf
+        import_module("tensorflow")
     except ImportError as error:
         if (error.name or "").split(".")[0] != "tensorflow":
             raise
@@ -88,7 +89,7 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
     parser(schema, options.defaults)
     if options.portable:
         return _portable(dataset, options, _finisher(dataset, schema, form, ways, images, options.defaults))
-    return _fed(dataset, schema, form, ways, images, options).prefetch(tf.data.AUTOTUNE)
+    return _fed(dataset, schema, form, ways, images, options)
 
 
 def _portable(dataset: Readable, options: Options, finish: Callable[[Any], Any]) -> tf.data.Dataset:
@@ -129,10 +130,10 @@ def _fed(
     def blocks() -> Iterator[dict[str, Any]]:
         yield from _blocks(dataset, _iteration(begin, epochs, next(iterations)), fetched, sent, images, options)
 
-    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent)).prefetch(1)
+    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent))
     others = {name: value for name, value in options.defaults.items() if name not in images}
     same = options.batch_size if drop or course.packs is not None else None
-    batches = fed.flat_map(steps_of(sent, others, same, form.given))
+    batches = prepared_steps(fed, sent, others, same, form.given)
     if options.batch_size is None:
         batches = batches.unbatch()
     if epochs is None:
