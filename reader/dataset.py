@@ -1,5 +1,5 @@
 """`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays,
-NumPy batches and tf.data; `open` makes one.
+NumPy batches, tf.data and for PyTorch; `open` makes one.
 
 Opening reads the manifest and looks at each shard's size; records are read, and both their CRCs checked, when they are
 asked for. Neither apache_beam nor tensorflow is imported here.
@@ -32,6 +32,7 @@ from recordmill.reader.faces.training import Trainable
 from recordmill.reader.record import Plan, make_record_plan, parse_record
 from recordmill.reader.selection import Selection, until
 from recordmill.reader.shown_tables import show_tables
+from recordmill.reader.torch.face import InTorch
 from recordmill.records.columns.parts import to_numpy
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
@@ -98,13 +99,15 @@ def open(
     )
 
 
-class Dataset(Trainable):
+class Dataset(Trainable, InTorch):
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
 
     With `where` it has the records for which that holds. Reading them in order filters on the way; `len`, numbers,
     slices and `to_numpy()` need to know which ones they are, and the first of these finds out by one pass over the
     features that `where` looks at (8 bytes for each of these records are kept).
     """
+
+    mixed = None  # it is one data set
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,58 @@ import numpy.typing as npt
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.faces.collate import Batch, Form
 from recordmill.reader.faces.image_rows import ImageSize, decoded_rows, image_features
+from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.fetcher import Fetcher, Rows
 from recordmill.reader.fetching.order import Order, make_schedule
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.records.columns.parts import to_numpy
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Schema
 
-MASK = "mask"  # [rows] bool beside the columns: which rows count, where batches are filled up
+
+@dataclass(frozen=True)
+class Given:
+    """What batches of a data set hold, whichever their order. images: the features that are decoded, and to what. ids:
+    whether rows say which record they are.
+    """
+
+    dataset: Fetchable
+    form: Form
+    images: Mapping[str, ImageSize]
+    memory_bytes: int
+    ids: bool = False
+
+    @classmethod
+    def of(
+        cls, dataset: Fetchable, order: Order, memory_bytes: int, form: Form, image_size: ImageSize | None, ids: bool
+    ) -> Given:
+        """Raises:
+        UsageError: an option does not fit the data.
+        """
+        form.check(dataset.schema)
+        Beside(order.pad_remainder, ids).check(dataset.schema)
+        if memory_bytes < 1:
+            raise UsageError(f"memory_bytes must be at least 1, not {memory_bytes}")
+        images = {} if image_size is None else dict.fromkeys(image_features(dataset), image_size)
+        return cls(dataset, form, images, memory_bytes, ids)
+
+    @property
+    def schema(self) -> Schema:
+        """What is decoded: in it a record without the label is an error."""
+        return _required(self.dataset.schema, self.form.label)
+
+    def batches(self, schedule: Schedule, give: Callable[[Batch], Any], every: int = 1) -> Generator[Any, None, None]:
+        """give(columns) of each step, or of the first one and every so many-th one behind it."""
+        made_bytes = sum(size.row_bytes for size in self.images.values())
+        fetcher = Fetcher(self.dataset, schedule, self.schema, self.memory_bytes, made_bytes, every, self.ids)
+
+        def finish(rows: Rows) -> tuple[Batch, list[int]]:
+            return columns_of(self.dataset, rows, self.images), rows.edges.tolist()
+
+        for columns, edges in fetcher.fetch(finish):
+            for begin, end in itertools.pairwise(edges):
+                yield give({name: _part(column, begin, end) for name, column in columns.items()})
 
 
 class Batches(Iterator[Any]):
@@ -32,26 +75,18 @@ class Batches(Iterator[Any]):
 
     def __init__(
         self,
-        dataset: Readable,
+        dataset: Fetchable,
         batch_size: int,
         order: Order,
         memory_bytes: int,
         form: Form,
         image_size: ImageSize | None = None,
+        ids: bool = False,
     ) -> None:
-        form.check(dataset.schema)
-        if order.pad_remainder and MASK in dataset.schema:
-            raise UsageError(
-                f"pad_remainder says in {MASK!r} which rows count, and a feature is called so: leave it out"
-            )
-        if memory_bytes < 1:
-            raise UsageError(f"memory_bytes must be at least 1, not {memory_bytes}")
+        given = Given.of(dataset, order, memory_bytes, form, image_size, ids)
         self._schedule = make_schedule(dataset, batch_size, order)
         self._step = 0
-        images = {} if image_size is None else dict.fromkeys(image_features(dataset), image_size)
-        made_bytes = sum(size.row_bytes for size in images.values())
-        schema = _required(dataset.schema, form.label)
-        self._batches = _generate(Fetcher(dataset, self._schedule, schema, memory_bytes, made_bytes), form, images)
+        self._batches = given.batches(self._schedule, form.given)
 
     def __next__(self) -> Any:
         batch = next(self._batches)
@@ -85,25 +120,14 @@ class Batches(Iterator[Any]):
         self._batches.close()
 
 
-def _generate(fetcher: Fetcher, form: Form, images: Mapping[str, ImageSize]) -> Generator[Any, None, None]:
-    dataset, schema = fetcher.dataset, fetcher.schema
-
-    def finish(rows: Rows) -> tuple[Batch, list[int]]:
-        return columns_of(dataset, rows, schema, images), rows.edges.tolist()
-
-    for columns, edges in fetcher.fetch(finish):
-        for begin, end in itertools.pairwise(edges):
-            yield form.given({name: _part(column, begin, end) for name, column in columns.items()})
-
-
-def columns_of(dataset: Readable, rows: Rows, schema: Schema, images: Mapping[str, ImageSize]) -> Batch:
-    """The columns by name, as `records.columns.parts` gives them, images decoded, and the mask where there is one.
+def columns_of(dataset: Fetchable, rows: Rows, images: Mapping[str, ImageSize]) -> Batch:
+    """The columns by name, as `records.columns.parts` gives them, images decoded.
 
     Raises:
         DataError: an image can't be decoded.
     """
     found: Batch = {}
-    for feature, column in zip(schema, rows.batch.columns, strict=True):
+    for feature, column in zip(rows.schema, rows.batch.columns, strict=True):
         if feature.name not in images:
             found[feature.name] = to_numpy(column, feature)
             continue
@@ -114,7 +138,7 @@ def columns_of(dataset: Readable, rows: Rows, schema: Schema, images: Mapping[st
             record = number - (int(dataset.ends[at - 1]) if at else 0)
             reason = f"feature {feature.name!r}: {bad[1]}"
             raise DataError(reason, source=dataset.files[at].file.path, place=f"record {record}")
-    return found if rows.mask is None else {**found, MASK: rows.mask}
+    return found
 
 
 def _required(schema: Schema, label: str | None) -> Schema:

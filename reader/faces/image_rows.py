@@ -15,7 +15,7 @@ from PIL import Image
 
 from recordmill.base.errors import UsageError
 from recordmill.base.kernels import kernel
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.records.columns.decode_images import Pixels, decode_pixels, looks_like_image
 from recordmill.records.columns.parts import take_apart
 from recordmill.schemas.feature import Feature
@@ -47,7 +47,7 @@ class ImageSize:
         return self.height * self.width * self.channels
 
 
-def image_features(dataset: Readable) -> tuple[str, ...]:
+def image_features(dataset: Fetchable) -> tuple[str, ...]:
     """The bytes features that are encoded images, by the first records.
 
     Raises:

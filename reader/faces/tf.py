@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.reader.faces.image_rows import image_features
@@ -17,10 +17,10 @@ from recordmill.reader.faces.tf_blocks import block_spec, blocks_of, steps_of
 from recordmill.reader.faces.tf_images import batch_decoder
 from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
 from recordmill.reader.faces.tf_portable import serialized_records
+from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order, make_schedule
-from recordmill.reader.fetching.readable import Readable
-from recordmill.reader.sampling.schedule import Schedule
+from recordmill.reader.fetching.readable import Fetchable, Readable
 from recordmill.schemas.feature import Schema
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Options:
     decode_images: (height, width): encoded images become uint8 [batch, height, width, channels]. antialias: resize them
     with it. defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
     start_step: how many steps of the run have been done. portable: as TensorFlow's own operations, in an order of their
-    own, records through a buffer of shuffle_records.
+    own, records through a buffer of shuffle_records. ids: `record/shard` and `record/index` beside the features.
     """
 
     batch_size: int | None
@@ -53,9 +53,10 @@ class Options:
     memory_bytes: int
     portable: bool
     shuffle_records: int
+    ids: bool
 
 
-def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
+def to_tf(dataset: Fetchable, options: Options) -> tf.data.Dataset:
     """The data set as batches of `(x, y)`, or of x without a label.
 
     x is a dict of tensors by feature name, or, where only one feature is left beside the label, that tensor itself.
@@ -69,7 +70,7 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
         if (error.name or "").split(".")[0] != "tensorflow":
             raise
         raise MissingExtraError("to_tf", "tf", "tensorflow") from None
-    _check(options)
+    _check(dataset, options)
     schema, label = _label(dataset.schema, options)
     finish = _finisher(dataset, schema, label, options)
     parse = parser(schema, options.defaults)  # which refuses the same defaults either way
@@ -81,11 +82,12 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def _portable(dataset: Readable, options: Options, parse: Callable[[Any], Any]) -> tf.data.Dataset:
+def _portable(dataset: Fetchable, options: Options, parse: Callable[[Any], Any]) -> tf.data.Dataset:
     import tensorflow as tf
 
     order = options.order
-    records = serialized_records(dataset, bool(order.shuffle), order.seed, options.shuffle_records)
+    assert dataset.mixed is None
+    records = serialized_records(cast(Readable, dataset), bool(order.shuffle), order.seed, options.shuffle_records)
     drop = order.drop_remainder and options.batch_size is not None
     batches = records.batch(options.batch_size or _UNBATCHED_ROWS, drop_remainder=drop)
     result = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -94,24 +96,27 @@ def _portable(dataset: Readable, options: Options, parse: Callable[[Any], Any]) 
     return (result if order.epochs == 1 else result.repeat(order.epochs)).prefetch(tf.data.AUTOTUNE)
 
 
-def _fed(dataset: Readable, schema: Schema, options: Options) -> tf.data.Dataset:
+def _fed(dataset: Fetchable, schema: Schema, options: Options) -> tf.data.Dataset:
     """Batches of tensors by feature name, from the fetcher."""
     import tensorflow as tf
 
     order = replace(options.order, epochs=None)  # it may be iterated as often as one likes
     if options.batch_size is None:
-        order = replace(order, drop_remainder=False)
+        order = replace(order, drop_remainder=False, pad_remainder=False)
     begin = make_schedule(dataset, options.batch_size or _UNBATCHED_ROWS, order).after(options.start_step)
     epochs, decoded = options.order.epochs, _without(schema, options.defaults)
     iterations = count()
 
-    def blocks() -> Iterator[dict[str, Any]]:
-        fetcher = Fetcher(dataset, _iteration(begin, epochs, next(iterations)), decoded, options.memory_bytes)
-        return chain.from_iterable(fetcher.fetch(lambda rows: blocks_of(rows, decoded)))
+    given = Beside(order.pad_remainder, options.ids).schema(decoded)
 
-    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(decoded)).prefetch(1)
-    same = options.batch_size if order.drop_remainder else None
-    batches = fed.flat_map(steps_of(decoded, options.defaults, same))
+    def blocks() -> Iterator[dict[str, Any]]:
+        schedule = begin.iteration(next(iterations), epochs)
+        fetcher = Fetcher(dataset, schedule, decoded, options.memory_bytes, ids=options.ids)
+        return chain.from_iterable(fetcher.fetch(lambda rows: blocks_of(rows, given)))
+
+    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(given)).prefetch(1)
+    same = options.batch_size if order.drop_remainder or order.pad_remainder else None
+    batches = fed.flat_map(steps_of(given, options.defaults, same))
     if options.batch_size is None:
         batches = batches.unbatch()
     if epochs is None:
@@ -122,21 +127,12 @@ def _fed(dataset: Readable, schema: Schema, options: Options) -> tf.data.Dataset
     return batches.apply(tf.data.experimental.assert_cardinality(epochs * once))
 
 
-def _iteration(begin: Schedule, epochs: int | None, number: int) -> Schedule:
-    """What an iteration gives: the first one what is left of so many epochs, each other one so many more."""
-    if epochs is None:
-        return begin
-    first = begin.epoch // epochs + number
-    until = replace(begin, epochs=(first + 1) * epochs)
-    return until if number == 0 else replace(until, epoch=first * epochs, position=0)
-
-
 def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
     """The schema as the records may be: what has a default may be missing."""
     return replace(schema, features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema))
 
 
-def _check(options: Options) -> None:
+def _check(dataset: Fetchable, options: Options) -> None:
     if options.batch_size is not None and options.batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, or None for single records, not {options.batch_size}")
     order = options.order
@@ -146,6 +142,11 @@ def _check(options: Options) -> None:
         order.shuffle == "global" or order.num_hosts != 1 or order.state is not None or options.start_step
     ):
         raise UsageError("portable=True has an order of its own: no global shuffle, hosts, state or start_step")
+    if options.portable and (order.pad_remainder or options.ids):
+        raise UsageError("portable=True knows no record's number: no pad_remainder, no ids")
+    Beside(order.pad_remainder, options.ids).check(dataset.schema)
+    if options.portable and dataset.mixed is not None:
+        raise UsageError("portable=True is of one data set, not of a mixture")
     if order.shuffle and options.shuffle_records < 1:
         raise UsageError(f"shuffle_records must be at least 1, not {options.shuffle_records}")
     if options.channels not in (1, 3, 4):
@@ -173,7 +174,7 @@ def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
     return replace(schema, features=tuple(replace(f, required=True) if f.name == name else f for f in schema)), name
 
 
-def _finisher(dataset: Readable, schema: Schema, label: str | None, options: Options) -> Callable[[Tensors], Any]:
+def _finisher(dataset: Fetchable, schema: Schema, label: str | None, options: Options) -> Callable[[Tensors], Any]:
     """What is done to a parsed batch: decode images, divide into x and y."""
     images: tuple[str, ...] = ()
     decode: Callable[[Any, Any], Any] | None = None

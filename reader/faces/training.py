@@ -11,17 +11,17 @@ from recordmill.reader.faces.collate import Collate, Form
 from recordmill.reader.faces.image_rows import ImageSize
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
 class Trainable:
-    """Batches in an exact order, which is the same by every face. To be mixed into what is `Readable`."""
+    """Batches in an exact order, which is the same by every face. To be mixed into what is `Fetchable`."""
 
     def batches(
-        self: Readable,
+        self: Fetchable,
         batch_size: int,
         *,
         shuffle: bool | Literal["window", "global"] = False,
@@ -40,6 +40,7 @@ class Trainable:
         decode_images: tuple[int, int] | None = None,
         channels: int = 3,
         antialias: bool = False,
+        ids: bool = False,
     ) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
@@ -64,6 +65,8 @@ class Trainable:
             collate: feature of lists to "ragged" (the default), "dense", "padded" or `Padded(...)`.
             decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
                 `tf.image.resize` does; antialias: with antialiasing.
+            ids: each batch has `"record/shard"` and `"record/index"` beside its columns: which of `ds.files` a row's
+                record is in, and its number there.
 
         Raises:
             UsageError: options that do not fit, or a state of something else.
@@ -72,10 +75,10 @@ class Trainable:
             shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
         size = None if decode_images is None else ImageSize(*decode_images, channels, antialias)
-        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), size)
+        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), size, ids)
 
     def to_tf(
-        self: Readable,
+        self: Fetchable,
         batch_size: int | None = 256,
         *,
         shuffle: bool | Literal["window", "global"] = True,
@@ -83,9 +86,11 @@ class Trainable:
         label: str | Literal[False] | None = None,
         epochs: int | None = 1,
         drop_remainder: bool = False,
+        pad_remainder: bool = False,
         decode_images: tuple[int, int] | None = None,
         channels: int = 3,
         antialias: bool = False,
+        ids: bool = False,
         defaults: Mapping[str, Any] | None = None,
         num_hosts: int = 1,
         host_index: int = 0,
@@ -104,7 +109,7 @@ class Trainable:
         TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
         """
         order = Order(
-            shuffle, seed, window_bytes, epochs, drop_remainder, False, num_hosts, host_index, state
+            shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
         options = in_tf.Options(
             batch_size,
@@ -118,5 +123,6 @@ class Trainable:
             memory_bytes,
             portable,
             shuffle_records,
+            ids,
         )
         return in_tf.to_tf(self, options)

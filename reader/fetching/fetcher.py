@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.beside import Beside
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.fetching.scatter import Held, ordered_frames
 from recordmill.reader.fetching.streams import Streams
 from recordmill.reader.sampling.schedule import Schedule
@@ -38,15 +39,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Rows:
-    """The records of a stretch of steps. batch: its rows, one step after the other. edges: int64 [steps + 1], where in
-    it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which count; None: all do.
+    """The records of a stretch of steps. batch: its rows, one step after the other, with the columns of the schema.
+    edges: int64 [steps + 1], where in it each step begins. numbers: int64 [rows], theirs among all records.
     """
 
     stretch: Stretch
     batch: pa.RecordBatch
+    schema: Schema
     edges: Int64s
     numbers: Int64s
-    mask: npt.NDArray[np.bool_] | None
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,21 @@ class _Work:
 @dataclass(frozen=True)
 class Fetcher:
     """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
-    of a row beside its columns, as decoded images.
+    of a row beside its columns, as decoded images. every: only the schedule's first step and every so many-th behind.
     """
 
-    dataset: Readable
+    dataset: Fetchable
     schedule: Schedule
     schema: Schema
     memory_bytes: int = MEMORY_BYTES
     made_bytes: int = 0
+    every: int = 1
+    ids: bool = False
+
+    @property
+    def beside(self) -> Beside:
+        """What rows have beside the features that are decoded."""
+        return Beside(self.schedule.steps.end == "pad", self.ids)
 
     def fetch(self, finish: Callable[[Rows], Result]) -> Iterator[Result]:
         """finish(rows) of all stretches, in order; it runs in the threads.
@@ -98,7 +106,7 @@ class Fetcher:
         )
         goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
         goal = goal if dear else min(goal, STRETCH_BYTES * _COPIES)
-        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=dear)
+        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=dear, every=self.every)
 
     def _work(self, row_bytes: int) -> Iterator[_Work]:
         streams = Streams(self.dataset.files, self.dataset.ends)
@@ -114,20 +122,52 @@ class Fetcher:
     def _rows(self, work: _Work) -> Rows:
         numbers, steps = self._numbers(work.stretch), self.schedule.steps
         edges = np.minimum(np.arange(work.stretch.steps + 1) * steps.batch_size, len(numbers))
-        mask = self.schedule.mask(work.stretch) if steps.end == "pad" else None
-        return Rows(work.stretch, self._decoded(numbers, work.held), edges, numbers, mask)
+        counted = self.schedule.mask(work.stretch) if self.beside.mask else None
+        batch = decoded(self.dataset, numbers, work.held, self.schema, self.memory_bytes)
+        return _rows(self.dataset, work.stretch, batch, self.schema, edges, numbers, self.beside, counted)
 
-    def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
-        files, ends = self.dataset.files, self.dataset.ends
-        try:
-            return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), self.schema, "")
-        except DataError as error:
-            blame(files, ends, numbers, held, self.schema)
-            raise error
-        finally:
-            if sum(file.framed_bytes for file in files) > self.memory_bytes:
-                for file in files:
-                    file.unmap_pages()
+
+def _rows(
+    dataset: Fetchable, stretch: Stretch, batch: pa.RecordBatch, schema: Schema, edges: Int64s, numbers: Int64s,
+    beside: Beside, counted: npt.NDArray[np.bool_] | None
+) -> Rows:  # fmt: skip
+    schema = beside.schema(schema)
+    columns = [*batch.columns, *beside.columns(dataset.ends, numbers, counted)]
+    return Rows(stretch, pa.RecordBatch.from_arrays(columns, names=schema.names), schema, edges, numbers)
+
+
+def records_of(dataset: Fetchable, numbers: Int64s, schema: Schema, ids: bool = False) -> Rows:
+    """The records of these numbers, negative ones from the end, in this order, as one step.
+
+    Raises:
+        IndexError: there is no such record. DataError: a record is damaged, or does not fit the schema.
+    """
+    total = len(dataset)
+    if len(outside := numbers[(numbers < -total) | (numbers >= total)]):
+        raise IndexError(f"record {outside[0]} of {total}")
+    numbers = numbers % max(total, 1) if dataset.matching is None else dataset.matching[numbers]
+    held = Streams(dataset.files, dataset.ends).hold(numbers)
+    batch = decoded(dataset, numbers, held, schema, MEMORY_BYTES)
+    edges = np.array([0, len(numbers)], np.int64)
+    return _rows(dataset, Stretch(0, 0, 1), batch, schema, edges, numbers, Beside(ids=ids), None)
+
+
+def decoded(dataset: Fetchable, numbers: Int64s, held: Held, schema: Schema, memory_bytes: int) -> pa.RecordBatch:
+    """The columns of the records with these numbers among all, in this order.
+
+    Raises:
+        DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+    """
+    files, ends = dataset.files, dataset.ends
+    try:
+        return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), schema, "")
+    except DataError as error:
+        blame(files, ends, numbers, held, schema)
+        raise error
+    finally:
+        if sum(file.framed_bytes for file in files) > memory_bytes:
+            for file in files:
+                file.unmap_pages()
 
 
 def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, schema: Schema) -> None:

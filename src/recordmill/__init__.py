@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.dataset import Dataset, open
     from recordmill.reader.faces.collate import Padded
+    from recordmill.reader.hosts import hosts
+    from recordmill.reader.mixing.mixture import mixture
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.verify import verify
@@ -33,6 +35,8 @@ _PLACES = {
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
     "Padded": "reader.faces.collate",
+    "mixture": "reader.mixing.mixture",
+    "hosts": "reader.hosts",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
     "serving_layer": "preprocessing.serving",
@@ -56,6 +60,8 @@ __all__ = [
     "UsageError",
     "build",
     "example",
+    "hosts",
+    "mixture",
     "open",
     "parse_example",
     "read",

@@ -44,8 +44,10 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.sampling": "base",
     "reader.fetching": "base reader.sampling records.example records.tfrecord schemas shards shards.loads",
     "reader.faces": "base images reader.fetching reader.sampling records.columns records.writers schemas storage",
-    "reader": "base base.people pipelines.options reader.faces records.columns records.inference records.tfrecord "
-    "records.writers schemas shards shards.loads",
+    "reader.torch": "base reader.faces reader.fetching reader.sampling records.columns schemas",
+    "reader.mixing": "base reader.faces reader.fetching reader.sampling reader.torch records.tfrecord schemas shards",
+    "reader": "base base.people pipelines.options reader.faces reader.torch records.columns records.inference "
+    "records.tfrecord records.writers schemas shards shards.loads",
     "reader.inspect": "base images pipelines.options reader reader.faces records.columns records.inference "
     "records.protobuf schemas shards shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
