@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
 from recordmill.shards.rejects import Rejected, RejectWriter
-from recordmill.sources.inputs.contract import Chunk, Payloads, Source
+from recordmill.sources.inputs.contract import Chunk, Payloads, Source, Unit
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,15 @@ def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
     return Ingested(group, tuple(runs), count, rejects.close(), digests, counts)
 
 
-def read(plan: BuildPlan, group: int) -> Iterator[Chunk]:
-    """The records of a group's units as the source gives them; a chunk without rows may carry rejects."""
+def read(plan: BuildPlan, group: int, wanted: Callable[[Unit], bool] = lambda unit: True) -> Iterator[Chunk]:
+    """The records of a group's units as the source gives them; a chunk without rows may carry rejects.
+
+    wanted: of units that are to be read.
+    """
     source = _source(plan)
     for number in plan.groups[group]:
-        yield from source.read(source.units[number])
+        if wanted(source.units[number]):
+            yield from source.read(source.units[number])
 
 
 def place(plan: BuildPlan, chunk: Chunk) -> Placed:

@@ -35,6 +35,15 @@ class ImageHeader(NamedTuple):
     frames: int = 1
     beyond_tensorflow: str = ""
 
+    @property
+    def kind(self) -> str:
+        """The format, and what TensorFlow can't take of it, as a summary counts it."""
+        return (
+            f"{self.format} that TensorFlow can't decode ({self.beyond_tensorflow})"
+            if self.beyond_tensorflow
+            else self.format
+        )
+
     def traits(self) -> list[str]:
         """What is not plain 8-bit gray or colour, in words that a summary counts.
 

@@ -102,13 +102,15 @@ def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
     if code != _OK:
         reason, message = _MESSAGES[code]
         raise BadImage(reason, message.format(place))
-    beyond = _beyond_tensorflow(marker, bits)
+    beyond = _beyond_tensorflow(marker, bits, components)
     return ImageHeader(
         "JPEG", height, width, components, bits, _COLOURS.get(components, OTHER), beyond_tensorflow=beyond
     )
 
 
-def _beyond_tensorflow(marker: int, bits: int) -> str:
+def _beyond_tensorflow(marker: int, bits: int, components: int) -> str:
+    if components not in _COLOURS:
+        return f"{components} components"
     if marker in _LOSSLESS:
         return "lossless"
     if marker not in _TAKEN_BY_TENSORFLOW:

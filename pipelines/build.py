@@ -174,7 +174,8 @@ def _is_at(error: OSError, out: Path) -> bool:
 def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions) -> BuildPlan:
     """List, scan and infer: all that must be known before the first record is written."""
     if settings.transform_from is not None and settings.schema is None:
-        settings = replace(settings, schema=find_transform(settings.transform_from).raw)
+        before = find_transform(settings.transform_from)
+        settings = replace(settings, schema=before.raw, may_lack=before.may_lack)
     planned = plan_source(source, folder, settings)
     for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
         _check_column(planned, option, column)

@@ -30,12 +30,13 @@ _THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's 
 @dataclass(frozen=True)
 class BuildOptions:
     """The options of `recordmill build`, whose `--help` says what each does;
-    all have the default that is right on a laptop.
+    all have the default that is right on a laptop. may_lack: features of the schema that inputs need not have.
     """
 
     kind: str | None = None
     kind_options: Any = None
     schema: Schema | None = None
+    may_lack: frozenset[str] = frozenset()
     dtypes: Mapping[str, str] = field(default_factory=dict)
     label: str | None = None
     order: OrderOptions = field(default_factory=OrderOptions)
@@ -52,6 +53,7 @@ class BuildOptions:
     follow_links: bool = False
     transform: Any = None
     transform_from: str | None = None
+    transform_cache: str | None = None
     fit_on: str = DEFAULT_SPLIT
     keep_raw: bool = False
 
@@ -106,6 +108,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         follow_links=values.follow_links,
         transform=values.transform,
         transform_from=None if values.transform_from is None else local_path(values.transform_from),
+        transform_cache=None if values.transform_cache is None else local_path(values.transform_cache),
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         keep_raw=values.keep_raw,
     )
@@ -114,8 +117,13 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
 def _check_transform(values: SimpleNamespace) -> None:
     if values.transform is not None and values.transform_from is not None:
         raise UsageError("--transform fits one, and --transform-from takes one as it is: give one of them")
-    if values.transform is None and (values.fit_on is not None or values.keep_raw):
-        raise UsageError(f"{'--keep-raw' if values.keep_raw else '--fit-on'} needs --transform")
+    fitting = {
+        "--keep-raw": values.keep_raw,
+        "--fit-on": values.fit_on is not None,
+        "--transform-cache": values.transform_cache is not None,
+    }
+    if values.transform is None and (needing := [flag for flag, is_given in fitting.items() if is_given]):
+        raise UsageError(f"{needing[0]} needs --transform")
 
 
 def _kind_options(whole: Any, given: Mapping[str, Any]) -> Any:

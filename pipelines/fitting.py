@@ -4,6 +4,8 @@ A plan in, the same plan with the transform, and the schema of what it makes, ou
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import re
 import shutil
@@ -17,6 +19,7 @@ from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions
+from recordmill.pipelines.fit_cache import FitCache, open_cache
 from recordmill.preprocessing.about import Fit, describe, restore
 from recordmill.preprocessing.declaration import declare, read_declaration
 from recordmill.preprocessing.saved import SavedTransform
@@ -39,6 +42,12 @@ class SavedBefore:
     manifest: Manifest
     raw: Schema
 
+    @property
+    def may_lack(self) -> frozenset[str]:
+        """Raw features that nothing is made of but what the label gives, which new data may not have."""
+        needs = self.manifest.transform["needs"].values()
+        return frozenset(self.raw.names) - {name for need in needs if self.raw.label not in need for name in need}
+
 
 def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
     """The data set's transform; UsageError if it has none."""
@@ -58,12 +67,20 @@ def with_transform(plan: BuildPlan, settings: BuildOptions, progress: Progress) 
     if settings.transform is None and settings.transform_from is None:
         return plan
     target = os.path.join(plan.folder, "data", TRANSFORM_FOLDER)
+    notes: tuple[str, ...] = ()
     if settings.transform_from is not None:
         saved = _take_over(find_transform(settings.transform_from), plan, target)
     else:
-        saved = _fit(plan, settings, target, progress)
+        saved, notes = _fit(plan, settings, target, progress)
     _sync(Path(target))
-    return replace(plan, transform=saved, schema=saved.schema)
+    return replace(_noted(plan, notes), transform=saved, schema=saved.schema)
+
+
+def _noted(plan: BuildPlan, notes: tuple[str, ...]) -> BuildPlan:
+    if not notes:
+        return plan
+    source: Any = plan.source
+    return replace(plan, source=replace(source, notes=(*source.notes, *notes)))
 
 
 def _sync(folder: Path) -> None:
@@ -75,25 +92,32 @@ def _sync(folder: Path) -> None:
 def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransform:
     """The same transform, its files copied to where this data set's lie."""
     assert plan.source is not None
-    _check_same(before.raw, plan.source.schema, before.out)
+    given = plan.source.schema
+    _check_same(before, given)
     source = before.out / before.manifest.parts[-1].folder / TRANSFORM_FOLDER
     if not source.is_dir():
         raise DataError("is missing; the manifest names it", source=os.fspath(source))
     shutil.copytree(source, target, symlinks=True)  # a link is none of the files that the manifest names
-    return restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, str(before.out)))
+    saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, str(before.out)))
+    return saved.without({name for name in before.raw.names if name not in given})
 
 
-def _check_same(wanted: Schema, given: Schema, out: Path) -> None:
-    for feature in wanted:
+def _check_same(before: SavedBefore, given: Schema) -> None:
+    for feature in before.raw:
+        if feature.name not in given and feature.name in before.may_lack:
+            continue
         if feature.name not in given or given[feature.name] != feature:
             there = given[feature.name].describe() if feature.name in given else "not there"
             raise UsageError(
-                f"the transform of {out} takes {feature.name!r} as {feature.describe()}"
+                f"the transform of {before.out} takes {feature.name!r} as {feature.describe()}"
                 f"{', always there' if feature.required else ''}; here it is {there}"
             )
 
 
-def _fit(plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress) -> SavedTransform:
+def _fit(
+    plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress
+) -> tuple[SavedTransform, tuple[str, ...]]:
+    """(the transform that was fitted, notes of what was analysed)."""
     assert plan.source is not None
     raw = plan.source.schema
     if settings.fit_on not in plan.splits:
@@ -101,18 +125,24 @@ def _fit(plan: BuildPlan, settings: BuildOptions, target: str, progress: Progres
     given = settings.transform
     if isinstance(given, str | os.PathLike) and os.fspath(given).endswith((".yaml", ".yml")):
         given = read_declaration(given)
-    _check_installed()
     if isinstance(given, Mapping):
+        declaration = declare(given, raw)
+        _check_installed()
         from recordmill.transforms.tft.declared import DeclaredFunction
 
-        declaration = declare(given, raw)
         fit = Fit(raw, _inputs(raw, declaration.inputs), declaration, _plain(given), settings.fit_on, settings.keep_raw)
         function: Function = DeclaredFunction(declaration)
+        digest = hashlib.sha256(repr(declaration).encode()).hexdigest()
     else:
-        function, name = _function(given)
+        _check_installed()
+        function, name, digest = _function(given)
         fit = Fit(raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw)
-    _run_fit(plan, settings, fit, function, target, progress)
-    return describe(target, fit)
+    cache = None
+    if settings.transform_cache is not None:
+        cache = open_cache(settings.transform_cache, plan, fit, digest)
+    _run_fit(plan, settings, fit, function, target, progress, cache)
+    saved = describe(target, fit)
+    return saved, () if cache is None else cache.keep(plan.folder)
 
 
 def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
@@ -122,8 +152,8 @@ def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
     return replace(raw.select(names), label=None)
 
 
-def _function(given: Any) -> tuple[Function, str]:
-    """(the guarded function, what to call it)."""
+def _function(given: Any) -> tuple[Function, str, str]:
+    """(the guarded function, what to call it, a digest of it)."""
     from recordmill.transforms.tft.user_function import GuardedFunction, load_function, send_by_value
 
     if isinstance(given, str | os.PathLike):
@@ -132,12 +162,17 @@ def _function(given: Any) -> tuple[Function, str]:
         function, name = given, getattr(given, "__name__", type(given).__name__)
     else:
         raise UsageError(f"transform: {type(given).__name__} is neither a path, nor a function, nor a dict of steps")
-    send_by_value(function)
-    return GuardedFunction(function), name
+    return GuardedFunction(function), name, send_by_value(function)
 
 
 def _run_fit(
-    plan: BuildPlan, settings: BuildOptions, fit: Fit, function: Function, target: str, progress: Progress
+    plan: BuildPlan,
+    settings: BuildOptions,
+    fit: Fit,
+    function: Function,
+    target: str,
+    progress: Progress,
+    cache: FitCache | None,
 ) -> None:
     path = plan.save("fit.pickle")
     local = is_local(settings.runner)
@@ -146,19 +181,28 @@ def _run_fit(
         import apache_beam as beam
 
         from recordmill.transforms.tft.fit import FitTransform, temporary
+        from recordmill.transforms.tft.known import FitWithKnown
 
+        fields = (path, fit.split, fit.inputs, function, target)
+        step = FitTransform(*fields) if cache is None else FitWithKnown(*fields, plan.folder, cache.groups)
         groups = range(len(plan.groups))
         packs = pipeline | "Groups" >> beam.Create([tuple(groups)] if local else [(group,) for group in groups])
         with temporary(plan.folder):
-            _ = packs | "Fit" >> FitTransform(path, fit.split, fit.inputs, function, target)
+            _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
+    # its log warns of tables that tf.Transform itself makes, and that nobody can make otherwise
+    log = logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress)
     except (RecordmillError, OSError, KeyboardInterrupt):
         raise
     except Exception as error:
         raise DataError(_reason(error, fit)) from None
+    finally:
+        log.setLevel(level)
 
 
 def _reason(error: Exception, fit: Fit) -> str:

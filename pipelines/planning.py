@@ -29,7 +29,9 @@ def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Sourc
     Raises:
         UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
     """
-    common = PlanOptions(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes)
+    common = PlanOptions(
+        settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack
+    )
     inputs = _paths(source)
     if inputs is None and is_meant_as_source(source):
         return _own(source, settings)
@@ -81,7 +83,7 @@ def _whole_records(source: Any) -> list[str] | None:
     schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
     if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
         return None
-    if source.where is not None or source.sample is not None or schema != source.full_schema:
+    if source.view.filters or source.sample is not None or schema != source.full_schema:
         raise UsageError(
             f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
         )

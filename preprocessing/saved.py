@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +39,25 @@ class SavedTransform:
     schema: Schema
     digest: str
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    def without(self, absent: Collection[str]) -> SavedTransform:
+        """The same for records without these raw features, whose outputs are left out.
+
+        Raises:
+            DataError: nothing is left.
+        """
+        if not absent:
+            return self
+        needs = self.about["needs"]
+        outputs = self.outputs.select(name for name in self.outputs.names if not {*needs[name]} & {*absent})
+        kept = tuple((name, source) for name, source in self.kept if source not in absent)
+        there = {*outputs.names, *(name for name, _ in kept)}
+        schema = self.schema.select(name for name in self.schema.names if name in there)
+        if not len(schema):
+            raise DataError("the records have no feature that the transform makes anything of", source=self.folder)
+        left = {name: need for name, need in needs.items() if name in outputs}
+        about = {**self.about, "outputs": list(outputs.names), "kept": [list(pair) for pair in kept], "needs": left}
+        return replace(self, outputs=outputs, kept=kept, schema=schema, about=about)
 
     def apply(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """(the transformed records without those refused, row number to why it is refused).

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from recordmill.schemas.arrow import value_type
+from recordmill.schemas.arrow import arrow_type, value_type
 from recordmill.schemas.feature import Feature, Schema
 
 LANES = 16  # rows and values of a batch come in multiples of it: no vector unit computes more at once
@@ -115,8 +115,24 @@ def flat_values(column: pa.Array, feature: Feature) -> Values:
 
 
 def tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
-    """The batch as the graph takes it, padded."""
-    return {f.name: _tensor(flat_values(batch.column(f.name), f), f) for f in schema}
+    """The batch as the graph takes it, padded. What it has no column of, so that nothing may be made of it, is empty:
+    zeros or "" where the tensor is dense.
+    """
+    there = {*batch.schema.names}
+    columns = {f.name: batch.column(f.name) if f.name in there else _absent(f, batch.num_rows) for f in schema}
+    return {f.name: _tensor(flat_values(columns[f.name], f), f) for f in schema}
+
+
+def _absent(feature: Feature, rows: int) -> pa.Array:
+    """The column of a feature that no record has."""
+    if layout(feature) != DENSE:
+        return pa.nulls(rows, arrow_type(feature))
+    values, count = value_type(feature), rows * feature.inner_size
+    if feature.dtype in ("string", "bytes"):
+        flat = pa.repeat(pa.scalar(b"").cast(values), count)
+    else:
+        flat = pa.array(np.zeros(count, np.uint8)).cast(_value_type(feature)).cast(values)
+    return flat if not feature.shape else pa.FixedSizeListArray.from_arrays(flat, feature.inner_size)
 
 
 def _tensor(found: Values, feature: Feature) -> Any:

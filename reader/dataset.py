@@ -7,10 +7,9 @@ asked for. Neither apache_beam nor tensorflow is imported here.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, overload
@@ -20,36 +19,40 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
-from recordmill.base.people import html
 from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.pipelines.options.naming import names_keywords
+from recordmill.reader.covering import covering, covering_first, spans_of
 from recordmill.reader.faces import arrays
 from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.faces.training import Trainable
-from recordmill.reader.record import Plan, make_record_plan, parse_record
+from recordmill.reader.record import Plan, make_record_plan
+from recordmill.reader.rows import read_row, rows_of
+from recordmill.reader.sampling.kept import Kept
 from recordmill.reader.selection import Selection, until
+from recordmill.reader.shown import Shown, headline
 from recordmill.reader.shown_tables import show_tables
+from recordmill.reader.taking import taken, wanted_numbers
 from recordmill.reader.torch.face import InTorch
-from recordmill.records.columns.parts import to_numpy
+from recordmill.reader.views import Condition, View, batch_named, check_read, numbers_of
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, find
-from recordmill.shards.loads.batches import Load, decode_block, decode_load, record_batches
+from recordmill.shards.loads.batches import Load, decode_load
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.sample import Sample
-from recordmill.shards.loads.scattered import are_scattered, scattered_batches
 from recordmill.shards.loads.schema_of import infer_files, schema_of
-from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece
+from recordmill.shards.pieces import PIECE_BYTES
 
 Columns = dict[str, Array | Ragged | Strings]
+WHOLE = View()  # all records, under their own names
 _MADE_ANEW = ("_plan", "_selection")  # by each process that reads
 
 
@@ -102,9 +105,10 @@ def open(
 class Dataset(Trainable, InTorch):
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
 
-    With `where` it has the records for which that holds. Reading them in order filters on the way; `len`, numbers,
-    slices and `to_numpy()` need to know which ones they are, and the first of these finds out by one pass over the
-    features that `where` looks at (8 bytes for each of these records are kept).
+    With `where`, or filtered, it has the records for which that holds. Reading them in order filters on the way; `len`,
+    numbers, slices and `to_numpy()` need to know which ones they are, and the first of these finds out by one pass over
+    the features that the predicates look at (a bit for each record is kept). `schema` has the features that are read,
+    under the names that are shown; `full_schema` all that the records have, as they have them.
     """
 
     mixed = None  # it is one data set
@@ -117,8 +121,11 @@ class Dataset(Trainable, InTorch):
         threads: int = 0,
         sample: Sample | None = None,
         where: Where | None = None,
+        view: View = WHOLE,
     ) -> None:
-        self.catalog, self.sample, self.where = catalog, sample, where
+        self.catalog, self.sample = catalog, sample
+        own = () if where is None else (Condition(where, {}),)
+        self.view = replace(view, conditions=(*own, *view.conditions))
         self.threads = threads or core_count()
         self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
         self.files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
@@ -159,35 +166,50 @@ class Dataset(Trainable, InTorch):
     @cached_property
     def schema(self) -> Schema:
         """The features that are read: those asked for by `columns`, or all."""
+        return self.view.shown(self._stored)
+
+    @cached_property
+    def _stored(self) -> Schema:
+        """The features that are read, as the records have them."""
         if self._columns is None:
             return self.full_schema
         if unknown := [name for name in self._columns if name not in self.full_schema]:
             raise UsageError(f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}")
         return self.full_schema.select(self._columns)
 
-    @cached_property
-    def _selection(self) -> Selection | None:
-        return None if self.where is None else Selection.of(self.where, self.full_schema, self.schema)
+    def stored(self, schema: Schema) -> Schema:
+        """These features of `schema` as the records have them."""
+        return self.view.stored(schema)
+
+    @property
+    def where(self) -> Where | None:
+        """The first of the predicates that the records meet."""
+        return self.view.conditions[0].where if self.view.conditions else None
 
     @cached_property
-    def matching(self) -> Int64s | None:
-        """[records] ascending: the numbers that the records of `where` have among all; None without it."""
-        return None if self._selection is None else self._selection.numbers(self.loads(), self.threads)
+    def _selection(self) -> Selection | None:
+        return Selection.of(self.view, self.full_schema, self._stored) if self.view.filters else None
+
+    @cached_property
+    def matching(self) -> Kept | None:
+        """Which of all records there are; None: all."""
+        return None if self._selection is None else self._selection.find(self.loads(), self.threads, self._total)
 
     @cached_property
     def _plan(self) -> Plan | None:
-        return make_record_plan(self.schema)
+        return make_record_plan(self._stored)
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this data set from others, wherever it lies: its files' names, sizes and digests, and `where`."""
+        """What tells this data set from others, wherever it lies: its files' names, sizes and digests, and which of
+        their records there are.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
             about = file.file
             digest.update(b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes))
             digest.update((about.info.sha256 if about.info else "").encode() + b"\n")
-        if self.where is not None:
-            digest.update(str(self.where.predicate).encode())
+        digest.update(self.view.told().encode())
         return digest.hexdigest()
 
     @property
@@ -238,60 +260,27 @@ class Dataset(Trainable, InTorch):
         total = len(self)
         if not -total <= at < total:
             raise IndexError(f"record {at} of {total}")
-        at = at % total if self.matching is None else int(self.matching[at])
+        at = int(self._among_all(np.array([at % total]))[0])
         number = int(np.searchsorted(self.ends, at, "right"))
-        file = self.files[number]
-        record = at - int(self.ends[number - 1] if number else 0)
-        frame = file.frame(record)
-        if self._plan is not None:
-            found = parse_record(frame.payload(0).tobytes(), self._plan, self.schema, whole=self._columns is None)
-            if found is not None:
-                return found
-        batch = decode_block(
-            FrameBlock(frame, record, file.offset(record) - int(frame.starts[0])), self.schema, file.file.path
-        )
-        return {
-            feature.name: _value(column, feature) for feature, column in zip(self.schema, batch.columns, strict=True)
-        }
+        first = int(self.ends[number - 1]) if number else 0
+        row = read_row(self.files[number], at - first, self._stored, self._plan, whole=self._columns is None)
+        return dict(zip(self.schema.names, row.values(), strict=True))
+
+    def _among_all(self, numbers: Int64s) -> Int64s:
+        return numbers if self.matching is None else self.matching.at(numbers)
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
-        wanted = np.asarray(records)
-        if wanted.dtype == np.bool_ or (wanted.size and wanted.dtype.kind not in "iu") or wanted.ndim != 1:
-            raise TypeError(f"records are addressed by a number, a slice or a list of numbers, not by {records!r}")
-        wanted = wanted.astype(np.int64)
-        if len(outside := wanted[(wanted < -len(self)) | (wanted >= len(self))]):
-            raise IndexError(f"record {outside[0]} of {len(self)}")
-        wanted = wanted % max(len(self), 1) if self.matching is None else self.matching[wanted]
-        distinct, back = np.unique(wanted, return_inverse=True)
-        return self._ascending(distinct).take(pa.array(back.reshape(-1)))
-
-    def _ascending(self, numbers: Int64s) -> pa.Table:
-        """The records of these numbers among all, ascending."""
-        if are_scattered(numbers) and all(file.seekable for file in self.files):
-            with contextlib.suppress(DataError):  # which the other way finds, too, and says where
-                return self._table(scattered_batches(self.files, self.ends, numbers, self.schema, self.threads))
-        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
-        return self._table(
-            record_batches(
-                (load for run in runs for load in self.loads(int(run[0]), int(run[-1]) + 1)),
-                self.schema,
-                threads=self.threads,
-            )
-        )
+        wanted = self._among_all(wanted_numbers(records, len(self)))
+        table = taken(self.files, self.ends, wanted, self._stored, self.threads)
+        return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
         """The records of these numbers as dicts, read together: what loaders ask for a batch, that take single records
         otherwise.
         """
-        batch = self.take(records).combine_chunks()
-        return [
-            {
-                feature.name: _value(column.chunk(0).slice(row, 1), feature)
-                for feature, column in zip(self.schema, batch.columns, strict=True)
-            }
-            for row in range(batch.num_rows)
-        ]
+        batches = self.take(records).combine_chunks().to_batches()
+        return [row for batch in batches for row in rows_of(batch, self.schema)]
 
     def select(self, columns: Sequence[str]) -> Dataset:
         """The same records with these features only, in this order; nothing is copied.
@@ -299,13 +288,8 @@ class Dataset(Trainable, InTorch):
         Raises:
             UsageError: no such feature is read.
         """
-        if unknown := [name for name in columns if name not in self.schema]:
-            raise UsageError(f"no feature {unknown[0]!r} is read; there are {', '.join(self.schema.names)}")
-        view = Dataset(self.catalog, self.full_schema, columns, self.threads, self.sample, self.where)
-        view.files = self.files
-        if "matching" in self.__dict__:
-            view.__dict__["matching"] = self.matching
-        return view
+        check_read(columns, self.schema)
+        return self._viewed(self.view, [self.view.names.get(name, name) for name in columns])
 
     def drop(self, columns: Sequence[str]) -> Dataset:
         """The same records without these features; nothing is copied.
@@ -313,15 +297,49 @@ class Dataset(Trainable, InTorch):
         Raises:
             UsageError: no such feature is read.
         """
-        self.select(columns)  # which refuses unknown names
+        check_read(columns, self.schema)
         return self.select([name for name in self.schema.names if name not in columns])
+
+    def rename(self, names: Mapping[str, str]) -> Dataset:
+        """The same records with features under other names, `{"old": "new"}`; nothing is copied.
+
+        Raises:
+            UsageError: no such feature is read, or two would have one name.
+        """
+        return self._viewed(self.view.renamed(names, self.schema), self._stored.names)
+
+    def filter(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Dataset:
+        """Some of the records, in the same order, numbered from 0.
+
+        what: a condition on the features under the names that they have here, as `where` of `open`, evaluated when it
+        is needed; or a bool for each record; or the numbers of those that are kept. A bit for each record is held.
+
+        Raises:
+            UsageError: a predicate that has no meaning for the features, or a mask or numbers that do not fit.
+        """
+        if isinstance(what, str | pc.Expression):
+            condition = Condition(Where(what), self.view.names)
+            return self._viewed(replace(self.view, conditions=(*self.view.conditions, condition)), self._columns)
+        numbers = numbers_of(what, len(self))
+        kept = self.matching.within(numbers) if self.matching else Kept.of_numbers(numbers, self._total)
+        return self._viewed(View(self.view.names, (), kept), self._columns)
+
+    def _viewed(self, view: View, columns: Sequence[str] | None) -> Dataset:
+        """The same files seen otherwise; columns: as the records have them."""
+        other = Dataset(self.catalog, self.full_schema, columns, self.threads, self.sample, view=view)
+        other.files = self.files
+        if "ends" in self.__dict__:
+            other.__dict__["ends"] = self.ends
+        if "matching" in self.__dict__ and (view.conditions, view.kept) == (self.view.conditions, self.view.kept):
+            other.__dict__["matching"] = self.matching
+        return other
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
         records = max(records, 0)
-        if self.where is None:
-            return self._table(record_batches(self._first(records), self.schema, threads=self.threads))
-        return self._table(until(records, self._first(2**62), self.decode, self.threads))
+        if not self.view.filters:
+            return self._table(until(records, covering_first(self.files, records), self.decode, self.threads))
+        return self._table(until(records, covering_first(self.files, 2**62), self.decode, self.threads))
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Records [start, stop) as one pyarrow.Table in memory."""
@@ -346,46 +364,27 @@ class Dataset(Trainable, InTorch):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""
         for batch in self.record_batches():
-            for row in range(batch.num_rows):
-                yield {
-                    feature.name: _value(column.slice(row, 1), feature)
-                    for feature, column in zip(self.schema, batch.columns, strict=True)
-                }
+            yield from rows_of(batch, self.schema)
 
     def __repr__(self) -> str:
-        if not self._is_described:
-            return f"<{self._headline}; its schema is inferred when it is needed>"
-        return "\n".join([f"<{self._headline}", *(f"  {name}: {about}" for name, about in self._described())]) + ">"
+        return self._shown().text()
 
     def _repr_html_(self) -> str:
         """What notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
-        if not self._is_described:
-            return html.section(self._headline, lines=["its schema is inferred when it is needed"])
-        return html.section(self._headline, html.table(["feature", "holds"], self._described()))
+        return self._shown().html()
 
-    @property
-    def _is_described(self) -> bool:
-        """Whether the schema is known without reading records."""
-        return self._given_schema is not None or "_known" in self.__dict__
-
-    @property
-    def _headline(self) -> str:
-        manifest = self.catalog.manifest
-        name = manifest.name if manifest else f"{len(self.files)} file{'s' if len(self.files) != 1 else ''}"
-        known = manifest is not None or "ends" in self.__dict__
-        rows = f"{self._total:,} records" if known else f"{self.catalog.size_bytes:,} bytes"
-        if self.where is not None:
-            found = f"{len(self):,} of " if "matching" in self.__dict__ else "of "
-            rows = f"{found}{rows} those where {self.where.predicate}"
-        return f"Dataset {name}: {rows}, {', '.join(self.splits) or 'no split'}"
-
-    def _described(self) -> list[tuple[str, str]]:
-        """(name, what it holds) of each feature."""
-        label = self.schema.label
-        return [
-            (f.name, f"{f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == label else ''}")
-            for f in self.schema
-        ]
+    def _shown(self) -> Shown:
+        known = self.catalog.manifest is not None or "ends" in self.__dict__
+        found = self.__dict__.get("matching", self.view.kept if not self.view.conditions else None)
+        conditions = [str(condition.where.predicate) for condition in self.view.conditions]
+        about = headline(
+            self.catalog,
+            self._total if known else None,
+            None if found is None else len(found),
+            conditions + ["they were chosen by number"] * (self.view.kept is not None),
+        )
+        described = self._given_schema is not None or "_known" in self.__dict__
+        return Shown(about, self.schema if described else None)
 
     def loads(
         self,
@@ -399,73 +398,53 @@ class Dataset(Trainable, InTorch):
         itself.
         """
         stop = self._total if stop is None else min(stop, self._total)
-        for number, (file, end) in enumerate(zip(self.files, self.ends.tolist(), strict=True)):
-            begin = int(self.ends[number - 1]) if number else 0
-            low, high = max(start, begin) - begin, min(stop, end) - begin
-            if low >= high:
-                continue
-            if file.seekable:
-                yield from (Load(file.file, piece) for piece in file.pieces(low, high, piece_bytes, piece_records))
-            else:
-                yield from (
-                    Load(file.file, Piece(number, low, None, 0, None), block) for block in file.blocks(low, high)
-                )
+        return covering(self.files, self.ends, start, stop, piece_bytes, piece_records)
 
     def decode(self, load: Load) -> list[pa.RecordBatch]:
-        """The records of a load, or those of them for which `where` holds."""
-        return decode_load(load, self.schema) if self._selection is None else self._selection.decode(load)
+        """The records of a load, or those of them that there are, as columns of `schema`."""
+        if self._selection is None:
+            return [batch_named(batch, self.schema) for batch in decode_load(load, self._stored)]
+        return self._selection.decode(load, 0 if self.view.kept is None else self._number_of(load))
+
+    def _number_of(self, load: Load) -> int:
+        """The number of a load's first record among all."""
+        at = load.piece.file
+        within = load.piece.first_record if load.block is None else load.block.first_record
+        return (int(self.ends[at - 1]) if at else 0) + within
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Records [start, stop) in order as they come, about 8 MiB of a shard each, or what `where` leaves of that."""
-        if self.where is not None and (start, stop) != (0, None):
+        """Records [start, stop) in order as they come, about 8 MiB of a shard each, or what is kept of that."""
+        if self.view.filters and (start, stop) != (0, None):
             start, stop = self._reach(start, stop)
-        for batches in thread_map(self.decode, self.loads(start, stop), self.threads):
+        loads = self.loads(start, stop)
+        if self.view.kept is not None:
+            loads = filter(self._has_some, loads)
+        for batches in thread_map(self.decode, loads, self.threads):
             yield from batches
 
+    def _has_some(self, load: Load) -> bool:
+        """Whether records of a load may be kept."""
+        assert self.view.kept is not None
+        count = load.piece.records if load.block is None else len(load.block.frames)
+        first = self._number_of(load)
+        return count is None or bool(np.diff(self.view.kept.below(np.array([first, first + count])))[0])
+
     def _reach(self, start: int, stop: int | None) -> tuple[int, int]:
-        """From which to which of all records those of `where` with these numbers lie;
+        """From which to which of all records those of the kept ones with these numbers lie;
         between them are no others of them.
         """
         assert self.matching is not None
-        found = self.matching[start:stop]
-        return (int(found[0]), int(found[-1]) + 1) if len(found) else (0, 0)
+        first, behind, _ = slice(start, stop).indices(len(self))
+        if first >= behind:
+            return (0, 0)
+        low, high = self.matching.at(np.array([first, behind - 1])).tolist()
+        return low, high + 1
 
     def spans(self) -> Iterator[tuple[int, int, bool]]:
         """(first of all records, the one behind the last, whether it can be read from anywhere) of each file
         that has records.
         """
-        start = 0
-        for file, end in zip(self.files, self.ends.tolist(), strict=True):
-            if end > start:
-                yield start, end, file.seekable
-            start = end
-
-    def _first(self, records: int) -> Iterator[Load]:
-        """The first records, without counting any file: only as much is read as they need."""
-        for number, file in enumerate(self.files):
-            if file.file.info is not None:
-                blocks = (Load(file.file, piece) for piece in file.pieces(0, min(records, file.records)))
-            else:
-                blocks = (Load(file.file, Piece(number, 0, None, 0, None), block) for block in file.blocks(0, records))
-            for load in blocks:
-                yield load
-                records -= len(load.block.frames) if load.block is not None else load.piece.records or 0
-            if records <= 0:
-                return
+        return spans_of(self.files, self.ends)
 
     def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         return pa.Table.from_batches(batches, to_arrow(self.schema))
-
-
-def _value(column: pa.Array, feature: Feature) -> Any:
-    """The value of a column of one row."""
-    if column.null_count:
-        return None
-    if not feature.shape:
-        return (
-            to_numpy(column, replace(feature, required=True))[0]
-            if feature.timestamp or feature.dtype == "float16"
-            else column[0].as_py()
-        )
-    value = to_numpy(column, replace(feature, required=True))[0]
-    return value.to_list() if isinstance(value, Ragged) else value

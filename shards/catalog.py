@@ -168,7 +168,9 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
         raise DataError("is missing; the manifest names it", source=path) from None
     if about.size_bytes != info.bytes and not lenient:
         raise DataError(
-            f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced", source=path
+            f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced; "
+            "read and inspect take what is whole in it with --max-rejects 1%",
+            source=path,
         )
     return about
 

@@ -36,10 +36,14 @@ if TYPE_CHECKING:
 
         def with_output_types(self, hint: object, /) -> PTransform: ...
 
+        def with_outputs(self, *tags: str) -> PTransform: ...
+
     class DoFn:
         """A step with a life per bundle; `process` takes an element and side inputs."""
 
         def start_bundle(self) -> None: ...
+
+        def finish_bundle(self) -> Iterable[object]: ...
 
     class CombineFn:
         """A monoid: zero, add, merge, finish."""
@@ -54,11 +58,17 @@ if TYPE_CHECKING:
 
     def CombineGlobally(function: CombineFn, /) -> PTransform: ...
 
+    def Flatten() -> PTransform: ...
+
     def GroupByKey() -> PTransform: ...
 
     def Reshuffle() -> PTransform: ...
 
     def BatchElements(*, min_batch_size: int, max_batch_size: int) -> PTransform: ...
+
+    def TaggedOutput(tag: str, value: object) -> object: ...
+
+    def windowed(value: object, /) -> object: ...
 
     def AsIter(collection: PCollection, /) -> object: ...
 
@@ -72,6 +82,7 @@ else:
         Create,
         DoFn,
         FlatMap,
+        Flatten,
         GroupByKey,
         Map,
         ParDo,
@@ -80,7 +91,10 @@ else:
         PTransform,
         Reshuffle,
     )
-    from apache_beam.pvalue import AsIter, AsSingleton
+    from apache_beam.pvalue import AsIter, AsSingleton, TaggedOutput
+    from apache_beam.transforms.window import GlobalWindows
+
+    windowed = GlobalWindows.windowed_value  # what a bundle gives when it ends
 
 __all__ = [
     "AsIter",
@@ -91,6 +105,7 @@ __all__ = [
     "Create",
     "DoFn",
     "FlatMap",
+    "Flatten",
     "GroupByKey",
     "Map",
     "PCollection",
@@ -98,4 +113,6 @@ __all__ = [
     "ParDo",
     "Pipeline",
     "Reshuffle",
+    "TaggedOutput",
+    "windowed",
 ]

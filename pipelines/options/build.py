@@ -68,7 +68,7 @@ _RECORDS: Options = (
     grouped(SCHEMA, RECORDS, help="a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data"),
     Option(
         "dtypes",
-        "instead of the inferred type: price=float64, image=uint8[28,28]; repeatable",
+        "instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable",
         form=REPEATED,
         metavar="FEATURE=DTYPE",
         flag="--dtype",
@@ -268,6 +268,13 @@ _TRANSFORM: Options = (
         default=False,
         group=TRANSFORM,
         decides=True,
+    ),
+    Option(
+        "transform_cache",
+        "a folder of what was found in which files, so that only new ones are analysed; it may be removed at any time",
+        metavar="DIR",
+        annotation="str | os.PathLike[str]",
+        group=TRANSFORM,
     ),
     Option(
         "transform_from",

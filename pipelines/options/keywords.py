@@ -27,7 +27,7 @@ class BuildKeywords(TypedDict, total=False):
     overwrite: bool
     # a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data
     schema: Schema | str | os.PathLike[str] | None
-    # instead of the inferred type: price=float64, image=uint8[28,28]; repeatable
+    # instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable
     dtypes: Mapping[str, str] | None
     # the label: strings become class numbers, and readers return it as y by default
     label: str | None
@@ -64,6 +64,8 @@ class BuildKeywords(TypedDict, total=False):
     fit_on: str | None
     # keep the features as they were, too, as raw/NAME
     keep_raw: bool
+    # a folder of what was found in which files, so that only new ones are analysed; it may be removed at any time
+    transform_cache: str | os.PathLike[str] | None
     # take the transform of that data set as it is
     transform_from: str | os.PathLike[str] | None
     # a CSV or JSONL file with a row per image: its path, and columns that become features

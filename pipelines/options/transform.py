@@ -5,7 +5,7 @@ from __future__ import annotations
 from recordmill.pipelines.options.build import BUILD, TRANSFORM
 from recordmill.pipelines.options.declare import Option, Options
 
-_FIT = ("transform", "transform_from", "fit_on", "keep_raw")
+_FIT = ("transform", "transform_from", "transform_cache", "fit_on", "keep_raw")
 
 APPLY: Options = (
     Option(

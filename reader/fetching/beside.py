@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import UsageError
+from recordmill.reader.fetching.fetcher import Rows
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.feature import Feature, Schema
 
@@ -43,10 +43,15 @@ class Beside:
             if name in schema and any(feature.name == name for feature in self.features):
                 raise UsageError(f"{option} gives {name!r} beside the features, and one is called so: leave it out")
 
-    def columns(self, ends: Int64s, numbers: Int64s, counted: npt.NDArray[np.bool_] | None) -> list[pa.Array]:
-        """The columns of the records with these numbers among all of files that end there."""
-        found = []
+    def added(self, rows: Rows, ends: Int64s) -> Rows:
+        """The rows with these columns behind their own. ends: the number of records up to and with each file."""
+        if not self.features:
+            return rows
+        columns = list(rows.batch.columns)
         if self.ids:
-            files = np.searchsorted(ends, numbers, "right")
-            found = [pa.array(files), pa.array(numbers - np.concatenate([[0], ends])[files])]
-        return [*found, pa.array(counted)] if self.mask else found
+            files = np.searchsorted(ends, rows.numbers, "right")
+            columns += [pa.array(files), pa.array(rows.numbers - np.concatenate([[0], ends])[files])]
+        if self.mask:
+            columns.append(pa.array(rows.mask))
+        names = [*rows.batch.schema.names, *(feature.name for feature in self.features)]
+        return replace(rows, batch=pa.RecordBatch.from_arrays(columns, names=names))

@@ -49,6 +49,8 @@ def make_schedule(dataset: Fetchable, batch_size: int, order: Order) -> Schedule
         raise UsageError("drop_remainder leaves out what pad_remainder would fill up: give one of them")
     if order.window_bytes < 1:
         raise UsageError(f"window_bytes must be at least 1, not {order.window_bytes}")
+    if order.state is not None and "bucketed" in order.state:
+        raise UsageError("state is in the middle of steps that were bucketed together: go on bucketed, as it was")
     mode = mode_of(order.shuffle)
     Steps(0, batch_size, "drop", order.num_hosts, order.host_index)  # refused before a file is counted
     if mode == "global" and (streamed := [file.file for file in dataset.files if not file.seekable]):

@@ -117,7 +117,7 @@ def _look(value: bytes) -> Contents:
             header = check_structure(np.frombuffer(value, np.uint8))
         except BadImage as error:
             return Contents(1, {f"{image} that is damaged ({error.reason})": 1})
-        return Contents(1, {image: 1}, (header.height, header.height), (header.width, header.width))
+        return Contents(1, {header.kind: 1}, (header.height, header.height), (header.width, header.width))
     kind = _tensor(value) or _message(value) or _known_start(value) or _text(value)
     return Contents(1, {kind: 1}) if kind else Contents(1, {BINARY: 1}, dtypes=_plausible(value))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -14,9 +14,11 @@ import pyarrow as pa
 from recordmill.base.errors import UsageError
 from recordmill.reader.faces.training import Trainable
 from recordmill.reader.fetching.readable import Fetchable, Mixed
+from recordmill.reader.sampling.kept import Kept
 from recordmill.reader.sampling.proportions import Proportions
 from recordmill.reader.torch.face import InTorch
 from recordmill.records.tfrecord.frames import Int64s
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 
 if TYPE_CHECKING:
@@ -40,22 +42,24 @@ def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first
     Raises:
         UsageError: there are none, a weight is no number above 0, the features differ, one is there twice.
     """
-    return Mixture([dataset for dataset, _ in datasets], Proportions.of([weight for _, weight in datasets]), stop)
+    proportions = Proportions.of([weight for _, weight in datasets])
+    parts = [dataset for dataset, _ in datasets]
+    return Mixture(parts, proportions, _epoch_records(parts, proportions, stop))
 
 
 class Mixture(Trainable, InTorch):
     """What `mixture` makes."""
 
-    def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> None:
-        if stop not in ("first", "all"):
-            raise UsageError(f'stop is "first" or "all", not {stop!r}')
+    def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, records: int) -> None:
         self.schema = _common_schema([dataset.schema for dataset in datasets])
+        if len({dataset.stored(self.schema) for dataset in datasets}) > 1:
+            raise UsageError("features of a mixture must have the same names in the records, before they are renamed")
         prints = [dataset.fingerprint for dataset in datasets]
         if len(set(prints)) < len(prints):
             raise UsageError("a data set is in the mixture twice: give it once, with the sum of its weights")
         self.threads = max(dataset.threads for dataset in datasets)
         self.files: list[FileAccess] = [file for dataset in datasets for file in dataset.files]
-        self.mixed = Mixed(tuple(datasets), proportions, _epoch_records(datasets, proportions, stop))
+        self.mixed = Mixed(tuple(datasets), proportions, records)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -74,20 +78,37 @@ class Mixture(Trainable, InTorch):
         return [count for dataset in self.mixed.datasets for count in dataset.file_records]
 
     @cached_property
-    def matching(self) -> Int64s | None:
-        """[records] the numbers of the records that a predicate keeps, among those of all files; None without one."""
+    def matching(self) -> Kept | None:
+        """Which of the records of all files there are; None: all."""
         if all(dataset.matching is None for dataset in self.mixed.datasets):
             return None
         parts, first = [], 0
         for dataset in self.mixed.datasets:
-            total = sum(dataset.file_records)
-            parts.append(first + (np.arange(total) if dataset.matching is None else dataset.matching))
-            first += total
-        return np.concatenate(parts)
+            own = np.arange(len(dataset))
+            parts.append(first + (own if dataset.matching is None else dataset.matching.at(own)))
+            first += sum(dataset.file_records)
+        return Kept.of_numbers(np.concatenate(parts), first)
 
     def __len__(self) -> int:
         """The records of an epoch."""
         return self.mixed.records
+
+    def select(self, columns: Sequence[str]) -> Mixture:
+        """The same mixture with these features only."""
+        datasets = [dataset.select(columns) for dataset in self.mixed.datasets]
+        return Mixture(datasets, self.mixed.proportions, self.mixed.records)
+
+    def stored(self, schema: Schema) -> Schema:
+        """These features of `schema` under the names that the records have for them."""
+        return self.mixed.datasets[0].stored(schema)
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """All records of each data set, one data set behind the other."""
+        if (start, stop) != (0, None):
+            raise UsageError("a mixture has no records by number")
+        arrow = to_arrow(self.schema)
+        for dataset in self.mixed.datasets:
+            yield from (batch.select(arrow.names).cast(arrow) for batch in dataset.record_batches())
 
     def head(self, records: int = 5) -> pa.Table:
         """Some first records of each data set."""
@@ -123,6 +144,8 @@ def _common_schema(schemas: Sequence[Schema]) -> Schema:
 
 
 def _epoch_records(datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> int:
+    if stop not in ("first", "all"):
+        raise UsageError(f'stop is "first" or "all", not {stop!r}')
     sizes = [len(dataset) for dataset in datasets]
     if not all(sizes):
         raise UsageError(f"data set {sizes.index(0)} of the mixture has no records")

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch.utils.data
 
-from recordmill.reader.faces.batches import Given, columns_of
-from recordmill.reader.fetching.fetcher import records_of
-from recordmill.reader.torch.tensors import RaggedRows, tensors_of
+from recordmill.reader.torch.given import Given
+from recordmill.reader.torch.tensors import RaggedRows
 
 
 class TorchRecords(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -33,10 +31,7 @@ class TorchRecords(torch.utils.data.Dataset):  # type: ignore[misc]
         Raises:
             IndexError: there is no such record.
         """
-        given = self._given
-        rows = records_of(given.dataset, np.asarray(at, np.int64), given.schema, given.ids)
-        columns = columns_of(given.dataset, rows, given.images)
-        batch = tensors_of(columns, given.schema, given.form)
+        batch = self._given.records(list(at))
         return [_row(batch, row) for row in range(len(at))]
 
 

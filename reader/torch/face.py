@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.reader.faces.batches import Given
-from recordmill.reader.faces.collate import Collate, Form
-from recordmill.reader.faces.image_rows import ImageSize
+from recordmill.reader.collating.form import Form
+from recordmill.reader.collating.ways import Collate
+from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order, make_schedule
 from recordmill.reader.fetching.readable import Fetchable
+from recordmill.reader.images.options import Spec, wanted_images
 
 if TYPE_CHECKING:
     from recordmill.reader.torch.by_number import TorchRecords
@@ -41,7 +42,7 @@ class InTorch:
         label: str | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
-        decode_images: tuple[int, int] | None = None,
+        decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
         ids: bool = False,
@@ -76,8 +77,8 @@ class InTorch:
         order = Order(
             shuffle, seed, window_bytes, None, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
-        size = None if decode_images is None else ImageSize(*decode_images, channels, antialias)
-        given = Given.of(self, order, memory_bytes, Form(collate or {}, label, weights), size, ids)
+        images, form = wanted_images(decode_images, channels, antialias), Form(collate or {}, label, weights)
+        given = _imported("given").Given.of(self, form, images, Beside(pad_remainder, ids), seed, memory_bytes)
         begin = make_schedule(self, batch_size, order).after(start_step)
         batches: TorchBatches = iterable.TorchBatches(given, begin, epochs, ranks)
         return batches
@@ -88,7 +89,7 @@ class InTorch:
         label: str | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
-        decode_images: tuple[int, int] | None = None,
+        decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
         ids: bool = False,
@@ -99,10 +100,9 @@ class InTorch:
         Raises:
             MissingExtraError: PyTorch is not installed. UsageError: options that do not fit.
         """
-        by_number = _imported("by_number")
-        size = None if decode_images is None else ImageSize(*decode_images, channels, antialias)
-        form = Form(collate or {}, label, weights)
-        records: TorchRecords = by_number.TorchRecords(Given.of(self, Order(), MEMORY_BYTES, form, size, ids))
+        images, form = wanted_images(decode_images, channels, antialias), Form(collate or {}, label, weights)
+        given = _imported("given").Given.of(self, form, images, Beside(ids=ids), 0, MEMORY_BYTES)
+        records: TorchRecords = _imported("by_number").TorchRecords(given)
         return records
 
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch.utils.data
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.faces.batches import Given
 from recordmill.reader.sampling.schedule import Schedule, State
-from recordmill.reader.torch.tensors import tensors_of
+from recordmill.reader.torch.given import Given
 from recordmill.reader.torch.turns import Turns
 
 _LOADER = "loader "  # begins what the workers of a loader have in common
@@ -53,12 +51,9 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         return _Reading(run, self._batches(run))
 
     def _batches(self, run: _Run) -> Generator[Any, None, None]:
-        given = self._given
-        if run.over:
-            return
-        given.dataset.threads = max(self._threads // run.workers, 1)  # of this worker's own copy
-        given = replace(given, memory_bytes=max(given.memory_bytes // run.workers, 1))
-        yield from given.batches(run.schedule, partial(tensors_of, schema=given.schema, form=given.form), run.workers)
+        if not run.over:
+            self._given.dataset.threads = max(self._threads // run.workers, 1)  # of this worker's own copy
+            yield from self._given.batches(run.schedule, run.workers)
 
     def _iteration(self, number: int) -> Schedule:
         """The steps of all workers."""

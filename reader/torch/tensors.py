@@ -12,12 +12,14 @@ Tensors are copies that a consumer may change. The types are the schema's own: b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from recordmill.reader.faces.collate import Batch, Form
+from recordmill.reader.collating.form import Batch, Form
+from recordmill.reader.collating.ways import OneHot, Way
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
 
@@ -38,24 +40,23 @@ class RaggedRows(NamedTuple):
         return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
 
 
-def tensors_of(batch: Batch, schema: Schema, form: Form) -> Any:
-    """The batch in its form: a dict by feature name, or `(x, y)`, `(x, y, weights)`.
-
-    Raises:
-        DataError: rows that are not dense as they were asked to be.
-    """
+def filled(columns: Batch, schema: Schema, ways: Mapping[str, Way]) -> Batch:
+    """The columns without gaps, and which rows have a value, where the schema lets them lack it."""
     features = {feature.name: feature for feature in schema}
     there: Batch = {}
-    for name, column in batch.items():
-        there |= _filled(name, column, features.get(name))
-    collated: Batch = Form(form.collate).given(there)
+    for name, column in columns.items():
+        known = isinstance(ways.get(name), OneHot)  # a missing number is no class
+        there |= {name: column} if known else _filled(name, column, features.get(name))
+    return there
+
+
+def tensors_of(step: Batch, schema: Schema, form: Form) -> Any:
+    """A step's columns in its form: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
     wide = {feature.name for feature in schema if feature.dtype == "bfloat16"}
-    found = {name: _converted(value, name in wide) for name, value in collated.items()}
-    return Form({}, form.label, form.weights).given(found)
+    return form.given({name: _converted(value, name in wide) for name, value in step.items()})
 
 
 def _filled(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
-    """The column without gaps, and which rows have a value, where the schema lets them lack it."""
     if isinstance(column, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(column)
         return {name: column.data, name + VALID: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0]}

@@ -11,11 +11,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from recordmill.base.errors import UsageError
@@ -120,22 +122,24 @@ def _csv_type(feature: Feature) -> pa.DataType:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Python values; times as ISO text, to the unit's last digit."""
+    """Python values; times as ISO text to the unit's last digit, so that the unit is told from it."""
     inner = column.type
-    depth = 0
     while pa.types.is_nested(inner):
-        inner, depth = inner.value_type, depth + 1
-    if pa.types.is_timestamp(inner) and not depth:
-        suffix = "Z" if inner.tz else ""
-        text = np.datetime_as_string(
-            column.cast(pa.int64()).fill_null(0).to_numpy().astype(f"datetime64[{inner.unit}]")
-        )
-        return [
-            f"{value}{suffix}" if there else None
-            for value, there in zip(text.tolist(), column.is_valid().to_pylist(), strict=True)
-        ]
-    values: list[Any] = column.to_pylist()
+        inner = inner.value_type
+    values: list[Any] = _times(column) if pa.types.is_timestamp(inner) else column.to_pylist()
     return values
+
+
+def _times(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if pa.types.is_nested(kind):
+        items = iter(_times(column.flatten()))
+        sizes = pc.list_value_length(column).to_pylist()
+        return [None if size is None else list(islice(items, size)) for size in sizes]
+    suffix = "Z" if kind.tz else ""
+    text = np.datetime_as_string(column.cast(pa.int64()).fill_null(0).to_numpy().astype(f"datetime64[{kind.unit}]"))
+    there = column.is_valid().to_pylist()
+    return [f"{value}{suffix}" if valid else None for value, valid in zip(text.tolist(), there, strict=True)]
 
 
 def _shower(feature: Feature) -> Callable[[Any], Any]:
@@ -145,13 +149,7 @@ def _shower(feature: Feature) -> Callable[[Any], Any]:
     def leaf(value: Any) -> Any:
         if isinstance(value, bytes):
             return base64.b64encode(value).decode()
-        return (
-            float(value)
-            if isinstance(value, np.floating)
-            else value.isoformat()
-            if hasattr(value, "isoformat")
-            else value
-        )
+        return float(value) if isinstance(value, np.floating) else value
 
     def show(value: Any) -> Any:
         if value is None:

@@ -15,6 +15,7 @@ from recordmill.sources.csv.dialect import Dialect
 from recordmill.sources.csv.sniff.dialects import MOST_COLUMNS, Cell, Cut
 from recordmill.sources.csv.tokenize import (
     BAD,
+    BLANKS,
     FIELD_START,
     FINAL,
     LIMIT,
@@ -47,7 +48,8 @@ class Rows:
     number of fields (which is columns, unless ragged). ordinals: [rows], the row's number counted from the first row of
     the call, bad ones included. lines: [rows], the physical line where it starts. bad: [bad rows, 4]: ordinal, line,
     start, width or TOO_LONG. stop: where the next row starts or the data ends. line: its line. count: how many rows
-    there were, bad ones included. skipping: the buffer ended inside a line to skip.
+    there were, bad ones included. skipping: the buffer ended inside a line to skip. blanks: how many
+    blank lines were no rows.
     """
 
     starts: Spans
@@ -60,6 +62,7 @@ class Rows:
     line: int
     count: int
     skipping: bool
+    blanks: int
 
 
 class Tokenizer:
@@ -105,6 +108,7 @@ class Tokenizer:
         return Rows(
             *(self._starts[:, :rows], self._infos[:, :rows], widths, ordinals, lines, self._bad[:bad]),
             *(int(scan[STOP]), int(scan[ROW_LINE]), int(scan[ORDINAL]), bool(scan[MODE] == SKIP)),
+            int(scan[BLANKS]),
         )
 
 

@@ -42,7 +42,7 @@ class Head:
     start: where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark included
     if it is plain UTF-8). line: the physical line there. blanks: the columns that had no name and were given one.
     quote: one character, or None. told: how delimiter and quote were found, if they were not given. first: the first
-    row, if nobody said whether it is a header.
+    row, if nobody said whether it is a header. blank_lines: before the header.
     """
 
     compression: str
@@ -55,6 +55,7 @@ class Head:
     quote: str | None = '"'
     told: str = field(default="", compare=False)
     first: FirstRow | None = field(default=None, compare=False)
+    blank_lines: int = field(default=0, compare=False)
 
     @property
     def streamed(self) -> bool:
@@ -128,11 +129,13 @@ class _Reader:
         rows, data = self._first_row(start, line, Dialect.of(self._options, cut.delimiter, cut.quote))
         names, blanks = self._names(data, rows)
         first = self._guess(cut) if self._options.header is None else None
+        before = 0
         if self._options.header is not False:
-            start, line = rows.stop, rows.line
+            start, line, before = rows.stop, rows.line, rows.blanks
         start += self._mark_bytes
         return Head(
-            self._compression, self._encoding, cut.delimiter, names, start, line, blanks, cut.quote, told, first
+            *(self._compression, self._encoding, cut.delimiter, names, start, line, blanks, cut.quote, told, first),
+            blank_lines=before,
         )
 
     def _dialect(self, start: int) -> tuple[Cut, str]:

@@ -8,7 +8,7 @@ that helps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.csv.fields import Rows
 from recordmill.sources.csv.messages import explain_fields
 from recordmill.sources.values import field_kernels as kernels
+from recordmill.sources.values.labels import numbers_may_be_classes
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.sources.values.text_columns import Fields, array_of, convert
 
@@ -111,9 +112,17 @@ def _class_numbers(fields: Fields, classes: pa.Array) -> tuple[pa.Array, int]:
     if faults:
         names = pc.if_else(pa.array(fields.fault == 0), names, pa.scalar(None, names.type))
     index = pc.index_in(names, value_set=classes, skip_nulls=True)
+    index = pc.cast(index, pa.int64())
     unknown = (fields.valid == 1) & (fields.fault == 0) & index.is_null().to_numpy(zero_copy_only=False)
+    if unknown.any() and numbers_may_be_classes(classes.to_pylist()):
+        own = replace(fields, valid=np.ones(fields.rows, np.uint8), fault=np.zeros(fields.rows, np.uint8))
+        numbers, _ = convert(own, Feature("", "int64"))
+        values = numbers.fill_null(-1).to_numpy()
+        within = unknown & (own.fault == 0) & (values >= 0) & (values < len(classes))
+        index = pc.if_else(pa.array(within), numbers, index)
+        unknown &= ~within
     fields.fault[unknown] = kernels.NO_CLASS
-    return pc.cast(index, pa.int64()), faults + int(unknown.sum())
+    return index, faults + int(unknown.sum())
 
 
 def text_column(

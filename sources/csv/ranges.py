@@ -70,7 +70,7 @@ class ScannedRange:
     file: its ordinal. start, stop: where its rows lie, in bytes of the file (0 and 0 if it is streamed). rows: with the
     bad ones. lines: physical lines in it. seen: per column of the file. labels: distinct values. digests: of its
     chunks. size_bytes: of the decoded content. strays: by column, the first value that is text; its line counts from
-    the range's own first one, unless the file is streamed.
+    the range's own first one, unless the file is streamed. blank_lines: those that are no rows.
     """
 
     file: int
@@ -83,6 +83,7 @@ class ScannedRange:
     digests: tuple[bytes, ...]
     size_bytes: int
     strays: Mapping[int, Stray] = field(default_factory=dict)
+    blank_lines: int = 0
 
 
 def most_rows(columns: int) -> int:
@@ -139,16 +140,17 @@ def _tasks(files: Sequence[InputFile], heads: Sequence[Head], range_bytes: int) 
 
 def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> ScannedRange:
     collector, tokenizer = scan.collector(head.names), scan.tokenizer(len(head.names))
-    rows = size = 0
+    rows = blanks = 0
     blocks = _Counted(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
     for data, found in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         collector.add(data, found)
         rows += found.count
+        blanks += found.blanks
     size = blocks.size
     digest = bytes.fromhex(digest_file(file.path))
     check_unchanged(file.path, file.stat, file.name)
     seen, labels = tuple(collector.seen()), frozenset(collector.labels)
-    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, (digest,), size, collector.strays)
+    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, (digest,), size, collector.strays, blanks)
 
 
 class _Counted:
@@ -177,7 +179,7 @@ class _RangeScan:
         if len(self._data) < self._size:
             check_unchanged(file.path, file.stat, file.name)
         self._digests = tuple(chunk_digests(self._data[: self._size]))
-        self._rows = self._lines = 0
+        self._rows = self._lines = self._blanks = 0
 
     def run(self) -> ScannedRange:
         task = self._task
@@ -204,6 +206,7 @@ class _RangeScan:
         return ScannedRange(
             *(self._task.file, start, stop, self._rows, self._lines, seen, labels, self._digests, stop - start),
             strays=self._collector.strays,
+            blank_lines=self._blanks,
         )
 
     def _row_end(self, first: int, state: int, exits: tuple[list[int], list[int]] | None) -> tuple[int, int] | None:
@@ -261,6 +264,7 @@ class _RangeScan:
         if len(rows.ordinals):
             self._collector.add(data, rows)
         self._rows += rows.count
+        self._blanks += rows.blanks
 
     def _tokenize_all(self, begin: int, end: int) -> None:
         """Look at the rows in data[begin:end), which ends with a row."""

@@ -146,6 +146,7 @@ def make_schema(columns: Sequence[ColumnPlan], labels: Set[str], common: PlanOpt
     inferred = apply_dtypes(Schema(tuple(Feature(c.name, c.seen.dtype) for c in columns)), common.dtypes)
     inferred = Schema(tuple(_with_presence(feature, column) for feature, column in zip(inferred, columns, strict=True)))
     schema, notes = inferred, tuple[str, ...]()
+    common, left_out = common.without_absent(inferred.names, "the CSV input")
     if common.schema is not None:
         given = apply_dtypes(
             common.schema, {name: dtype for name, dtype in common.dtypes.items() if name in common.schema}
@@ -156,7 +157,7 @@ def make_schema(columns: Sequence[ColumnPlan], labels: Set[str], common: PlanOpt
     if label is not None:
         feature = check_label(schema, label)
         schema = with_label(schema, label, _classes(label, labels) if feature.dtype == "string" else None)
-    return schema, notes
+    return schema, (*left_out, *notes)
 
 
 def _with_presence(feature: Feature, column: ColumnPlan) -> Feature:

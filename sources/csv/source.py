@@ -8,6 +8,7 @@ comments and, in files of several columns, blank lines not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -46,6 +47,7 @@ from recordmill.sources.csv.stream import read_rows
 from recordmill.sources.csv.tokenize import Ints
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.encoding import utf8_blocks
+from recordmill.sources.inputs.lines import note_blank_lines
 from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
@@ -206,6 +208,7 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
         *describe_dialect(heads, header),
         *describe_column(columns, schema, heads),
         *_empty_files(files, parts),
+        *note_blank_lines(_blank_lines(files, heads, parts)),
         *notes,
     )
     units, lines = _units(files, heads, parts)
@@ -227,6 +230,13 @@ def _empty_files(files: tuple[InputFile, ...], parts: Sequence[ScannedRange]) ->
         if empty
         else ()
     )
+
+
+def _blank_lines(files: tuple[InputFile, ...], heads: Sequence[Head], parts: Sequence[ScannedRange]) -> Counter[str]:
+    found = Counter({file.name: head.blank_lines for file, head in zip(files, heads, strict=True)})
+    for part in parts:
+        found[files[part.file].name] += part.blank_lines
+    return found
 
 
 def _shared(heads: tuple[Head, ...]) -> tuple[Head, ...]:

@@ -16,8 +16,8 @@ def read_rows(
     """(buffer, rows in it) for all rows of the blocks, which make one file, from byte `at` on,
     which lies in the first `line`.
 
-    At most chunk_bytes of rows at once. The buffer holds one row more than a block at most, and must be used before the
-    next is asked for.
+    At most chunk_bytes of rows at once; none if there are blank lines only. The buffer holds one row more than a block
+    at most, and must be used before the next is asked for.
     """
     data: Bytes | None = np.empty(0, np.uint8)
     while data is not None and len(data) <= at:  # `at` may lie behind the first block
@@ -31,7 +31,7 @@ def read_rows(
         rows = tokenizer.read(
             data, at, min(at + chunk_bytes, len(data)), final=following is None, line=line, skipping=skipping
         )
-        if rows.count:
+        if rows.count or rows.blanks:
             yield data, rows
         stuck = rows.stop == at or rows.stop >= len(data)
         at, line, skipping = rows.stop, rows.line, rows.skipping

@@ -47,8 +47,9 @@ _DELIMITER, _QUOTE, _DOUBLED, _ESCAPE, _COMMENT, _TRIM, _MAX_ROW, _COLUMNS, _RAG
     FINAL,
     LIMIT,
     NEXT,
-) = range(17)
-SCAN_SIZE = 17
+    BLANKS,
+) = range(18)
+SCAN_SIZE = 18
 # Values of MODE. PLAIN: an unquoted field. INSIDE: quotes are open. CLOSED: behind what may be the closing quote. REST:
 # unquoted text behind it. SKIP: a comment, or what remains of the line of a row that was too long.
 PLAIN, INSIDE, CLOSED, REST, SKIP = range(5)
@@ -353,11 +354,14 @@ def _line_end(
     data: Bytes, at: int, dialect: Ints, scan: Ints, starts: Spans, infos: Spans, rows: Ints, bad: Ints
 ) -> int:
     """A CR or LF at `at` outside quotes: the row ends. A blank line is a row of one empty field where rows have one
-    column, as `csv.writer` writes a null there, and elsewhere no row.
+    column, as `csv.writer` writes a null there, and elsewhere no row, which is counted.
     """
     if _half_crlf(data, at, scan):
         return _FULL
-    blank_row = dialect[_COLUMNS] == 1 and at == scan[ROW_START] and _lines(data, at) == 1
+    blank = at == scan[ROW_START] and _lines(data, at) == 1
+    blank_row = blank and dialect[_COLUMNS] == 1
+    if blank and not blank_row:
+        scan[BLANKS] += 1
     if (at > scan[ROW_START] or blank_row) and _end_row(data, at, dialect, scan, starts, infos, rows, bad):
         return _RESCAN
     scan[LINE] += _lines(data, at)

@@ -77,7 +77,7 @@ class _Batch:
         for trait in header.traits():
             self._counts[f"{header.format} with {trait}"] += 1
         if header.beyond_tensorflow:
-            self._counts[f"{header.format} that TensorFlow can't decode ({header.beyond_tensorflow})"] += 1
+            self._counts[header.kind] += 1
         extension = file.name.rpartition(".")[2].lower()
         if EXTENSIONS.get(extension, header.format) != header.format:
             self._counts[f"{header.format} named .{extension}"] += 1

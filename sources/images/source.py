@@ -325,10 +325,12 @@ def _schema(side: pa.RecordBatch, common: PlanOptions) -> tuple[Schema, list[str
                 f"the schema says that {feature.name!r} is {feature.describe()}; of images it is "
                 f"{schema[feature.name].describe()}"
             )
+    common, left_out = common.without_absent(schema.names, "the images")
+    assert common.schema is not None
     given, notes = select_given(common.schema, schema, "the images")
     if not len(given):
         raise UsageError("the schema names no feature, so there is nothing to build")
-    return given, list(notes)
+    return given, [*left_out, *notes]
 
 
 def _side_feature(name: str, column: pa.Array) -> Feature:

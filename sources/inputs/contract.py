@@ -6,8 +6,8 @@ units can be read in any order, by any worker, and give the same records with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -120,7 +120,7 @@ class PlanOptions:
 
     schema: given by the user, else inferred. dtypes: feature name to dtype, over the inference. label: the label
     column. threads: how many the plan may use. memory_bytes: what plan and build may hold at once, beside the
-    interpreter.
+    interpreter. may_lack: features of the schema that are left out where the inputs have none of them.
     """
 
     schema: Schema | None = None
@@ -128,3 +128,11 @@ class PlanOptions:
     label: str | None = None
     threads: int = 1
     memory_bytes: int = MEMORY_BYTES
+    may_lack: frozenset[str] = frozenset()
+
+    def without_absent(self, there: Collection[str], what: str) -> tuple[PlanOptions, list[str]]:
+        """(the same with a schema that names none of `may_lack` but those that are there, what to note)."""
+        if self.schema is None or not (absent := [n for n in self.schema.names if n in self.may_lack - {*there}]):
+            return self, []
+        kept = self.schema.select(name for name in self.schema.names if name not in absent)
+        return replace(self, schema=kept), [f"{name}: not in {what}, so it is left out" for name in absent]

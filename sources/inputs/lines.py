@@ -9,6 +9,7 @@ position. Memory is bounded by the block and the longest line allowed: a longer 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -32,6 +33,17 @@ class LineBlock(NamedTuple):
 
     data: Bytes
     too_long_bytes: int = 0
+
+
+def note_blank_lines(files: Counter[str]) -> tuple[str, ...]:
+    """A note on blank lines that are no records; files: by name, how many it has.
+
+    >>> note_blank_lines(Counter({"a.csv": 3}))
+    ('blank lines, which are no records (3): a.csv',)
+    """
+    names = [name for name, lines in files.items() if lines]
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return (f"blank lines, which are no records ({files.total():,}): {shown}",) if names else ()
 
 
 def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[int, int]]:

@@ -1,8 +1,8 @@
 """A tape and the features wanted in, Arrow columns out: numbers parsed, strings unescaped, lists with their offsets.
 
-Each column has the JSON values' own type (bool, int64, float64, large_string); `conform` makes the features' types of
-them. Values of a form that the feature can't have (an object for a number, true for an int) come out as nulls and as
-misfits, with their record.
+Each column has the JSON values' own type (bool, int64, float64, large_string; of base64 large_binary); `conform` makes
+the features' types of them. Values of a form that the feature can't have (an object for a number, true for an int) come
+out as nulls and as misfits, with their record.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.kernels import kernel
 from recordmill.schemas.feature import Feature
+from recordmill.sources.jsonl.binary import decode_base64
 from recordmill.sources.jsonl.grammar import ARRAY, ESCAPED, FLOAT, INT, NULL, OBJECT, TRUE, unescape
 from recordmill.sources.jsonl.tape import Path, Tape
 from recordmill.sources.values.text_values import magnitude, scan_number, whole_value, word_number
@@ -38,12 +39,13 @@ class Misfit(NamedTuple):
 @dataclass(frozen=True)
 class Leaf:
     """A feature and the nodes of the trie on the way to its values;
-    a list level is an array's node followed by its elements'.
+    a list level is an array's node followed by its elements'. base64: its strings stand for bytes.
     """
 
     feature: Feature
     nodes: tuple[int, ...]
     path: Path
+    base64: bool = False
 
 
 def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[Misfit]]:
@@ -78,7 +80,7 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, Entries]:
         else:
             slots = parents.astype(np.int64) if slots is None else slots[parents]
         if last:
-            values, bad = _values(tape, entries, leaf.feature)
+            values, bad = _base64(tape, entries) if leaf.base64 else _values(tape, entries, leaf.feature)
             wrong.append(entries[bad])
             column = _spread(values, slots, size)
             break
@@ -127,7 +129,7 @@ def _values(tape: Tape, entries: Entries, feature: Feature) -> tuple[pa.Array, n
     groups = _GROUP[kinds]
     have = int(np.bitwise_or.reduce(groups)) if len(groups) else 0
     bad = groups == _OTHER
-    text_wanted = feature.dtype in ("string", "bytes") or feature.classes is not None
+    text_wanted = feature.dtype in ("string", "bytes") or (feature.classes is not None and have & ~_OTHER != _INT)
     if have & _BOOL and have & (_INT | _FLOAT | _TEXT) and not text_wanted:
         bad |= groups == _BOOL
         have &= ~_BOOL
@@ -141,6 +143,13 @@ def _values(tape: Tape, entries: Entries, feature: Feature) -> tuple[pa.Array, n
     if have & ~(_INT | _FLOAT) or text_wanted:
         return _texts(tape, entries, bad | (kinds == NULL)), bad
     return _numbers(tape, entries, kinds, feature, bad)
+
+
+def _base64(tape: Tape, entries: Entries) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    kinds = tape.entries[entries, 0] & 15
+    other = (_GROUP[kinds] != _TEXT) & (kinds != NULL)
+    values, wrong = decode_base64(_texts(tape, entries, other | (kinds == NULL)))
+    return values, other | wrong
 
 
 def _texts(tape: Tape, entries: Entries, missing: npt.NDArray[np.bool_]) -> pa.Array:

@@ -4,14 +4,17 @@ types, rows, digests and where to cut, from one pass on all threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Feature
 from recordmill.sources.inputs.encoding import is_plain
 from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines
 from recordmill.sources.jsonl.array import is_array, stream_records
+from recordmill.sources.jsonl.binary import StringsSeen
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.grammar import ESCAPED, STRING
 from recordmill.sources.jsonl.rejects import mark_unreadable
@@ -36,7 +39,10 @@ class Task:
 
 @dataclass
 class ScannedFile:
-    """What a task found: the range moved to line starts, lines (blank ones included), records and bad lines in it."""
+    """What a task found: the range moved to line starts, lines (blank ones included), records and bad lines in it.
+
+    classes: the label's texts. strings: what the features that are asked for have.
+    """
 
     task: Task
     start: int = 0
@@ -46,6 +52,7 @@ class ScannedFile:
     content_bytes: int = 0
     observed: Observed = field(default_factory=Observed)
     classes: ClassNames | None = None
+    strings: dict[str, StringsSeen] = field(default_factory=dict)
     digests: list[bytes] = field(default_factory=list)
     digest: str | None = None
 
@@ -70,9 +77,10 @@ def scan_parts(
     encoding: str,
     max_line_bytes: int,
     label: str | None,
+    binary: frozenset[str],
     threads: int,
 ) -> list[ScannedFile]:
-    """The parts, in the tasks' order.
+    """The parts, in the tasks' order. binary: features of which it is asked whether their strings are base64.
 
     Raises:
         DataError: a file changed while it was read, is damaged, or has too many different keys.
@@ -92,14 +100,16 @@ def scan_parts(
             for at in range(task.start, task.stop, DIGESTED_BYTES):
                 part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, task.stop))))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
-        _scan(part, number, blocks, label)
+        _scan(part, number, blocks, label, binary)
         check_unchanged(file.path, file.stat, file.name)
         return part
 
     return list(thread_map(work, enumerate(tasks), threads))
 
 
-def _scan(part: ScannedFile, number: int, blocks: Iterable[LineBlock], label: str | None) -> None:
+def _scan(
+    part: ScannedFile, number: int, blocks: Iterable[LineBlock], label: str | None, binary: frozenset[str]
+) -> None:
     scanner = Scanner()
     for block in blocks:
         part.content_bytes += len(block.data)
@@ -110,19 +120,24 @@ def _scan(part: ScannedFile, number: int, blocks: Iterable[LineBlock], label: st
         for tape in scanner.scan(block.data):
             part.observed.add(tape, scanner.paths, number, part.lines)
             if label is not None:
-                part.classes = _classes(part.classes, tape, scanner, label)
+                for texts in _strings(tape, scanner, label, lists=False):
+                    part.classes = part.classes or ClassNames(label)
+                    part.classes.add(texts)
+            for name in binary:
+                for texts in _strings(tape, scanner, name, lists=True):
+                    part.strings[name] = part.strings.get(name, StringsSeen()) + StringsSeen.of(texts)
             part.lines += tape.lines
             part.records += tape.rows + len(tape.errors)
 
 
-def _classes(classes: ClassNames | None, tape: Tape, scanner: Scanner, label: str) -> ClassNames | None:
-    """The label's texts, if it has any; a label in a list or with two places is told later."""
+def _strings(tape: Tape, scanner: Scanner, name: str, *, lists: bool) -> Iterator[pa.Array]:
+    """The strings of that feature, inside of lists or not; one in several places is told later."""
     paths = scanner.paths
-    found = [node for node, path in enumerate(paths) if node and feature_name(path) == label and None not in path]
-    for node in found:
+    for node in [node for node, path in enumerate(paths) if node and feature_name(path) == name]:
         kinds = tape.entries[tape.of(node), 0] & 15
-        if ((kinds == STRING) | (kinds == ESCAPED)).any():
-            leaf = Leaf(Feature(label, "string"), scanner.nodes_of(paths[node]), paths[node])
-            classes = classes or ClassNames(label)
-            classes.add(build_columns(tape, [leaf])[0].column(0))
-    return classes
+        if (None in paths[node]) <= lists and ((kinds == STRING) | (kinds == ESCAPED)).any():
+            leaf = Leaf(Feature(name, "string"), scanner.nodes_of(paths[node]), paths[node])
+            texts = build_columns(tape, [leaf])[0].column(0)
+            while pa.types.is_nested(texts.type):
+                texts = texts.flatten()
+            yield texts

@@ -76,6 +76,9 @@ def _explain(tape: Tape, entry: int, feature: Feature) -> tuple[str, str]:
     head, _, start, stop = tape.entries[entry].tolist()
     text = tape.data[start : min(stop, start + _QUOTED)].tobytes().decode(errors="replace")
     kind = head & 15
+    if feature.dtype == "bytes" and kind not in _NAMES:
+        keeps = f"--dtype {feature.name}=bytes keeps text as it is"
+        return "type", f"{feature.name}: {quoted_value(text)} is no base64; {keeps}"
     if kind in _NAMES:
         return "type", f"{feature.name}: {_NAMES[kind]} where {feature.describe()} is expected: {quoted_value(text)}"
     try:

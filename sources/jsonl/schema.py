@@ -2,8 +2,9 @@
 the features that hold it all out.
 
 JSON's values are typed, and no type is made another: whole numbers are int64, whole numbers and decimals together
-float32, numbers of which some are whole and beyond int64 text (all as in schemas.lattice), true and false bool, strings
-text, also where they look like numbers or dates. A list of scalars is a feature of variable length, a list of objects
+float32, numbers of which some are whole and beyond int64 text, true and false bool, strings text, also where they look
+like numbers; only dates and times, which JSON has no type for, are told from strings: where all are ISO 8601 (the rules
+of schemas.lattice, as for CSV). A list of scalars is a feature of variable length, a list of objects
 one list per member, a list of lists `[?, ?]`; objects are taken apart into dotted names. What never has a value is
 text, as in CSV. Where one place has values of two forms, the user decides which one it shall be; the records that don't
 fit it are then rejects.
@@ -28,12 +29,14 @@ from recordmill.sources.values.overrides import parse_dtype
 from recordmill.sources.values.text_values import (
     DECIMAL,
     INEXACT_DECIMAL,
+    OVERFLOW,
     WHOLE,
     decimal_loss,
     exact_float32,
     fits_int64,
     scan_number,
 )
+from recordmill.sources.values.timestamp_text import classify_timestamp
 
 _FORMS: Mapping[str, tuple[int, ...]] = {
     "true or false": (FALSE, TRUE),
@@ -51,13 +54,17 @@ Place = tuple[int, int]  # (part of the input, line in it)
 @dataclass
 class ValuesSeen:
     """counts: how many values of each kind. first: the place of the first one of each kind. inexact: decimals and whole
-    numbers that float32 changes, whole numbers beyond int64."""
+    numbers that float32 changes, whole numbers beyond int64, decimals beyond float32. texts: what the strings are, as
+    classes of schemas.lattice.
+    """
 
     counts: npt.NDArray[np.int64]
     first: list[Place | None]
     inexact: npt.NDArray[np.int64]
+    texts: int
 
     def merge(self, other: ValuesSeen) -> None:
+        self.texts |= other.texts
         self.counts += other.counts
         self.inexact += other.inexact
         self.first = [
@@ -78,8 +85,8 @@ class Observed:
             return
         counts = np.zeros((len(paths), VALUE_KINDS), np.int64)
         first = np.full((len(paths), VALUE_KINDS), _NEVER, np.int64)
-        inexact = np.zeros((len(paths), 3), np.int64)
-        _tally(tape.data, tape.entries, counts, first, inexact)
+        inexact, texts = np.zeros((len(paths), 4), np.int64), np.zeros(len(paths), np.int64)
+        _tally(tape.data, tape.entries, counts, first, inexact, texts)
         self.rows += tape.rows
         for node in range(1, len(paths)):
             if counts[node].any():
@@ -88,7 +95,7 @@ class Observed:
                     None if at == _NEVER else (part, line + int(tape.row_lines[row]))
                     for at, row in zip(first[node].tolist(), rows, strict=True)
                 ]
-                self._merge(paths[node], ValuesSeen(counts[node], lines, inexact[node]))
+                self._merge(paths[node], ValuesSeen(counts[node], lines, inexact[node], int(texts[node])))
 
     def _merge(self, path: Path, seen: ValuesSeen) -> None:
         if (known := self.seen.get(path)) is None:
@@ -177,6 +184,8 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
             untold.append(name)
         if form == "a number" and name not in declared:
             notes.extend(_losses(name, seen, dtype))
+        if form == "a string" and dtype != "string" and name not in declared:
+            notes.append(f"{name}: all its text is ISO 8601, so it is {dtype}; --dtype {name}=string keeps the text")
     return Inferred(Schema(tuple(features.values())), paths, tuple(untold), tuple(notes))
 
 
@@ -226,6 +235,8 @@ def _dtype(form: str | None, seen: ValuesSeen) -> str:
     if form == "a number":
         wholes, decimals = (INT64 if seen.counts[INT] else 0), (FLOAT32 if seen.counts[FLOAT] else 0)
         return resolve_dtype(wholes | decimals | (TEXT if seen.inexact[2] else 0))
+    if form == "a string" and seen.counts.sum() == sum(seen.counts[kind] for kind in (NULL, STRING)):
+        return resolve_dtype(seen.texts)
     return resolve_dtype(BOOL if form == "true or false" else TEXT)
 
 
@@ -238,7 +249,7 @@ def _always(observed: Observed, leaf: Path) -> bool:
 
 def _losses(name: str, seen: ValuesSeen, dtype: str) -> list[str]:
     notes = []
-    decimals, wholes, beyond = seen.inexact.tolist()
+    decimals, wholes, beyond, overflows = seen.inexact.tolist()
     numbers = int(seen.counts[INT] + seen.counts[FLOAT])
     if dtype == "string":
         return [f"{name}: {beyond:,} of {numbers:,} values are whole numbers beyond int64, so all are kept as text"]
@@ -248,9 +259,10 @@ def _losses(name: str, seen: ValuesSeen, dtype: str) -> list[str]:
         notes.append(
             f"{name}: {decimals:,} of {numbers:,} values lose digits as float32; --dtype {name}=float64 keeps them"
         )
-    if wholes:
+    if wholes + overflows:
         notes.append(
-            f"{name}: {wholes:,} whole numbers that float32 can't hold are rejected; --dtype {name}=float64 keeps them"
+            f"{name}: {wholes + overflows:,} of {numbers:,} values can't be held by float32 and are rejected; "
+            f"--dtype {name}=float64 keeps them"
         )
     return notes
 
@@ -262,8 +274,9 @@ def _tally(
     counts: npt.NDArray[np.int64],
     first: npt.NDArray[np.int64],
     inexact: npt.NDArray[np.int64],
+    texts: npt.NDArray[np.int64],
 ) -> None:
-    """Counts per node and kind, the first entry of each, and what float32 would change."""
+    """Counts per node and kind, the first entry of each, what float32 would change, and what the strings are."""
     for entry in range(len(tape)):
         node, kind = tape[entry, 0] >> 4, tape[entry, 0] & 15
         if counts[node, kind] == 0:
@@ -272,9 +285,15 @@ def _tally(
         if kind == FLOAT or (kind == INT and tape[entry, 3] - tape[entry, 2] > _EXACT_DIGITS):
             start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
             shape, _, negative, digits, power, long, cut = scan_number(data, start, stop)
-            if shape == DECIMAL and decimal_loss(digits, power, cut) == INEXACT_DECIMAL:
+            loss = decimal_loss(digits, power, cut) if shape == DECIMAL else 0
+            if loss == INEXACT_DECIMAL:
                 inexact[node, 0] += 1
+            elif loss == OVERFLOW:
+                inexact[node, 3] += 1
             elif shape == WHOLE and not fits_int64(negative, digits, long):
                 inexact[node, 2] += 1
             elif shape == WHOLE and not exact_float32(digits):
                 inexact[node, 1] += 1
+        elif kind == STRING and texts[node] & TEXT == 0:
+            moment = classify_timestamp(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))
+            texts[node] |= moment if moment != 0 else TEXT

@@ -1,15 +1,16 @@
 """JSON Lines in, a `JsonlSource` out: one object a line is one record; fields by name, nested ones by dotted path.
 
 The plan scans every line of every file once, on all threads, for types, rows and digests. A record's position is the
-number of its line, from 0; blank lines are no records and leave a gap. A line that is no JSON object, has a key twice,
-or a value that is no such feature is a reject of its own. A literal dot in a key is kept: `{"a.b": 1}` and `{"a": {"b":
-1}}` are both `a.b`, and refused together.
+number of its line, from 0; blank lines are no records, leave a gap and are counted. A line that is no JSON
+object, has a key twice, or a value that is no such feature is a reject of its own. A literal dot in a key is kept:
+`{"a.b": 1}` and `{"a": {"b": 1}}` are both `a.b`, and refused together.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,10 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.encoding import check_encoding
-from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, file_lines
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, file_lines, note_blank_lines
 from recordmill.sources.inputs.packing import packed
 from recordmill.sources.jsonl.array import stream_records
+from recordmill.sources.jsonl.binary import StringsSeen, declared_base64, tell_base64, untold_bytes
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.plan import ScannedFile, Task, make_tasks, scan_parts
 from recordmill.sources.jsonl.rejects import explain_misfits, line_reject, mark_unreadable, too_long
@@ -53,7 +55,7 @@ class JsonlOptions:
 @dataclass(frozen=True)
 class JsonlSource:
     """paths: by feature, where in the record it stands.
-    streamed: the ordinals of files that can't be cut into ranges.
+    streamed: the ordinals of files that can't be cut into ranges. base64: the features whose strings stand for bytes.
     """
 
     schema: Schema
@@ -65,6 +67,7 @@ class JsonlSource:
     digests: Mapping[int, str]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
+    base64: frozenset[str] = frozenset()
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -124,7 +127,7 @@ class JsonlSource:
     def _leaves(self, scanner: Scanner) -> list[Leaf]:
         """The features that some record read so far has; conform gives nulls for the others."""
         leaves = (
-            Leaf(f, scanner.nodes_of(self.paths[f.name]), self.paths[f.name])
+            Leaf(f, scanner.nodes_of(self.paths[f.name]), self.paths[f.name], f.name in self.base64)
             for f in self.schema
             if f.name in self.paths
         )
@@ -138,9 +141,11 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
         DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
         UsageError: an option names a column that is not there.
     """
+    common, base64 = declared_base64(common)
     tasks = make_tasks(files, options.encoding)
     label = common.label if common.schema is None else None
-    parts = scan_parts(files, tasks, options.encoding, options.max_line_bytes, label, common.threads)
+    asked = untold_bytes(common)
+    parts = scan_parts(files, tasks, options.encoding, options.max_line_bytes, label, asked, common.threads)
     units, where = _units(files, parts)
     observed, classes = Observed(), None
     for part in parts:
@@ -154,8 +159,11 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
     paths = {name: path for name, path in inferred.paths.items() if name in schema}
     streamed = frozenset(task.ordinal for task in tasks if task.streamed)
-    told = (*_arrays(files, tasks), *inferred.notes, *notes)
-    return JsonlSource(schema, tuple(files), units, options, paths, streamed, _digests(parts), told)
+    found, binary = tell_base64(_strings_seen(parts))
+    blank = note_blank_lines(_blank_lines(files, parts))
+    told = (*_arrays(files, tasks), *inferred.notes, *binary, *blank, *notes)
+    source = JsonlSource(schema, tuple(files), units, options, paths, streamed, _digests(parts), told)
+    return replace(source, base64=base64 | found)
 
 
 def _arrays(files: Sequence[InputFile], tasks: Sequence[Task]) -> tuple[str, ...]:
@@ -163,6 +171,21 @@ def _arrays(files: Sequence[InputFile], tasks: Sequence[Task]) -> tuple[str, ...
     names = [files[task.ordinal].name for task in tasks if task.array]
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (f"JSON arrays, whose elements are read as lines ({len(names):,}): {shown}",) if names else ()
+
+
+def _strings_seen(parts: Sequence[ScannedFile]) -> dict[str, StringsSeen]:
+    total: dict[str, StringsSeen] = {}
+    for part in parts:
+        for name, seen in part.strings.items():
+            total[name] = total.get(name, StringsSeen()) + seen
+    return total
+
+
+def _blank_lines(files: Sequence[InputFile], parts: Sequence[ScannedFile]) -> Counter[str]:
+    found = Counter[str]()
+    for part in parts:
+        found[files[part.task.ordinal].name] += 0 if part.task.array else part.lines - part.records
+    return found
 
 
 def _units(

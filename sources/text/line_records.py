@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +19,14 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_ROWS, UNIT_BYTES, Chunk, Unit
 from recordmill.sources.inputs.encoding import is_plain
-from recordmill.sources.inputs.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines
+from recordmill.sources.inputs.lines import (
+    LineBlock,
+    LineStarts,
+    cut_regions,
+    file_lines,
+    note_blank_lines,
+    stream_lines,
+)
 from recordmill.sources.inputs.packing import packed
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, check_unchanged, read_range
@@ -251,7 +259,9 @@ def _assemble(files: Sequence[InputFile], parts: Sequence[_Part]) -> TextParts:
                 "line here; convert it if they should"
             )
     chunks: dict[int, list[bytes]] = {}
+    blank = Counter[str]()
     for part in parts:
+        blank[files[part.ordinal].name] += part.lines - part.records
         chunks.setdefault(part.ordinal, []).extend(part.digests)
     digests = {
         **{ordinal: combine(found) for ordinal, found in chunks.items()},
@@ -262,5 +272,5 @@ def _assemble(files: Sequence[InputFile], parts: Sequence[_Part]) -> TextParts:
         sum(part.records for part in parts),
         frozenset(p.ordinal for p in parts if p.streamed),
         digests,
-        tuple(notes),
+        (*notes, *note_blank_lines(blank)),
     )

@@ -118,7 +118,8 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
     files = with_splits(files, layout.splits)
     mode, reason = _mode(files, layout, options)
     notes = (f"read as {mode}: {reason}", *listing.notes, *left, *layout.notes)
-    schema = _schema(mode, layout, common)
+    schema, left_out = _schema(mode, layout, common)
+    notes = (*notes, *left_out)
     classes, rejects = layout.classes if layout.class_names else (), tuple[Reject, ...]()
     if classes and LABEL in schema and (names := schema[LABEL].classes) is not None:
         keep, bad = known_classes(files, classes, names, options.unknown_class)
@@ -150,7 +151,8 @@ def _mode(files: Sequence[InputFile], layout: Layout, options: TextOptions) -> t
     return LINES, "one file or few, or large ones (--text-mode documents makes each file a record)"
 
 
-def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:
+def _schema(mode: str, layout: Layout, common: PlanOptions) -> tuple[Schema, list[str]]:
+    """(the features of every record, notes of what the given schema has beside)."""
     features = [Feature(TEXT, "string", required=True)]
     if mode == DOCUMENTS:
         features.append(Feature(SOURCE, "string", required=True))
@@ -161,6 +163,7 @@ def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:
             Feature(CLASS_NAME, "string", (), everywhere),
         ]
     own = Schema(tuple(features), LABEL if layout.class_names else None)
+    common, left_out = common.without_absent(own.names, "the text")
     if common.schema is not None and common.schema != own:
         lacking = [f.name for f in common.schema if f.name not in own]
         if lacking:
@@ -178,7 +181,7 @@ def _schema(mode: str, layout: Layout, common: PlanOptions) -> Schema:
         )
     if common.label is not None and common.label not in own:
         raise UsageError(f"--label {common.label}: no such column; {there_are(common.label, own.names)}")
-    return own if common.label is None else replace(own, label=common.label)
+    return own if common.label is None else replace(own, label=common.label), left_out
 
 
 def _check_given(given: Feature, own: Feature) -> None:

@@ -19,6 +19,7 @@ from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
 from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.floats import MANTISSA_BITS, Mask, inexact, narrow_floats
+from recordmill.sources.values.labels import numbers_may_be_classes
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.sources.values.text_columns import Fields, convert, reals
 
@@ -107,7 +108,12 @@ def _array(numbers: npt.NDArray[Any], like: pa.Array) -> pa.Array:
 
 def _to_classes(values: pa.Array, classes: tuple[str, ...]) -> Cast:
     index = pc.cast(pc.index_in(values, value_set=pa.array(classes, values.type), skip_nulls=True), pa.int64())
-    return Cast(index, _mask(pc.and_(values.is_valid(), index.is_null())))
+    unknown = _mask(pc.and_(values.is_valid(), index.is_null()))
+    if unknown is None or not numbers_may_be_classes(classes):
+        return Cast(index, unknown)
+    numbers = _from_text(pc.if_else(pa.array(unknown), values, pa.scalar(None, values.type)), Feature("", "int64"))
+    outside = pc.or_(pc.less(numbers.values, 0), pc.greater_equal(numbers.values, len(classes)))
+    return Cast(pc.coalesce(index, numbers.values), either(numbers.bad, _mask(outside)))
 
 
 def _to_float(values: pa.Array, dtype: str) -> Cast:

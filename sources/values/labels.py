@@ -1,4 +1,5 @@
-"""A text column as the label: its distinct values, in order, become the classes of an int64 feature.
+"""A text column as the label: its distinct values, in order, become the classes of an int64 feature; and which texts
+may be the number of a class.
 
 The classes are sorted by their UTF-8 bytes, so that they depend on the data alone, not on the order in which it was
 read.
@@ -49,6 +50,16 @@ class ClassNames:
 
     def sorted(self) -> tuple[str, ...]:
         return tuple(sorted(self.names, key=str.encode))
+
+
+def numbers_may_be_classes(classes: Iterable[str]) -> bool:
+    """Whether text that is a number may be the number of a class: not where a class is called by a number, which would
+    be taken for another one's.
+
+    >>> numbers_may_be_classes(["cat", "dog"]), numbers_may_be_classes(["1", "2"])
+    (True, False)
+    """
+    return not any(name.strip().lstrip("+-")[:1].isdigit() for name in classes)
 
 
 def check_label(schema: Schema, label: str) -> Feature:

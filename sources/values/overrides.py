@@ -84,6 +84,15 @@ def select_given(given: Schema, inferred: Schema, what: str) -> tuple[Schema, tu
     return given, tuple(notes)
 
 
+def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
+    """Where numbers in the data are taken for the numbers of the schema's classes."""
+    return [
+        f"{f.name}: numbers in the data are those of the schema's classes: 0 is {f.classes[0]!r}"
+        for f in schema
+        if f.classes and f.name in inferred and "int" in inferred[f.name].dtype and not inferred[f.name].classes
+    ]
+
+
 def finish_schema(
     inferred: Schema, untold: tuple[str, ...], classes: ClassNames | None, common: PlanOptions, what: str
 ) -> tuple[Schema, tuple[str, ...]]:
@@ -100,9 +109,10 @@ def finish_schema(
         for name in untold
         if name not in common.dtypes
     ]
+    common, left_out = common.without_absent(inferred.names, what)
     if common.schema is not None:
         schema, more = select_given(common.schema, inferred, what)
-        notes = [*more]
+        notes = [*left_out, *more, *_class_notes(schema, inferred)]
         if common.label is not None:
             check_label(schema, common.label)
             schema = replace(schema, label=common.label)

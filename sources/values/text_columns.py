@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.room import room
-from recordmill.schemas.arrow import arrow_type
+from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
 from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.floats import narrowed
@@ -56,7 +56,7 @@ def convert(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
         return _moments(fields, feature)
     if feature.dtype in _FLOAT_LIMITS:
         out, nulls, faults = reals(fields, feature.dtype)
-        return array_of(arrow_type(feature), fields, nulls, narrowed(out, feature.dtype)), faults
+        return array_of(value_type(feature), fields, nulls, narrowed(out, feature.dtype)), faults
     return _booleans(fields, feature) if feature.dtype == "bool" else _wholes(fields, feature)
 
 
@@ -72,7 +72,7 @@ def _wholes(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
     nulls, faults = kernels.whole(
         fields.data, fields.starts, fields.infos, fields.tokens, low, high, out, fields.valid, fields.fault
     )
-    return array_of(arrow_type(feature), fields, nulls, out.astype(feature.dtype, copy=False)), faults
+    return array_of(value_type(feature), fields, nulls, out.astype(feature.dtype, copy=False)), faults
 
 
 def reals(fields: Fields, dtype: str) -> tuple[npt.NDArray[np.float64], int, int]:
@@ -105,7 +105,7 @@ def _moments(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
         fields.valid,
         fields.fault,
     )
-    return array_of(arrow_type(feature), fields, nulls, out), faults
+    return array_of(value_type(feature), fields, nulls, out), faults
 
 
 def _booleans(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
@@ -113,4 +113,4 @@ def _booleans(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
     nulls, faults = kernels.boolean(
         fields.data, fields.starts, fields.infos, fields.tokens, out, fields.valid, fields.fault
     )
-    return array_of(arrow_type(feature), fields, nulls, np.packbits(out, bitorder="little")), faults
+    return array_of(value_type(feature), fields, nulls, np.packbits(out, bitorder="little")), faults

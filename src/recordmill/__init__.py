@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from recordmill.pipelines.build import BuildResult, build
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.preprocessing.serving import serving_layer, serving_objects
+    from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.dataset import Dataset, open
-    from recordmill.reader.faces.collate import Padded
     from recordmill.reader.hosts import hosts
+    from recordmill.reader.images.options import Images, RandomCrop
     from recordmill.reader.mixing.mixture import mixture
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
@@ -34,9 +35,14 @@ _PLACES = {
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
-    "Padded": "reader.faces.collate",
     "mixture": "reader.mixing.mixture",
     "hosts": "reader.hosts",
+    "Images": "reader.images.options",
+    "Bucketed": "reader.collating.ways",
+    "OneHot": "reader.collating.ways",
+    "Packed": "reader.collating.ways",
+    "Padded": "reader.collating.ways",
+    "RandomCrop": "reader.images.options",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
     "serving_layer": "preprocessing.serving",
@@ -49,11 +55,16 @@ _PLACES = {
     "UsageError": "base.errors",
 }
 __all__ = [
+    "Bucketed",
     "BuildResult",
     "DataError",
     "Dataset",
     "Feature",
+    "Images",
+    "OneHot",
+    "Packed",
     "Padded",
+    "RandomCrop",
     "ReadResult",
     "RecordmillError",
     "Schema",

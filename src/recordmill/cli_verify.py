@@ -59,5 +59,5 @@ def run(args: argparse.Namespace) -> int:
             print(finding)
         if not args.quiet:
             verdict = f"{len(wrong)} problem{'s' if len(wrong) != 1 else ''}" if wrong else "nothing is wrong"
-            print(f"{progress.records:,} records checked: {verdict}", file=sys.stderr if wrong else sys.stdout)
+            print(f"{progress.records:,} records checked: {verdict}", file=sys.stderr)
     return 1 if wrong else 0

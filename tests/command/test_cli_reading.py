@@ -99,7 +99,7 @@ def test_inspect_says_what_is_there(out: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "verify", out) == (0, "43 records checked: nothing is wrong\n", "")
+    assert run(capsys, "verify", out) == (0, "", "43 records checked: nothing is wrong\n")
     shard = out / FOLDER / "train-00000-of-00002.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])
     code, text, _ = run(capsys, "verify", out)

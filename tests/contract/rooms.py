@@ -34,7 +34,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.images": "base base.people images schemas sources.csv sources.inputs sources.jsonl sources.values storage",
     "sources.arrow": "base base.people schemas sources.inputs sources.values storage",
     "sources.tfrecord": "base base.people records.tfrecord schemas shards shards.loads sources.inputs storage",
-    "preprocessing": "base schemas shards",
+    "preprocessing": "base schemas shards storage",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards sources.inputs "
     "storage",
     "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
@@ -43,16 +43,21 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "schemas shards shards.loads storage",
     "reader.sampling": "base",
     "reader.fetching": "base reader.sampling records.example records.tfrecord schemas shards shards.loads",
-    "reader.faces": "base images reader.fetching reader.sampling records.columns records.writers schemas storage",
-    "reader.torch": "base reader.faces reader.fetching reader.sampling records.columns schemas",
+    "reader.images": "base images reader.fetching reader.sampling records.columns schemas",
+    "reader.collating": "base base.people reader.fetching reader.sampling records.columns schemas",
+    "reader.faces": "base reader.collating reader.fetching reader.images reader.sampling records.columns "
+    "records.writers schemas storage",
+    "reader.torch": "base reader.collating reader.faces reader.fetching reader.images reader.sampling records.columns "
+    "schemas",
     "reader.mixing": "base reader.faces reader.fetching reader.sampling reader.torch records.tfrecord schemas shards",
-    "reader": "base base.people pipelines.options reader.faces reader.torch records.columns records.inference "
-    "records.tfrecord records.writers schemas shards shards.loads",
+    "reader": "base base.people pipelines.options reader.collating reader.faces reader.images reader.sampling "
+    "reader.torch records.columns "
+    "records.inference records.tfrecord records.writers schemas shards shards.loads",
     "reader.inspect": "base images pipelines.options reader reader.faces records.columns records.inference "
     "records.protobuf schemas shards shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
     "sources.values storage",
-    "transforms.tft": "base building preprocessing schemas transforms",
+    "transforms.tft": "base building preprocessing schemas sources.inputs storage transforms",
     "pipelines": "base base.people building exporting exporting.choices pipelines.options preprocessing "
     "records.columns records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage "
     "transforms transforms.tft",

@@ -34,6 +34,19 @@ def changed(marker: int = 0xC0, bits: int = 8) -> bytes:
     return data[: at + 1] + bytes([marker]) + data[at + 2 : at + 4] + bytes([bits]) + data[at + 5 :]
 
 
+def of_components(count: int) -> bytes:
+    """The file with so many components in its frame header and its scan."""
+    data = jpeg()
+    at, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
+    size = 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    parts = b"".join(bytes([number + 1, 0x11, 0]) for number in range(count))
+    frame = b"\xff\xc0" + (8 + 3 * count).to_bytes(2, "big") + data[at + 4 : at + 9] + bytes([count]) + parts
+    parts = b"".join(bytes([number + 1, 0]) for number in range(count))
+    begin = b"\xff\xda" + (6 + 2 * count).to_bytes(2, "big") + bytes([count]) + parts + b"\x00\x3f\x00"
+    behind = scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], "big")
+    return data[:at] + frame + data[at + size : scan] + begin + data[behind:]
+
+
 CASES = [
     (changed(), ""),
     (changed(0xC1), ""),
@@ -42,6 +55,8 @@ CASES = [
     (changed(0xC5), "hierarchical"),
     (changed(0xCB), "lossless"),
     (changed(bits=12), "12 bits"),
+    (of_components(2), "2 components"),
+    (of_components(5), "5 components"),
 ]
 
 
@@ -80,6 +95,23 @@ def test_real_files(shared_data: Path) -> None:
     assert agreed > 350
 
 
+def test_inspect_tells_it_of_values(tmp_path: Path) -> None:
+    """Of records that no build of images made."""
+    recordmill.build({"data": [of_components(2), jpeg()]}, tmp_path / "out")
+    (contents,) = (feature.contents for feature in inspect(tmp_path / "out").features.values())
+    assert contents is not None
+    assert contents.kinds == {"JPEG that TensorFlow can't decode (2 components)": 1, "JPEG": 1}
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_decoding_is_a_check_that_other_components_do_not_pass(tmp_path: Path, count: int) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(of_components(count))
+    (tmp_path / "in" / "b.jpg").write_bytes(jpeg())
+    built = recordmill.build(tmp_path / "in", tmp_path / "out", check="decode", max_rejects=1)
+    assert built.rejected == 1
+
+
 def test_a_build_tells_it(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -92,5 +124,7 @@ def test_a_build_tells_it(tmp_path: Path) -> None:
         "JPEG that TensorFlow can't decode (lossless): 2",
         "JPEG that TensorFlow can't decode (hierarchical): 1",
         "JPEG that TensorFlow can't decode (12 bits): 1",
+        "JPEG that TensorFlow can't decode (2 components): 1",
+        "JPEG that TensorFlow can't decode (5 components): 1",
         "TIFF that TensorFlow can't decode (the format): 1",
     }

@@ -251,7 +251,7 @@ recordmill.build(rows(), sys.argv[1], overwrite=True, quiet=True)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_build_killed_at_any_time_leaves_the_old_data_set_and_the_next_succeeds(tmp_path: Path) -> None:
     recordmill.build({"x": [1, 2, 3], "text": ["a"] * 3}, tmp_path)
     old = generations(tmp_path)

@@ -25,7 +25,6 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_every_block_prints_what_the_pages_say(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("tensorflow", "duckdb"):
         pytest.importorskip(module, reason=f"the pages use {module}")

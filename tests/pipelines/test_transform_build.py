@@ -161,6 +161,7 @@ def test_a_given_transform_gives_the_same_bytes(out: Path, inputs: Path, tmp_pat
     assert recordmill.verify(tmp_path / "again") == []
 
 
+@pytest.mark.sweep
 def test_other_validation_rows_leave_the_transform_as_it_is_also_with_repeated_bundles(
     out: Path, inputs: Path, raw: Any, tmp_path: Path
 ) -> None:

@@ -36,7 +36,6 @@ CASES: dict[str, tuple[str, list[str], list[str], list[str], list[str]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_found_equals_pandas(shared_data: Path, tmp_path: Path, name: str) -> None:
     path, scored, scaled, bucketed, worded = CASES[name]

@@ -41,7 +41,6 @@ build(path, out, splits="train=0.8,validation=0.2", transform={"age": "zscore"},
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("when", ["in the fit", "between", "in the build", "before the manifest"])
 def test_the_old_data_set_stays_whole(tmp_path: Path, when: str) -> None:
     write_csv(tmp_path / "rides.csv", rows=200)

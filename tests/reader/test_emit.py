@@ -158,7 +158,6 @@ def foreign_sets(shared_data: Path) -> list[Dataset]:
 
 
 @pytest.mark.sweep
-@pytest.mark.slow
 def test_readers_of_other_systems_files(foreign_sets: list[Dataset], tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     records = 0
@@ -171,7 +170,7 @@ def test_readers_of_other_systems_files(foreign_sets: list[Dataset], tmp_path: P
     assert records == 23_558
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_specifications_and_schemas_of_other_systems_files(foreign_sets: list[Dataset]) -> None:
     tf = pytest.importorskip("tensorflow")
     parsed = 0

@@ -16,7 +16,6 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 keras = pytest.importorskip("keras")
-pytestmark = pytest.mark.slow
 
 ROWS = 600
 

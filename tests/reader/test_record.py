@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.base.errors import DataError
-from recordmill.reader.dataset import _value
 from recordmill.reader.record import make_record_plan, parse_record
+from recordmill.reader.rows import value_of
 from recordmill.records.example.by_hand import example
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
@@ -31,7 +31,7 @@ def decoded(data: bytes, schema: Schema) -> dict[str, Any] | None:
         batch = decode(np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)]), schema)
     except DataError:
         return None
-    return {feature.name: _value(column, feature) for feature, column in zip(schema, batch.columns, strict=True)}
+    return {feature.name: value_of(column, feature) for feature, column in zip(schema, batch.columns, strict=True)}
 
 
 def quick(data: bytes, schema: Schema, whole: bool = True) -> dict[str, Any] | None:

@@ -82,7 +82,7 @@ def _rows(value: Any) -> list[Any]:
 
 
 def test_a_batch_has_the_form_that_is_asked_for(out: Path) -> None:
-    from recordmill.reader.faces.collate import Padded
+    from recordmill.reader.collating.ways import Padded
 
     ds = open(out, columns=["maybe", "exact", "label"])
     x, y, weights = next(iter(ds.to_torch(8, label="label", weights="exact")))

@@ -11,8 +11,8 @@ import pytest
 from made_data_set import mixed_rows, write_data_set
 from PIL import Image
 
+from recordmill.reader.collating.ways import Padded
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.faces.collate import Padded
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 

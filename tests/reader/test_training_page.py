@@ -10,7 +10,6 @@ from pages import replay
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 
 
-@pytest.mark.slow
 def test_every_block_of_the_page_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("keras", "tensorflow", "apache_beam"):
         pytest.importorskip(module, reason=f"the page uses {module}")

@@ -58,7 +58,6 @@ def test_processes(method: str) -> None:
         assert pool.apply(digest, (1,)) == wanted
 
 
-@pytest.mark.slow
 def test_no_folder_for_the_cache(tmp_path: Path) -> None:
     # A file where the folder should be, beside the source and in the home, stops root as well,
     # whom no permission stops.
@@ -115,7 +114,7 @@ def test_a_record_of_2_gib_is_refused_before_anything_is_allocated() -> None:
             encode(pa.RecordBatch.from_arrays([column], names=["x"]), BYTES_SCHEMA)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_batch_beyond_2_gib() -> None:
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if available < 6 << 30:

@@ -287,7 +287,7 @@ def test_threads_share_a_plan() -> None:
             assert bad == want[2]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_column_beyond_2_gib() -> None:
     value = np.random.default_rng(0).bytes(64 << 20)
     data, starts, lengths = buffer([example([("x", feature(BYTES, [value])), ("n", feature(INT64, list(range(10))))])])

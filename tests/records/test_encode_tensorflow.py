@@ -18,7 +18,6 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 tf = pytest.importorskip("tensorflow", reason="these tests hold our records against TensorFlow")
-pytestmark = pytest.mark.slow
 
 SCHEMA = Schema(
     (

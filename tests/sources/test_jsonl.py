@@ -106,6 +106,7 @@ def test_position_is_the_line_and_blank_lines_are_none(tmp_path: Path) -> None:
     rows, rejects = read_all(plan(path))
     assert [(row[1], row[2]["a"]) for row in rows] == [(0, 1), (3, 2), (5, 3), (6, 4)]
     assert [reject.place for reject in rejects] == ["line 5"]
+    assert plan(path).notes[-1] == "blank lines, which are no records (2): a.jsonl"
 
 
 BAD = [
@@ -166,7 +167,7 @@ def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
         ("line 5", "range", "f: 1e999 does not fit float32; --dtype f=string keeps it"),
         ("line 6", "null", "l: a null inside a list, which an Example can't hold: [1, None]"),
     ]
-    assert any("1 whole numbers that float32 can't hold" in note for note in source.notes)
+    assert any("3 of 7 values can't be held by float32" in note for note in source.notes)
     rows, rejects = read_all(plan(path, dtypes={"i": "string", "f": "float64"}))
     assert [row[2]["i"] for row in rows] == ["1", "1.5", "2", "2", "4"]
     assert [row[2]["f"] for row in rows][2:4] == [16777217.0, 1e39]

@@ -84,6 +84,7 @@ def test_what_follows_the_end_is_an_error(tmp_path: Path, kind: str, garbage: by
     assert len(str(caught.value)) < 300
 
 
+@pytest.mark.sweep
 def test_every_flipped_bit_of_gzip_data_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
     member, found = gzip_member(CONTENT), 0
     for bit in range(8 * len(member)):

@@ -74,10 +74,14 @@ def test_what_cannot_travel_is_refused_by_its_name_before_anything_runs(path: Pa
         ("preprocessing_fn = 3\n", "has no function preprocessing_fn$"),
     ],
 )
-def test_a_module_that_fails_is_told_by_its_own_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_module_that_fails_is_told_by_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
     (tmp_path / "bad.py").write_text(text)
-    with pytest.raises(UsageError, match=message):
-        load_function(str(tmp_path / "bad.py"))
+    monkeypatch.chdir(tmp_path)
+    for path in (str(tmp_path / "bad.py"), "bad.py", "./bad.py"):
+        with pytest.raises(UsageError, match=message):
+            load_function(path)
 
 
 def test_an_analysis_that_fails_on_a_record_does_not_show_it(path: Path, tmp_path: Path) -> None:

@@ -91,7 +91,6 @@ def test_a_finish_that_is_repeated_when_all_is_removed_gives_what_was_committed(
     assert again == manifest
 
 
-@pytest.mark.slow
 def test_two_worker_processes_and_repeated_bundles(tmp_path: Path) -> None:
     run_pipeline(
         tmp_path / "out",

@@ -6,6 +6,7 @@ other analysers found take a pass each, and tf.Transform keeps the batches for t
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -16,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.progress import progress_of
 from recordmill.building.ingest import parsed, place, read
-from recordmill.building.plan import load_plan
+from recordmill.building.plan import BuildPlan, load_plan
 from recordmill.preprocessing.tensors import as_lists, list_schema, representations
 from recordmill.schemas.feature import Schema
+from recordmill.sources.inputs.contract import Unit
 from recordmill.transforms.beam_types import AsSingleton, Create, FlatMap, Map, PCollection, PTransform
+from recordmill.transforms.tft.portable import make_portable
 
 TRANSFORM_FN, METADATA = "transform_fn", "transformed_metadata"  # as tft.TFTransformOutput names them
 
@@ -31,19 +35,27 @@ TRANSFORM_FN, METADATA = "transform_fn", "transformed_metadata"  # as tft.TFTran
 def split_batches(groups: Iterable[int], plan_path: str, split: str, inputs: Schema) -> Iterator[pa.RecordBatch]:
     """The records of a split in these groups of units, each column a list, as tf.Transform's adapter takes them."""
     plan = load_plan(plan_path)
+    for group in groups:
+        for batch, _ in group_batches(plan, group, split, inputs):
+            yield batch
+
+
+def group_batches(
+    plan: BuildPlan, group: int, split: str, inputs: Schema, wanted: Callable[[Unit], bool] = lambda unit: True
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.uint32]]]:
+    """The same of one group, with the ordinal of each record's file; units that are not wanted are not read."""
     progress = progress_of(plan.folder)
     ordinal = plan.splits.index(split)
-    for group in groups:
-        for chunk in read(plan, group):
-            placed, _ = parsed(plan, place(plan, chunk))
-            assert isinstance(placed.records, pa.RecordBatch)
-            batch = placed.records.select(list(inputs.names))
-            mine = placed.splits == ordinal
-            if not mine.all():
-                batch = batch.take(pa.array(np.flatnonzero(mine)))
-            progress.advance(batch.num_rows)
-            if batch.num_rows:
-                yield as_lists(batch, inputs)
+    for chunk in read(plan, group, wanted):
+        placed, _ = parsed(plan, place(plan, chunk))
+        assert isinstance(placed.records, pa.RecordBatch)
+        batch, file = placed.records.select(list(inputs.names)), placed.file
+        mine = placed.splits == ordinal
+        if not mine.all():
+            batch, file = batch.take(pa.array(np.flatnonzero(mine))), file[mine]
+        progress.advance(batch.num_rows)
+        if batch.num_rows:
+            yield as_lists(batch, inputs), file
 
 
 @dataclass
@@ -85,11 +97,10 @@ def publish(target: str, model: str, metadata: Any, asset_map: dict[str, str]) -
 
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
     shutil.copytree(model, attempt / TRANSFORM_FN, ignore=shutil.ignore_patterns(".tft_metadata", "fingerprint.pb"))
+    make_portable(attempt / TRANSFORM_FN, os.fspath(Path(target).parents[1]))
     metadata_io.write_metadata(metadata, os.fspath(attempt / METADATA))
     if asset_map:
-        import json
-
-        (attempt / METADATA / "asset_map").write_text(json.dumps(asset_map))
+        (attempt / METADATA / "asset_map").write_text(json.dumps(asset_map, sort_keys=True))
     try:
         os.rename(attempt, target)
     except OSError:

@@ -4,6 +4,7 @@ line, and sent to workers by value.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import linecache
 import os
@@ -51,8 +52,9 @@ def own_line(error: BaseException, path: str) -> str:
     """The error with the last line of the user's file that it came through: nothing of a feature's values is known when
     a function is traced.
     """
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    if isinstance(error, SyntaxError) and error.filename == path:
+    path = os.path.abspath(path)
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if os.path.abspath(frame.filename) == path]
+    if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
         where = f"line {error.lineno}: `{(error.text or '').strip()}`"
     elif lines:
         where = f"line {lines[-1].lineno}, in {lines[-1].name}: `{lines[-1].line}`"
@@ -118,20 +120,23 @@ def _kind(value: Any) -> str:
     return "an empty dict" if value == {} and isinstance(value, dict) else f"a {type(value).__name__}"
 
 
-def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Have Beam's pickler carry the function's module as it is, since workers have no such module.
+def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+    """Have Beam's pickler carry the function's module as it is, since workers have no such module; gives a digest of
+    the function with all that it uses of its module.
 
     Raises:
         UsageError: it holds something that can't be pickled; it names what.
     """
-    from apache_beam.internal import pickler
+    from apache_beam.internal import cloudpickle_pickler, pickler
     from apache_beam.internal.cloudpickle import cloudpickle
 
     module = sys.modules.get(getattr(function, "__module__", "") or "")
     if module is not None and module.__name__.startswith("recordmill_transform_"):
         cloudpickle.register_pickle_by_value(module)
+    # without the random numbers by which classes are told apart, and without folders: the same in each process
+    plain = cloudpickle.CloudPickleConfig(id_generator=None, filepath_interceptor=os.path.basename)
     try:
-        pickler.dumps(function)
+        return hashlib.sha256(cloudpickle_pickler.dumps(function, config=plain)).hexdigest()
     except Exception as error:
         culprit = _unpicklable(function, pickler)
         raise UsageError(

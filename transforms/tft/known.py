@@ -1,0 +1,238 @@
+"""The analysis of files of which some are known: those that are new, in a few groups, through tf.Transform's
+`AnalyzeDatasetWithCache`, and what was found in the others beside it.
+
+All known groups are one data set for tf.Transform, whose entries are theirs one behind the other: a data set of its own
+for each group takes it a graph, a pass and some hundred MB. What it finds in each new group is left in files of the
+run's folder, and a report that names them, from which a cache is made when the job has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.building.plan import load_plan
+from recordmill.preprocessing.known_groups import KnownGroup, framed
+from recordmill.preprocessing.tensors import list_schema, representations
+from recordmill.schemas.feature import Schema
+from recordmill.sources.inputs.contract import Unit
+from recordmill.storage.files import put_if_absent
+from recordmill.transforms.beam_types import (
+    AsIter,
+    AsSingleton,
+    Create,
+    DoFn,
+    FlatMap,
+    Flatten,
+    Map,
+    ParDo,
+    PCollection,
+    PTransform,
+    TaggedOutput,
+    windowed,
+)
+from recordmill.transforms.tft.fit import group_batches, publish
+
+KNOWN, UNUSED = -1, -2  # of a file, in place of the number of its group: found before; not in the split
+REPORT = "fit-report.json"
+_GROUP, _KNOWN = "group-{}", "known"  # names of data sets of tf.Transform
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What is to be analysed. of_file: [files] the group of each file, or KNOWN or UNUSED. known: what was found in the
+    others.
+    """
+
+    of_file: npt.NDArray[np.int16]
+    known: tuple[KnownGroup, ...]
+
+    @property
+    def new(self) -> list[int]:
+        """The numbers of the groups that are to be analysed."""
+        return [int(number) for number in np.unique(self.of_file) if number >= 0]
+
+
+@dataclass
+class FitWithKnown(PTransform):
+    """Packs of group numbers to the folder that then holds the saved transform, as `FitTransform` does it, and a REPORT
+    in the run's folder of what was found in the new groups.
+
+    folder: the run's. The other fields are as in `FitTransform`.
+    """
+
+    plan: str
+    split: str
+    inputs: Schema
+    function: Callable[[dict[str, Any]], dict[str, Any]]
+    target: str
+    folder: str
+    groups: Groups
+
+    def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
+        import tensorflow_transform.beam as tft_beam
+        from tfx_bsl.tfxio.tensor_adapter import TensorAdapterConfig
+
+        config = TensorAdapterConfig(list_schema(self.inputs), representations(self.inputs))
+        known = self._known(packs)
+        read = self._read(packs, known, config)
+        batches = {key: read.get(key) for key in (*read, *known)}
+        analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(self.function, packs.pipeline)
+        (model, metadata), found = (batches, known, config) | analysis
+        self._keep(packs, read, found)
+        published: PCollection = (
+            packs.pipeline
+            | "Once" >> Create([self.target])
+            | "Publish" >> Map(publish, AsSingleton(model), AsSingleton(metadata.deferred_metadata), metadata.asset_map)
+        )
+        return published
+
+    def _known(self, packs: PCollection) -> dict[Any, Any]:
+        """What was found in known groups, as tf.Transform takes it: the elements of all of them, by entry."""
+        from tensorflow_transform.beam.analyzer_cache import DatasetCache, DatasetKey
+
+        if not self.groups.known:
+            return {}
+        found = {
+            key: packs.pipeline
+            | f"Known{number}" >> Create(self.groups.known)
+            | f"Elements{number}" >> FlatMap(KnownGroup.elements, key).with_output_types(bytes)
+            for number, key in enumerate(sorted(self.groups.known[0].entries))
+        }
+        return {DatasetKey(_KNOWN): DatasetCache(found, None)}
+
+    def _read(self, packs: PCollection, known: dict[Any, Any], config: Any) -> dict[Any, Any]:
+        """The batches of the groups that must be read: the new ones, and the known ones for analysers that need what
+        other analysers find, or that tf.Transform keeps nothing of.
+        """
+        from tensorflow_transform.beam.analysis_graph_builder import get_analysis_dataset_keys
+        from tensorflow_transform.beam.analyzer_cache import DatasetKey
+        from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
+
+        names = {number: _GROUP.format(number) for number in self.groups.new}
+        keys = {DatasetKey(name) for name in names.values()} | set(known)
+        specs = TensorAdapter(config).OriginalTypeSpecs()
+        if set(known) & set(get_analysis_dataset_keys(self.function, specs, keys, known, False)):
+            names[KNOWN] = _KNOWN
+        if not names:
+            return {}
+        reading = FlatMap(tagged_batches, self.plan, self.split, self.inputs, self.groups.of_file, names)
+        outputs: Any = packs | "Read" >> reading.with_output_types(pa.RecordBatch).with_outputs(*names.values())
+        return {DatasetKey(name): outputs[name] for name in names.values()}
+
+    def _keep(self, packs: PCollection, read: Mapping[Any, Any], found: Mapping[Any, Any]) -> None:
+        """Leave in the run's folder what was found in each new group, and the report."""
+        entries = [
+            (data.key, key, elements)
+            for data, cache in found.items()
+            if data.key != _KNOWN
+            for key, elements in cache.items()
+        ]
+        named = [
+            elements | f"Name{number}" >> Map(_named, name, key) for number, (name, key, elements) in enumerate(entries)
+        ]
+        kept = _flat(packs, "Found", named) | "Keep" >> ParDo(_KeepElements(self.folder))
+        counts = [batches | f"Count{key.key}" >> Map(_rows) for key, batches in read.items()]
+        expected = [(name, key.hex()) for name, key, _ in entries]
+        _ = (
+            packs.pipeline
+            | "OnceMore" >> Create([self.folder])
+            | "Report" >> Map(_report, expected, AsIter(kept), AsIter(_flat(packs, "Counts", counts)))
+        )
+
+
+def tagged_batches(
+    groups: Iterable[int],
+    plan_path: str,
+    split: str,
+    inputs: Schema,
+    of_file: npt.NDArray[np.int16],
+    names: Mapping[int, str],
+) -> Iterator[Any]:
+    """The records of a split in these groups of units, as `split_batches` gives them, each under the name of its file's
+    group; files whose group has no name are left out.
+    """
+    plan = load_plan(plan_path)
+
+    def wanted(unit: Unit) -> bool:
+        return not names.keys().isdisjoint(of_file[unit.first_file : unit.last_file].tolist())
+
+    for group in groups:
+        for batch, file in group_batches(plan, group, split, inputs, wanted):
+            owners = of_file[file]
+            for owner in np.unique(owners).tolist():
+                if owner in names:
+                    mine = owners == owner
+                    yield TaggedOutput(names[owner], batch if mine.all() else batch.filter(pa.array(mine)))
+
+
+def _flat(packs: PCollection, label: str, collections: list[PCollection]) -> PCollection:
+    """All of them, which may be none, as one."""
+    empty: PCollection = packs.pipeline | f"No{label}" >> Create([])
+    flat: PCollection = (empty, *collections) | label >> Flatten()  # type: ignore[operator]
+    return flat
+
+
+def _named(element: bytes, name: str, key: bytes) -> tuple[str, bytes, bytes]:
+    return name, key, element
+
+
+def _rows(batch: pa.RecordBatch) -> int:
+    return int(batch.num_rows)
+
+
+class _KeepElements(DoFn):
+    """(name of the group, key of the entry, element) ... to (name, key in hex, path of a file with elements)."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._files: dict[tuple[str, str], BinaryIO] = {}
+
+    def start_bundle(self) -> None:
+        self._files = {}
+
+    def process(self, found: tuple[str, bytes, bytes]) -> None:
+        name, key, element = found
+        file = self._files.get((name, key.hex()))
+        if file is None:
+            path = Path(self._folder, f"found-{uuid.uuid4().hex}")
+            file = self._files[name, key.hex()] = path.open("xb")
+        file.write(framed(element))
+
+    def finish_bundle(self) -> Iterator[object]:
+        for (name, key), file in self._files.items():
+            file.close()
+            yield windowed((name, key, file.name))
+
+
+def _report(
+    folder: str, expected: Iterable[tuple[str, str]], kept: Iterable[tuple[str, str, str]], rows: Iterable[int]
+) -> None:
+    """Write which files hold what was found, and how many records were analysed; a repeated attempt leaves the first
+    report.
+    """
+    parts: dict[str, dict[str, list[str]]] = {}
+    for name, key in expected:  # an entry may have no element
+        parts.setdefault(name, {})[key] = []
+    for name, key, path in kept:
+        parts[name][key].append(path)
+    report = {"groups": parts, "records": sum(rows)}
+    put_if_absent(Path(folder, REPORT), json.dumps(report).encode())
+
+
+def read_report(folder: str) -> tuple[dict[int, dict[bytes, list[str]]], int]:
+    """(number of a new group to the files of its entries, how many records were analysed)."""
+    report = json.loads(Path(folder, REPORT).read_bytes())
+    groups = {
+        int(name.removeprefix(_GROUP.format(""))): {bytes.fromhex(key): paths for key, paths in entries.items()}
+        for name, entries in report["groups"].items()
+    }
+    return groups, int(report["records"])
