@@ -4,15 +4,12 @@ and only if they agree is it committed.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -42,7 +39,9 @@ from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.sums import add_sums
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine
 from recordmill.storage.files import atomic_write, check_unchanged, read_blocks, write_all
+from recordmill.storage.folders import exists, is_file, paths_in, remove_file, rename
 from recordmill.storage.listing import InputFile
+from recordmill.storage.locks import alone
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
 
@@ -66,20 +65,9 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
     folder = RunFolder.attach(plan.folder)
     if (done := committed_by(folder)) is not None:  # the run's folder may be gone by now
         return done
-    with _alone(plan):
+    with alone(Path(plan.folder, "conclude.lock")):  # engines may run two copies of the last step at once
         done = committed_by(folder)
         return _conclude(plan, ingested, shards) if done is None else done
-
-
-@contextlib.contextmanager
-def _alone(plan: BuildPlan) -> Iterator[None]:
-    """Engines may run two copies of the last step at once: one waits for the other."""
-    descriptor = os.open(Path(plan.folder, "conclude.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> Manifest:
@@ -204,11 +192,11 @@ def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardNam
     the names beside it may be another shard's.
     """
     new = replace(old, index=index, of=of)
-    if new != old and (folder / str(old)).exists():
+    if new != old and exists(folder / str(old)):
         for before, after in ((old.index_name, new.index_name), (old.members_name, new.members_name)):
-            if (folder / INDEX_FOLDER / before).exists():
-                os.replace(folder / INDEX_FOLDER / before, folder / INDEX_FOLDER / after)
-        os.replace(folder / str(old), folder / str(new))
+            if exists(folder / INDEX_FOLDER / before):
+                rename(folder / INDEX_FOLDER / before, folder / INDEX_FOLDER / after)
+        rename(folder / str(old), folder / str(new))
     return new
 
 
@@ -219,17 +207,17 @@ def _remove_shard(folder: Path, info: ShardInfo) -> None:
         folder / INDEX_FOLDER / name.index_name,
         folder / INDEX_FOLDER / name.members_name,
     ):
-        path.unlink(missing_ok=True)
+        remove_file(path, missing_ok=True)
 
 
 def _sweep(folder: Path, wanted: set[str]) -> None:
     """Remove what failed or doubled attempts left beside the shards."""
-    for path in folder.iterdir():
-        if path.is_file() and path.name not in wanted:
-            path.unlink()
-    for path in (folder / INDEX_FOLDER).iterdir():
+    for path in paths_in(folder):
+        if is_file(path) and path.name not in wanted:
+            remove_file(path)
+    for path in paths_in(folder / INDEX_FOLDER):
         if path.name.startswith("."):
-            path.unlink()
+            remove_file(path)
 
 
 def _planned(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
@@ -241,9 +229,9 @@ def _planned(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
 def _keep_reject_files(plan: BuildPlan, files: Sequence[str]) -> None:
     """Leave only the files that the accounts name; a repeated attempt wrote the others."""
     kept = {Path(name).name for name in files}
-    for path in Path(plan.folder, "rejects").iterdir():
+    for path in paths_in(Path(plan.folder, "rejects")):
         if path.name not in kept:
-            path.unlink()
+            remove_file(path)
 
 
 def _write_inputs(plan: BuildPlan, ingested: Sequence[Ingested]) -> dict[str, Any]:

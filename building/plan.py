@@ -24,7 +24,7 @@ from recordmill.preprocessing.saved import SavedTransform
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.inputs.contract import Source
-from recordmill.storage.files import put_if_absent
+from recordmill.storage.files import open_file, put_if_absent
 
 PLAN_NAME = "plan.pickle"
 # how blocks travel: as references into files that all workers see, or through the runner's shuffle
@@ -125,7 +125,7 @@ def load_plan(path: str) -> BuildPlan:
 
 @functools.lru_cache(maxsize=4)
 def _load_plan(path: str) -> BuildPlan:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         plan = pickle.load(file)
     assert isinstance(plan, BuildPlan)
     return plan

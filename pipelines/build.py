@@ -37,7 +37,8 @@ from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.sources.inputs.contract import Source
-from recordmill.storage.files import local_path
+from recordmill.storage.files import local_path, stat
+from recordmill.storage.folders import exists
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -73,7 +74,7 @@ class BuildResult:
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
-        size = show_size(sum(path.stat().st_size for path in self.shards if path.exists()))
+        size = show_size(sum(stat(str(path)).size_bytes for path in self.shards if exists(path)))
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
         return (
             f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} features, "

@@ -20,6 +20,8 @@ from recordmill.sources.inputs.detect import detect_kind, keep_kind
 from recordmill.sources.inputs.layout import AUTO, NONE, read_layout
 from recordmill.sources.inputs.own import check_source, is_meant_as_source
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
+from recordmill.storage.files import is_remote
+from recordmill.storage.folders import real_path
 from recordmill.storage.listing import InputFile, Listing, list_inputs
 
 
@@ -108,9 +110,9 @@ def _data_sets(listing: Listing) -> tuple[str, str] | None:
 
 def _check_apart(listing: Listing, out: Path) -> None:
     """Refuse an OUT inside an INPUT folder: the next build would find its own shards among the inputs."""
-    target = os.path.realpath(out)
+    target = real_path(out)
     for root in listing.roots:
-        if root.folder and os.path.commonpath([root.path, target]) == root.path:
+        if root.folder and not is_remote(root.path) and os.path.commonpath([root.path, target]) == root.path:
             raise UsageError(
                 f"--out {out} lies inside the INPUT {root.given}: a later build would read its own output; "
                 "put it beside"

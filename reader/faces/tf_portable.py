@@ -20,7 +20,7 @@ from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
 from recordmill.reader.faces.tf_steps import padded_tensor
 from recordmill.reader.fetching.readable import Fetchable, Readable
 from recordmill.schemas.feature import Schema
-from recordmill.storage.files import check_unchanged
+from recordmill.storage.files import check_unchanged, is_remote
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -40,6 +40,11 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
         raise UsageError(
             f"{odd[0].name} is compressed with {odd[0].compression}, which TensorFlow can't read; use "
             "batches(), which can"
+        )
+    if remote := [file for file in files if is_remote(file.path)]:
+        raise UsageError(
+            f"{remote[0].path}: portable=True has TensorFlow open the files, which may know nothing of the store; "
+            "leave it out"
         )
     for file in files:
         check_unchanged(file.path, file.stat, file.path)

@@ -1,6 +1,9 @@
 """Pixels, or a part of them, brought to the size wanted: bilinear with half-pixel centres, in float32, in the order in
 which TensorFlow's own kernels reckon (`ResizeBilinear`, and `ScaleAndTranslate` for antialiasing), so that the results
 are theirs.
+
+A line of pixels is [width * channels] numbers. Indices and weights of each number stand ready, which is what lets the
+compiler make vector code.
 """
 
 from __future__ import annotations
@@ -18,41 +21,51 @@ from recordmill.reader.images.options import Floats, Images
 from recordmill.records.columns.decode_images import Pixels
 
 Ints = npt.NDArray[np.int64]
-_REMEMBERED = 4096  # pairs of lengths whose weights are kept: photographs have few sizes, random crops many
+Places = npt.NDArray[np.uint32]  # not signed: Numba would look at each for counting from the end
+_REMEMBERED = 1024  # pairs of lengths whose weights are kept: photographs have few sizes, random crops many
+_ROUNDS = np.float32(3 << 22)  # 1.5 * 2^23: added to a number below 2^22, and taken off, it rounds half to even
 
 
 def resize_into(pixels: Pixels, box: Box, wanted: Images, out: npt.NDArray[np.generic]) -> None:
     """A part of uint8 [height, width, channels] resized into out [wanted.height, wanted.width, channels] of the dtype
     wanted.
     """
-    factor, offset = wanted.arithmetic()
-    whole = out if out.dtype != np.float16 else room(out.shape, np.float32)
-    pixels = np.ascontiguousarray(pixels)
+    factor, offset = _arithmetic(wanted)
+    whole = (out if out.dtype != np.float16 else room(out.shape, np.float32)).reshape(wanted.height, -1)
+    lines = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
+    lines = lines[box.top : box.top + box.height, box.left * wanted.channels :]
     if box[2:] == out.shape[:2]:
-        _copied(pixels, box.top, box.left, factor, offset, whole)
+        _copied(lines, factor, offset, whole)
     elif wanted.antialias:
-        rows, columns = _spans(box.height, wanted.height), _spans(box.width, wanted.width)
-        _antialiased(pixels, box.top, box.left, *rows, *columns, factor, offset, whole)
+        rows, columns = _spans(box.height, wanted.height, 1), _spans(box.width, wanted.width, wanted.channels)
+        _antialiased(lines, *rows, *columns, factor, offset, whole)
     else:
-        rows, columns = _taps(box.height, wanted.height), _taps(box.width, wanted.width)
-        _bilinear(pixels, box.top, box.left, *rows, *columns, factor, offset, whole)
-    if whole is not out:
-        out[:] = whole
+        rows, columns = _taps(box.height, wanted.height, 1), _taps(box.width, wanted.width, wanted.channels)
+        _bilinear(lines, *rows, *columns, factor, offset, whole)
+    if out.dtype == np.float16:
+        out[:] = whole.reshape(out.shape)
+
+
+@functools.lru_cache(64)
+def _arithmetic(wanted: Images) -> tuple[Floats, Floats]:
+    """([width * channels] factor, [width * channels] offset)."""
+    factor, offset = (np.tile(one, wanted.width) for one in wanted.arithmetic())
+    return factor, offset
 
 
 @functools.lru_cache(_REMEMBERED)
-def _taps(have: int, want: int) -> tuple[Ints, Ints, Floats]:
-    """(lower, upper, weight of the upper) source index of each pixel wanted, in float32 as TensorFlow reckons."""
+def _taps(have: int, want: int, channels: int) -> tuple[Places, Places, Floats]:
+    """(lower, upper, weight of the upper) source index of each number wanted, in float32 as TensorFlow reckons."""
     at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want)) - np.float32(0.5)
     floor = np.floor(at)
     lower, upper = np.maximum(floor.astype(np.int64), 0), np.minimum(np.ceil(at).astype(np.int64), have - 1)
-    return lower, upper, at - floor
+    return _each_channel(lower, channels), _each_channel(upper, channels), np.repeat(at - floor, channels)
 
 
 @functools.lru_cache(_REMEMBERED)
-def _spans(have: int, want: int) -> tuple[Ints, Ints, Floats]:
-    """([want] first source index, [want] how many, [want, most] weights) of each pixel wanted: a triangle as wide as a
-    pixel wanted is, but no narrower than a source pixel.
+def _spans(have: int, want: int, channels: int) -> tuple[Places, Floats]:
+    """([most, numbers] source indices, [most, numbers] weights, 0 behind the last) of each number wanted: a triangle as
+    wide as a pixel wanted is, but no narrower than a source pixel.
     """
     one = np.float32(1)
     inverse = one / (np.float32(want) / np.float32(have))
@@ -61,100 +74,90 @@ def _spans(have: int, want: int) -> tuple[Ints, Ints, Floats]:
     at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * inverse
     first = np.clip(np.ceil(at - reach - np.float32(0.5)).astype(np.int64), 0, have - 1)
     behind = np.clip(np.floor(at + reach - np.float32(0.5)).astype(np.int64), 0, have - 1) + 1
-    weights = np.zeros((want, most), np.float32)
-    for index in range(want):
-        source = np.arange(first[index], behind[index]).astype(np.float32) + np.float32(0.5)
-        own = np.maximum(one - np.abs((source - at[index]) * (one / reach)), np.float32(0))
-        weights[index, : len(own)] = own * (one / np.cumsum(own)[-1])
-    return first, behind - first, weights
+    places = first + np.arange(most)[:, None]
+    source = places.astype(np.float32) + np.float32(0.5)
+    weights = np.maximum(one - np.abs((source - at) * (one / reach)), np.float32(0)) * (places < behind)
+    weights *= one / np.cumsum(weights, axis=0, dtype=np.float32)[-1]
+    return _each_channel(np.minimum(places, have - 1), channels), np.repeat(weights, channels, axis=1)
+
+
+def _each_channel(places: Ints, channels: int) -> Places:
+    """[..., pixels] indices of pixels to [..., pixels * channels] of numbers."""
+    numbers = places[..., None] * channels + np.arange(channels)
+    return numbers.reshape(*places.shape[:-1], -1).astype(np.uint32)
 
 
 @inlined
 def _store(line: Floats, factor: Floats, offset: Floats, row: npt.NDArray[np.generic]) -> None:
-    """A row of pixels [width * channels] as it is wanted."""
     if row.itemsize == 1:
-        for at in range(len(line)):
-            row[at] = np.uint8(np.rint(line[at]))
-        return
-    channels, at = len(factor), 0
-    for _ in range(len(line) // channels):
-        for channel in range(channels):
-            row[at] = line[at] * factor[channel] - offset[channel]
-            at += 1
+        for at in range(len(row)):
+            row[at] = np.uint8(np.int32((line[at] + _ROUNDS) - _ROUNDS))
+    else:
+        for at in range(len(row)):
+            row[at] = line[at] * factor[at] - offset[at]
 
 
 @kernel
-def _copied(
-    pixels: Pixels, top: int, left: int, factor: Floats, offset: Floats, out: npt.NDArray[np.generic]
-) -> None:  # fmt: skip
-    height, width, channels = out.shape
-    line = np.empty(width * channels, np.float32)
-    for y in range(height):
-        source = pixels[top + y].reshape(-1)
+def _copied(lines: Pixels, factor: Floats, offset: Floats, out: npt.NDArray[np.generic]) -> None:
+    line = np.empty(out.shape[1], np.float32)
+    for y in range(len(out)):
         for at in range(len(line)):
-            line[at] = np.float32(source[left * channels + at])
-        _store(line, factor, offset, out[y].reshape(-1))
+            line[at] = np.float32(lines[y, at])
+        _store(line, factor, offset, out[y])
 
 
 @inlined
-def _line(row: npt.NDArray[np.uint8], left: int, lower: Ints, upper: Ints, along: Floats, line: Floats) -> None:
-    """A source row at the columns wanted."""
-    channels = row.shape[1]
-    at = 0
-    for x in range(len(lower)):
-        low, high, weight = left + lower[x], left + upper[x], along[x]
-        for channel in range(channels):
-            value = np.float32(row[low, channel])
-            line[at] = value + (np.float32(row[high, channel]) - value) * weight
-            at += 1
+def _gathered(source: Pixels, numbers: Floats, lower: Places, upper: Places, along: Floats, line: Floats) -> None:
+    """A source line at the columns wanted. numbers: room for the line."""
+    for at in range(len(source)):
+        numbers[at] = np.float32(source[at])
+    for at in range(len(line)):
+        value = numbers[lower[at]]
+        line[at] = value + (numbers[upper[at]] - value) * along[at]
 
 
 @kernel
 def _bilinear(
-    pixels: Pixels, top: int, left: int, above: Ints, below: Ints, down: Floats, lower: Ints, upper: Ints,
-    along: Floats, factor: Floats, offset: Floats, out: npt.NDArray[np.generic]
+    lines: Pixels, above: Places, below: Places, down: Floats, lower: Places, upper: Places, along: Floats,
+    factor: Floats, offset: Floats, out: npt.NDArray[np.generic]
 ) -> None:  # fmt: skip
-    height, width, channels = out.shape
-    upper_line, lower_line = np.empty(width * channels, np.float32), np.empty(width * channels, np.float32)
-    line = np.empty(width * channels, np.float32)
+    numbers = np.empty(lines.shape[1], np.float32)
+    upper_line, lower_line = np.empty(out.shape[1], np.float32), np.empty(out.shape[1], np.float32)
+    line = np.empty(out.shape[1], np.float32)
     in_upper = in_lower = -1
-    for y in range(height):
-        if above[y] == in_lower:
+    for y in range(len(out)):
+        top, bottom, weight = np.int64(above[y]), np.int64(below[y]), down[y]
+        if top == in_lower:
             upper_line, lower_line = lower_line, upper_line
             in_upper, in_lower = in_lower, in_upper
-        if above[y] != in_upper:
-            in_upper = above[y]
-            _line(pixels[top + in_upper], left, lower, upper, along, upper_line)
-        if below[y] != in_lower:
-            in_lower = below[y]
-            _line(pixels[top + in_lower], left, lower, upper, along, lower_line)
-        weight = down[y]
+        if top != in_upper:
+            in_upper = top
+            _gathered(lines[top], numbers, lower, upper, along, upper_line)
+        if bottom != in_lower:
+            in_lower = bottom
+            _gathered(lines[bottom], numbers, lower, upper, along, lower_line)
         for at in range(len(line)):
             line[at] = upper_line[at] + (lower_line[at] - upper_line[at]) * weight
-        _store(line, factor, offset, out[y].reshape(-1))
+        _store(line, factor, offset, out[y])
 
 
 @kernel
 def _antialiased(
-    pixels: Pixels, top: int, left: int, first_rows: Ints, row_counts: Ints, row_weights: Floats, first_columns: Ints,
-    column_counts: Ints, column_weights: Floats, factor: Floats, offset: Floats, out: npt.NDArray[np.generic]
+    lines: Pixels, rows: Places, row_weights: Floats, columns: Places, column_weights: Floats, factor: Floats,
+    offset: Floats, out: npt.NDArray[np.generic]
 ) -> None:  # fmt: skip
-    height, width, channels = out.shape
-    begin = left * channels
-    sums = np.empty((first_columns[width - 1] + column_counts[width - 1]) * channels, np.float32)
-    line = np.empty(width * channels, np.float32)
-    for y in range(height):
+    sums, line = np.empty(lines.shape[1], np.float32), np.empty(out.shape[1], np.float32)
+    for y in range(len(out)):
         sums[:] = np.float32(0)
-        for i in range(row_counts[y]):
-            source = pixels[top + first_rows[y] + i].reshape(-1)
-            weight = row_weights[y, i]
-            for at in range(len(sums)):
-                sums[at] += np.float32(source[begin + at]) * weight
-        for x in range(width):
-            first = first_columns[x] * channels
-            for channel in range(channels):
-                total = np.float32(0)
-                for i in range(column_counts[x]):
-                    total += sums[first + i * channels + channel] * column_weights[x, i]
-                line[x * channels + channel] = total
-        _store(line, factor, offset, out[y].reshape(-1))
+        for i in range(len(rows)):
+            weight = row_weights[i, y]
+            if weight != 0:
+                source = lines[np.int64(rows[i, y])]
+                for at in range(len(sums)):
+                    sums[at] += np.float32(source[at]) * weight
+        line[:] = np.float32(0)
+        for i in range(len(columns)):
+            places, weights = columns[i], column_weights[i]
+            for at in range(len(line)):
+                line[at] += sums[places[at]] * weights[at]
+        _store(line, factor, offset, out[y])
