@@ -51,11 +51,11 @@ _PACKAGES = ("recordmill", "tensorflow", "tensorflow-transform", "tfx-bsl")
 READ_BY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "csv": (("dialect", "null_tokens"), ("heads",)),
     "images": (("options",), ("side",)),
-    "jsonl": (("options", "paths"), ()),
+    "jsonl": (("options", "paths", "base64"), ()),
     "memory": ((), ()),
     "parquet": ((), ("columns",)),
     "text": (("options", "mode"), ("classes",)),
-    "tfrecord": ((), ()),
+    "tfrecord": (("held",), ()),
 }
 
 
@@ -94,13 +94,14 @@ def check_cache(folder: str, plan: BuildPlan) -> None:
     assert plan.source is not None
     if plan.source.kind not in READ_BY or isinstance(plan.source, CheckedSource):
         raise UsageError("--transform-cache: a Source of your own may read otherwise each time; drop it")
-    if within(real_path(folder), real_path(plan.out)):
+    out = Path(plan.folder).parent
+    if within(real_path(folder), real_path(out)):
         raise UsageError(f"--transform-cache {folder} lies in OUT, whose folders are the data set's; put it beside")
     inside = next((file for file in plan.source.files if within(real_path(file.path), real_path(folder))), None)
     if inside is not None:
         raise UsageError(f"--transform-cache {folder} holds the input {inside.name}; name a folder of its own")
     try:
-        make_folder(folder, parents=True, exist_ok=True)
+        make_folder(folder, exist_ok=True, parents=True)
     except OSError as error:
         raise UsageError(f"--transform-cache {folder}: {os.strerror(error.errno or 0)}") from None
 
@@ -183,10 +184,14 @@ def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
         "split_seed": plan.order.split_seed,
         "split_by": plan.order.split_by or plan.order.key,
         "kind": plan.source.kind,
-        "read": [repr(getattr(plan.source, name)) for name in READ_BY[plan.source.kind][0]],
+        "read": [_said(getattr(plan.source, name)) for name in READ_BY[plan.source.kind][0]],
         "told": plan.told,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def _said(value: Any) -> str:
+    return repr(sorted(value) if isinstance(value, frozenset) else value)  # a set's order is each process's own
 
 
 def _version(name: str) -> str:

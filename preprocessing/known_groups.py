@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.storage.files import atomic_write, open_file, stat, write_all
-from recordmill.storage.folders import copy_regular, names_in
+from recordmill.storage.files import atomic_write, create_file, open_file, stat, write_all
+from recordmill.storage.folders import names_in
 
 KNOWN, UNUSED = -1, -2  # of a file, in place of the number of its group: found before; not in the split
 MEMBER_BYTES = 32  # the SHA-256 that stands for a file
@@ -124,7 +124,7 @@ def find_groups(folder: str, context: str, into: str) -> tuple[list[KnownGroup],
         if match is None or match[1] != context[:32]:
             continue
         try:
-            copy_regular(os.path.join(folder, name), copy := os.path.join(into, name))
+            _copy(os.path.join(folder, name), copy := os.path.join(into, name))
             group = _open(copy, context)
             if name != group_name(context, group.members):
                 raise DataError("has another group's name", source=name)
@@ -145,6 +145,13 @@ def choose_groups(groups: Iterable[KnownGroup], members: Iterable[bytes]) -> lis
             left -= mine
             chosen.append(group)
     return chosen
+
+
+def _copy(source: str, target: str) -> None:
+    """A regular file's bytes; a link or a device in a cache is nothing that was written there."""
+    with open_file(source, follow_links=False) as file, create_file(target) as out:
+        while data := file.read(_COPIED_BYTES):
+            write_all(out, data)
 
 
 def _open(path: str, context: str) -> KnownGroup:

@@ -190,19 +190,15 @@ def create_file(path: str | Path) -> BinaryIO:
     return os.fdopen(descriptor, "w+b", buffering=0)
 
 
-def create_buffered(path: str | Path) -> BinaryIO:
-    """A new file to write to in small pieces, which knows its name; FileExistsError if that is taken."""
-    return open(path, "xb")
-
-
 def replace_file(path: str | Path) -> BinaryIO:
     """A file to write to, unbuffered, whether it is there or not; what it held is gone."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666), "wb", buffering=0)
 
 
-def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """A file to read from its start."""
-    return open(path, "rb")
+def open_file(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
+    """A file to read from its start. follow_links: False refuses a link, and waits for no pipe that has the name."""
+    guards = 0 if follow_links else os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | guards), "rb")
 
 
 def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:

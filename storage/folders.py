@@ -17,7 +17,6 @@ from pathlib import Path
 from recordmill.storage.files import below, is_remote, storage_of
 
 Pathlike = str | os.PathLike[str]
-_COPIED_BYTES = 1 << 20  # 1 MiB at once
 
 
 def join(folder: Pathlike, *names: str) -> str:
@@ -134,13 +133,6 @@ def remove_empty(folder: Pathlike) -> None:
 def remove_tree(folder: Pathlike, *, ignore_errors: bool = False) -> None:
     """Remove a folder of one's own with all that is in it."""
     shutil.rmtree(folder, ignore_errors=ignore_errors)
-
-
-def copy_regular(source: Pathlike, target: Pathlike) -> None:
-    """Copy the bytes of a file that anybody may have put there: no link is followed, and no pipe waited for."""
-    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file, open(target, "wb") as copy:
-        shutil.copyfileobj(file, copy, _COPIED_BYTES)
 
 
 def copy_tree(

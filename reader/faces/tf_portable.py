@@ -18,7 +18,7 @@ from recordmill.reader.collating.form import LENGTH
 from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded, Way
 from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
 from recordmill.reader.faces.tf_steps import padded_tensor
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable, Readable
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import check_unchanged, is_remote
 
@@ -90,7 +90,7 @@ def usable_only(records: tf.data.Dataset, finish: Callable[[Any], Any]) -> tf.da
     return records.interleave(one, _TURN_RECORDS, 1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def parser_of(dataset: Readable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
+def parser_of(dataset: Fetchable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
     """`tf_parse.parser` for features that may have other names than in the records."""
     stored = dataset.stored(schema)
     shown = dict(zip(stored.names, schema.names, strict=True))

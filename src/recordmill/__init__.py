@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.dataset import Dataset, open
+    from recordmill.reader.hosts import hosts
     from recordmill.reader.images.options import Images, RandomCrop
+    from recordmill.reader.mixing.mixture import mixture
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.store_run import clean
@@ -35,6 +37,8 @@ _PLACES = {
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
+    "mixture": "reader.mixing.mixture",
+    "hosts": "reader.hosts",
     "Images": "reader.images.options",
     "Bucketed": "reader.collating.ways",
     "OneHot": "reader.collating.ways",
@@ -70,6 +74,8 @@ __all__ = [
     "build",
     "clean",
     "example",
+    "hosts",
+    "mixture",
     "open",
     "parse_example",
     "read",

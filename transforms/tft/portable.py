@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.storage.files import read_range, replace_file, write_all
-from recordmill.storage.folders import paths_in
+from recordmill.storage.folders import is_folder, paths_in
 
 _NUMBERED = re.compile(r"(__(?:inference|forward|backward)_.*?)_(\d+)")
 _TENSOR = "_user_specified_name"
@@ -28,9 +28,10 @@ def make_portable(model: Path, folder: str) -> None:
     from tensorflow.core.protobuf import saved_model_pb2
 
     path = model / MODEL
-    whole = saved_model_pb2.SavedModel.FromString(read_range(str(path)).tobytes())
+    whole = saved_model_pb2.SavedModel.FromString(read_range(os.fspath(path)).tobytes())
     names = _function_names(whole)
-    digests = {asset.name: hashlib.sha256(read_range(str(asset))).hexdigest() for asset in paths_in(model, "assets/*")}
+    assets = paths_in(model / "assets") if is_folder(model / "assets") else []
+    digests = {asset.name: hashlib.sha256(read_range(os.fspath(asset))).hexdigest() for asset in assets}
     inside = re.compile(re.escape(folder.rstrip("/")) + r"/[^'\"\s]*")
 
     def plain(text: str) -> str:
