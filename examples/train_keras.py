@@ -2,8 +2,8 @@
 
     python examples/train_keras.py OUT [MODEL.keras]
 
-The reader gives (image, label) batches, shuffled, decoded in TensorFlow's graph; Keras knows the number of steps from
-the manifest.
+The reader gives (image, label) batches, shuffled and decoded in its threads; Keras knows the number of steps from the
+manifest.
 """
 
 from __future__ import annotations

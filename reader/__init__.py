@@ -1,8 +1,21 @@
 """Everything that reads a data set: `open` it, and the types that its columns have."""
 
-from recordmill.reader.collating.ways import Padded
+from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
 from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.images.options import Images, RandomCrop
 from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.writers.npy import open_columns
 
-__all__ = ["Dataset", "Padded", "Ragged", "Strings", "open", "open_columns"]
+__all__ = [
+    "Bucketed",
+    "Dataset",
+    "Images",
+    "OneHot",
+    "Packed",
+    "Padded",
+    "Ragged",
+    "RandomCrop",
+    "Strings",
+    "open",
+    "open_columns",
+]

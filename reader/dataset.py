@@ -1,5 +1,5 @@
 """`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays,
-NumPy batches and tf.data; `open` makes one.
+NumPy batches, tf.data and for PyTorch; `open` makes one.
 
 Opening reads the manifest and looks at each shard's size; records are read, and both their CRCs checked, when they are
 asked for. Neither apache_beam nor tensorflow is imported here.
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -29,10 +30,13 @@ from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.faces.training import Trainable
 from recordmill.reader.record import Plan, make_record_plan
 from recordmill.reader.rows import read_row, rows_of
+from recordmill.reader.sampling.kept import Kept
 from recordmill.reader.selection import Selection, until
 from recordmill.reader.shown import Shown, headline
 from recordmill.reader.shown_tables import show_tables
 from recordmill.reader.taking import taken, wanted_numbers
+from recordmill.reader.torch.face import InTorch
+from recordmill.reader.views import Condition, View, batch_named, check_read, numbers_of
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
 from recordmill.records.inference.infer import Inference
@@ -41,13 +45,14 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, find
-from recordmill.shards.loads.batches import Load, decode_load, record_batches
+from recordmill.shards.loads.batches import Load, decode_load
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.sample import Sample
 from recordmill.shards.loads.schema_of import infer_files, schema_of
 from recordmill.shards.pieces import PIECE_BYTES
 
 Columns = dict[str, Array | Ragged | Strings]
+WHOLE = View()  # all records, under their own names
 _MADE_ANEW = ("_plan", "_selection")  # by each process that reads
 
 
@@ -97,13 +102,16 @@ def open(
     )
 
 
-class Dataset(Trainable):
+class Dataset(Trainable, InTorch):
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
 
-    With `where` it has the records for which that holds. Reading them in order filters on the way; `len`, numbers,
-    slices and `to_numpy()` need to know which ones they are, and the first of these finds out by one pass over the
-    features that `where` looks at (8 bytes for each of these records are kept).
+    With `where`, or filtered, it has the records for which that holds. Reading them in order filters on the way; `len`,
+    numbers, slices and `to_numpy()` need to know which ones they are, and the first of these finds out by one pass over
+    the features that the predicates look at (a bit for each record is kept). `schema` has the features that are read,
+    under the names that are shown; `full_schema` all that the records have, as they have them.
     """
+
+    mixed = None  # it is one data set
 
     def __init__(
         self,
@@ -113,8 +121,11 @@ class Dataset(Trainable):
         threads: int = 0,
         sample: Sample | None = None,
         where: Where | None = None,
+        view: View = WHOLE,
     ) -> None:
-        self.catalog, self.sample, self.where = catalog, sample, where
+        self.catalog, self.sample = catalog, sample
+        own = () if where is None else (Condition(where, {}),)
+        self.view = replace(view, conditions=(*own, *view.conditions))
         self.threads = threads or core_count()
         self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
         self.files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
@@ -155,35 +166,50 @@ class Dataset(Trainable):
     @cached_property
     def schema(self) -> Schema:
         """The features that are read: those asked for by `columns`, or all."""
+        return self.view.shown(self._stored)
+
+    @cached_property
+    def _stored(self) -> Schema:
+        """The features that are read, as the records have them."""
         if self._columns is None:
             return self.full_schema
         if unknown := [name for name in self._columns if name not in self.full_schema]:
             raise UsageError(f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}")
         return self.full_schema.select(self._columns)
 
-    @cached_property
-    def _selection(self) -> Selection | None:
-        return None if self.where is None else Selection.of(self.where, self.full_schema, self.schema)
+    def stored(self, schema: Schema) -> Schema:
+        """These features of `schema` as the records have them."""
+        return self.view.stored(schema)
+
+    @property
+    def where(self) -> Where | None:
+        """The first of the predicates that the records meet."""
+        return self.view.conditions[0].where if self.view.conditions else None
 
     @cached_property
-    def matching(self) -> Int64s | None:
-        """[records] ascending: the numbers that the records of `where` have among all; None without it."""
-        return None if self._selection is None else self._selection.numbers(self.loads(), self.threads)
+    def _selection(self) -> Selection | None:
+        return Selection.of(self.view, self.full_schema, self._stored) if self.view.filters else None
+
+    @cached_property
+    def matching(self) -> Kept | None:
+        """Which of all records there are; None: all."""
+        return None if self._selection is None else self._selection.find(self.loads(), self.threads, self._total)
 
     @cached_property
     def _plan(self) -> Plan | None:
-        return make_record_plan(self.schema)
+        return make_record_plan(self._stored)
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this data set from others, wherever it lies: its files' names, sizes and digests, and `where`."""
+        """What tells this data set from others, wherever it lies: its files' names, sizes and digests, and which of
+        their records there are.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
             about = file.file
             digest.update(b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes))
             digest.update((about.info.sha256 if about.info else "").encode() + b"\n")
-        if self.where is not None:
-            digest.update(str(self.where.predicate).encode())
+        digest.update(self.view.told().encode())
         return digest.hexdigest()
 
     @property
@@ -234,17 +260,20 @@ class Dataset(Trainable):
         total = len(self)
         if not -total <= at < total:
             raise IndexError(f"record {at} of {total}")
-        at = at % total if self.matching is None else int(self.matching[at])
+        at = int(self._among_all(np.array([at % total]))[0])
         number = int(np.searchsorted(self.ends, at, "right"))
         first = int(self.ends[number - 1]) if number else 0
-        return read_row(self.files[number], at - first, self.schema, self._plan, whole=self._columns is None)
+        row = read_row(self.files[number], at - first, self._stored, self._plan, whole=self._columns is None)
+        return dict(zip(self.schema.names, row.values(), strict=True))
+
+    def _among_all(self, numbers: Int64s) -> Int64s:
+        return numbers if self.matching is None else self.matching.at(numbers)
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
-        wanted = wanted_numbers(records, len(self))
-        return taken(
-            self.files, self.ends, wanted if self.matching is None else self.matching[wanted], self.schema, self.threads
-        )
+        wanted = self._among_all(wanted_numbers(records, len(self)))
+        table = taken(self.files, self.ends, wanted, self._stored, self.threads)
+        return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
         """The records of these numbers as dicts, read together: what loaders ask for a batch, that take single records
@@ -259,13 +288,8 @@ class Dataset(Trainable):
         Raises:
             UsageError: no such feature is read.
         """
-        if unknown := [name for name in columns if name not in self.schema]:
-            raise UsageError(f"no feature {unknown[0]!r} is read; there are {', '.join(self.schema.names)}")
-        view = Dataset(self.catalog, self.full_schema, columns, self.threads, self.sample, self.where)
-        view.files = self.files
-        if "matching" in self.__dict__:
-            view.__dict__["matching"] = self.matching
-        return view
+        check_read(columns, self.schema)
+        return self._viewed(self.view, [self.view.names.get(name, name) for name in columns])
 
     def drop(self, columns: Sequence[str]) -> Dataset:
         """The same records without these features; nothing is copied.
@@ -273,15 +297,48 @@ class Dataset(Trainable):
         Raises:
             UsageError: no such feature is read.
         """
-        self.select(columns)  # which refuses unknown names
+        check_read(columns, self.schema)
         return self.select([name for name in self.schema.names if name not in columns])
+
+    def rename(self, names: Mapping[str, str]) -> Dataset:
+        """The same records with features under other names, `{"old": "new"}`; nothing is copied.
+
+        Raises:
+            UsageError: no such feature is read, or two would have one name.
+        """
+        return self._viewed(self.view.renamed(names, self.schema), self._stored.names)
+
+    def filter(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Dataset:
+        """Some of the records, in the same order, numbered from 0.
+
+        what: a condition on the features under the names that they have here, as `where` of `open`, evaluated when it
+        is needed; or a bool for each record; or the numbers of those that are kept. A bit for each record is held.
+
+        Raises:
+            UsageError: a predicate that has no meaning for the features, or a mask or numbers that do not fit.
+        """
+        if isinstance(what, str | pc.Expression):
+            condition = Condition(Where(what), self.view.names)
+            return self._viewed(replace(self.view, conditions=(*self.view.conditions, condition)), self._columns)
+        numbers = numbers_of(what, len(self))
+        kept = self.matching.within(numbers) if self.matching else Kept.of_numbers(numbers, self._total)
+        return self._viewed(View(self.view.names, (), kept), self._columns)
+
+    def _viewed(self, view: View, columns: Sequence[str] | None) -> Dataset:
+        """The same files seen otherwise; columns: as the records have them."""
+        other = Dataset(self.catalog, self.full_schema, columns, self.threads, self.sample, view=view)
+        other.files = self.files
+        if "ends" in self.__dict__:
+            other.__dict__["ends"] = self.ends
+        if "matching" in self.__dict__ and (view.conditions, view.kept) == (self.view.conditions, self.view.kept):
+            other.__dict__["matching"] = self.matching
+        return other
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
         records = max(records, 0)
-        if self.where is None:
-            first = covering_first(self.files, records)
-            return self._table(record_batches(first, self.schema, threads=self.threads))
+        if not self.view.filters:
+            return self._table(until(records, covering_first(self.files, records), self.decode, self.threads))
         return self._table(until(records, covering_first(self.files, 2**62), self.decode, self.threads))
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
@@ -318,12 +375,13 @@ class Dataset(Trainable):
 
     def _shown(self) -> Shown:
         known = self.catalog.manifest is not None or "ends" in self.__dict__
-        found = self.__dict__.get("matching")
+        found = self.__dict__.get("matching", self.view.kept if not self.view.conditions else None)
+        conditions = [str(condition.where.predicate) for condition in self.view.conditions]
         about = headline(
             self.catalog,
             self._total if known else None,
             None if found is None else len(found),
-            [] if self.where is None else [str(self.where.predicate)],
+            conditions + ["they were chosen by number"] * (self.view.kept is not None),
         )
         described = self._given_schema is not None or "_known" in self.__dict__
         return Shown(about, self.schema if described else None)
@@ -343,23 +401,44 @@ class Dataset(Trainable):
         return covering(self.files, self.ends, start, stop, piece_bytes, piece_records)
 
     def decode(self, load: Load) -> list[pa.RecordBatch]:
-        """The records of a load, or those of them for which `where` holds."""
-        return decode_load(load, self.schema) if self._selection is None else self._selection.decode(load)
+        """The records of a load, or those of them that there are, as columns of `schema`."""
+        if self._selection is None:
+            return [batch_named(batch, self.schema) for batch in decode_load(load, self._stored)]
+        return self._selection.decode(load, 0 if self.view.kept is None else self._number_of(load))
+
+    def _number_of(self, load: Load) -> int:
+        """The number of a load's first record among all."""
+        at = load.piece.file
+        within = load.piece.first_record if load.block is None else load.block.first_record
+        return (int(self.ends[at - 1]) if at else 0) + within
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Records [start, stop) in order as they come, about 8 MiB of a shard each, or what `where` leaves of that."""
-        if self.where is not None and (start, stop) != (0, None):
+        """Records [start, stop) in order as they come, about 8 MiB of a shard each, or what is kept of that."""
+        if self.view.filters and (start, stop) != (0, None):
             start, stop = self._reach(start, stop)
-        for batches in thread_map(self.decode, self.loads(start, stop), self.threads):
+        loads = self.loads(start, stop)
+        if self.view.kept is not None:
+            loads = filter(self._has_some, loads)
+        for batches in thread_map(self.decode, loads, self.threads):
             yield from batches
 
+    def _has_some(self, load: Load) -> bool:
+        """Whether records of a load may be kept."""
+        assert self.view.kept is not None
+        count = load.piece.records if load.block is None else len(load.block.frames)
+        first = self._number_of(load)
+        return count is None or bool(np.diff(self.view.kept.below(np.array([first, first + count])))[0])
+
     def _reach(self, start: int, stop: int | None) -> tuple[int, int]:
-        """From which to which of all records those of `where` with these numbers lie;
+        """From which to which of all records those of the kept ones with these numbers lie;
         between them are no others of them.
         """
         assert self.matching is not None
-        found = self.matching[start:stop]
-        return (int(found[0]), int(found[-1]) + 1) if len(found) else (0, 0)
+        first, behind, _ = slice(start, stop).indices(len(self))
+        if first >= behind:
+            return (0, 0)
+        low, high = self.matching.at(np.array([first, behind - 1])).tolist()
+        return low, high + 1
 
     def spans(self) -> Iterator[tuple[int, int, bool]]:
         """(first of all records, the one behind the last, whether it can be read from anywhere) of each file

@@ -1,8 +1,8 @@
-"""`Selection`: which records of a `Dataset` a predicate keeps.
-Loads in, the batches of the records that are kept out, and their numbers.
+"""`Selection`: which records of a `Dataset` a view keeps.
+Loads in, the batches of the records that are kept out, and which they are.
 
 Whoever reads on needs the numbers not: each batch is filtered as it comes. Who addresses records by number needs them:
-one pass over what the predicate looks at finds them, 8 bytes for each record that is kept.
+one pass over what the predicates look at finds them, a bit for each record.
 """
 
 from __future__ import annotations
@@ -11,66 +11,99 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
+from recordmill.reader.sampling.kept import Keeping, Kept
+from recordmill.reader.views import View, batch_named, named
 from recordmill.records.columns.where import Where, kept_names
-from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.batches import Load, decode_load
 
 
 @dataclass(frozen=True)
-class Selection:
-    """where: the predicate. needed: the features it looks at.
-    decoded: the selected features, and behind them what else is needed.
-    """
+class _Needed:
+    """A predicate, the features that it looks at, and the names that they have for it."""
 
     where: Where
+    stored: Schema
+    named: Schema
+
+    def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        return self.where.keep(batch_named(batch.select(self.stored.names), self.named))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """conditions: the predicates. needed: the features they look at. decoded: the selected features, and behind them
+    what else is needed. selected: as they are shown. kept: the records that may be kept; None: any.
+    """
+
+    conditions: tuple[_Needed, ...]
     needed: Schema
     decoded: Schema
     selected: Schema
+    kept: Kept | None
 
     @classmethod
-    def of(cls, where: Where, full: Schema, selected: Schema) -> Selection:
-        """The records of schema `full` for which the predicate holds, of which `selected` is read.
+    def of(cls, view: View, full: Schema, selected: Schema) -> Selection:
+        """Of records of schema `full`, of which `selected` is read, both with the names in the records.
 
         Raises:
-            UsageError: the predicate has no meaning there. MissingExtraError: it is SQL, and DuckDB is not installed.
+            UsageError: a predicate has no meaning there. MissingExtraError: it is SQL, and DuckDB is not installed.
         """
-        needed = where.columns(full)
-        # Without a column a batch would not know how many rows it has.
+        conditions = []
+        for condition in view.conditions:
+            seen = named(full, {name: shown for shown, name in condition.names.items()})
+            # Without a column a batch would not know how many rows it has.
+            there = seen.select(condition.where.columns(seen) or seen.names[:1])
+            conditions.append(_Needed(condition.where, named(there, condition.names), there))
+        needed = tuple(dict.fromkeys(name for one in conditions for name in one.stored.names))
         return cls(
-            where, full.select(needed or full.names[:1]), full.select(kept_names(selected.names, needed)), selected
+            tuple(conditions),
+            full.select(needed or full.names[:1]),
+            full.select(kept_names(selected.names, needed)),
+            view.shown(selected),
+            view.kept,
         )
 
-    def decode(self, load: Load) -> list[pa.RecordBatch]:
-        """The records of a load that are kept, as columns of `selected`."""
-        return [self._kept(batch, load) for batch in decode_load(load, self.decoded)]
+    def decode(self, load: Load, first: int) -> list[pa.RecordBatch]:
+        """The records of a load that are kept, as columns of `selected`; first: the number of its first one."""
+        found = []
+        for batch in decode_load(load, self.decoded):
+            keep = self._allowed(first, batch.num_rows) & self._keep(batch, load)
+            kept = batch.filter(pa.array(keep))
+            found.append(pa.RecordBatch.from_arrays(kept.columns[: len(self.selected)], schema=to_arrow(self.selected)))
+            first += batch.num_rows
+        return found
 
-    def _kept(self, batch: pa.RecordBatch, load: Load) -> pa.RecordBatch:
-        kept = batch.filter(pa.array(self._keep(batch, load)))
-        return pa.RecordBatch.from_arrays(kept.columns[: len(self.selected)], schema=to_arrow(self.selected))
-
-    def numbers(self, loads: Iterable[Load], threads: int) -> Int64s:
-        """[records] the numbers of those that are kept, ascending; loads: all records, in order."""
-        found = [np.empty(0, np.int64)]
-        first = 0
+    def find(self, loads: Iterable[Load], threads: int, total: int) -> Kept:
+        """Those that are kept of all records, which the loads are, in order."""
+        if not self.conditions and self.kept is not None:
+            return self.kept
+        keeping, first = Keeping(total), 0
         for parts in thread_map(
             lambda load: [self._keep(batch, load) for batch in decode_load(load, self.needed)], loads, threads
         ):
-            for kept in parts:
-                found.append(np.flatnonzero(kept) + first)
-                first += len(kept)
-        return np.concatenate(found)
+            for keep in parts:
+                keeping.put(keep & self._allowed(first, len(keep)))
+                first += len(keep)
+        return keeping.done()
 
-    def _keep(self, batch: pa.RecordBatch, load: Load) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _allowed(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        return np.ones(count, np.bool_) if self.kept is None else self.kept.mask(first, first + count)
+
+    def _keep(self, batch: pa.RecordBatch, load: Load) -> npt.NDArray[np.bool_]:
+        keep = np.ones(batch.num_rows, np.bool_)
         try:
-            return self.where.keep(batch)
+            for condition in self.conditions:
+                keep &= condition.keep(batch)
         except DataError as error:
             raise DataError(error.reason, source=load.file.path) from None
+        return keep
 
 
 def until(

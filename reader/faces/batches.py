@@ -3,58 +3,67 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
+from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Batch, Form
-from recordmill.reader.faces.image_rows import ImageSize, decoded_rows, image_features
-from recordmill.reader.fetching.fetcher import Fetcher, Rows
-from recordmill.reader.fetching.order import Order, make_schedule
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.collating.ways import Way, refuse_packed_images
+from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
+from recordmill.reader.fetching.beside import Beside
+from recordmill.reader.fetching.fetcher import Fetcher
+from recordmill.reader.fetching.order import Order
+from recordmill.reader.fetching.readable import Fetchable
+from recordmill.reader.images.features import images_by_feature
+from recordmill.reader.images.options import Wanted
+from recordmill.reader.images.rows import ImageDecoder
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.records.columns.parts import to_numpy
-from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Schema
-
-MASK = "mask"  # [rows] bool beside the columns: which rows count, where batches are filled up
 
 
 class Batches(Iterator[Any]):
     """The batches of a schedule, read ahead on threads. `state()` says where the next one stands.
 
-    Its arrays are views of larger ones, which are there as long as one of them is.
+    Its arrays are views of larger ones, which are there as long as one of them is. `cut` counts the records of each
+    packed feature that were longer than a row, of this host, as far as they were read.
     """
 
     def __init__(
         self,
-        dataset: Readable,
+        dataset: Fetchable,
         batch_size: int,
         order: Order,
         memory_bytes: int,
         form: Form,
-        image_size: ImageSize | None = None,
+        images: Wanted | None = None,
+        on_bad: OnBad = "error",
+        ids: bool = False,
     ) -> None:
-        form.check(dataset.schema)
-        if order.pad_remainder and MASK in dataset.schema:
-            raise UsageError(
-                f"pad_remainder says in {MASK!r} which rows count, and a feature is called so: leave it out"
-            )
+        ways = form.check(dataset.schema)
+        beside = Beside(order.pad_remainder, ids)
+        beside.check(dataset.schema)
         if memory_bytes < 1:
             raise UsageError(f"memory_bytes must be at least 1, not {memory_bytes}")
-        self._schedule = make_schedule(dataset, batch_size, order)
+        self._course = make_course(dataset, batch_size, order_of(order, on_bad, ways), ways)
+        schedule = self._course.schedule
+        self._refill = Refill(dataset, schedule, order.drop_remainder) if on_bad == "skip" else None
         self._step = 0
-        images = {} if image_size is None else dict.fromkeys(image_features(dataset), image_size)
-        made_bytes = sum(size.row_bytes for size in images.values())
-        schema = _required(dataset.schema, form.label)
-        self._batches = _generate(Fetcher(dataset, self._schedule, schema, memory_bytes, made_bytes), form, images)
+        self._place: tuple[int, int] | None = None
+        self.cut: dict[str, int] = {}
+        decoder = ImageDecoder(images_by_feature(dataset, images), dataset.threads, order.seed, memory_bytes)
+        if decoder.images:
+            refuse_packed_images(ways)
+        schema = required(dataset.schema, form.label)
+        left_bytes, around = max(memory_bytes - decoder.work_bytes, 1), self._refill is not None
+        fetcher = Fetcher(dataset, schedule, schema, left_bytes, decoder.row_bytes, around)
+        self._batches = _generate(self._course, fetcher, form, ways, decoder, self._refill, self.cut, beside)
 
     def __next__(self) -> Any:
-        batch = next(self._batches)
+        batch, self._place = next(self._batches)
         self._step += 1
         return batch
 
@@ -62,9 +71,11 @@ class Batches(Iterator[Any]):
         """How many batches are left.
 
         Raises:
-            TypeError: there is no end.
+            TypeError: there is no end, they are packed, or nobody can know.
         """
-        left = self._schedule.remaining
+        if self._refill is not None:
+            raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
+        left = self._course.remaining
         if left is None:
             raise TypeError("batches without end (epochs=None) have no number")
         return left - self._step
@@ -72,64 +83,86 @@ class Batches(Iterator[Any]):
     @property
     def schedule(self) -> Schedule:
         """What is left of the schedule."""
-        return self._schedule.after(self._step)
+        if self._refill is not None:
+            return self._refill.schedule
+        if self._course.packs is None:
+            return self._course.after(self._step)
+        if self._place is None:
+            return self._course.schedule
+        return replace(self._course.schedule, epoch=self._place[0], position=self._place[1])
+
+    @property
+    def skipped(self) -> int:
+        """How many records `on_bad="skip"` has left out so far, those that were read ahead included."""
+        return 0 if self._refill is None else self._refill.skipped
 
     def state(self) -> State:
         """Where the next batch stands, as JSON takes it: `ds.batches(..., state=...)` goes on there, also on another
-        number of hosts.
+        number of hosts (in the middle of steps that were bucketed together, on the same number).
         """
-        return self.schedule.state()
+        return self._course.state(self.schedule)
 
     def close(self) -> None:
         """Stop reading ahead."""
         self._batches.close()
 
 
-def _generate(fetcher: Fetcher, form: Form, images: Mapping[str, ImageSize]) -> Generator[Any, None, None]:
-    dataset, schema = fetcher.dataset, fetcher.schema
+def _generate(
+    course: Course,
+    fetcher: Fetcher,
+    form: Form,
+    ways: Mapping[str, Way],
+    decoder: ImageDecoder,
+    refill: Refill | None,
+    cut: dict[str, int],
+    beside: Beside,
+) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
+    """Each batch, and where the next one stands if its number does not say it."""
+    schema = fetcher.schema
+    find = finder(fetcher.dataset, schema, decoder, "error" if refill is None else "skip")
 
-    def finish(rows: Rows) -> tuple[Batch, list[int]]:
-        return columns_of(dataset, rows, schema, images), rows.edges.tolist()
+    def finish(lot: Lot) -> tuple[list[Any], Lot]:
+        return form.batches(columns_of(lot, schema, beside, fetcher.dataset), lot, ways), lot
 
-    for columns, edges in fetcher.fetch(finish):
-        for begin, end in itertools.pairwise(edges):
-            yield form.given({name: _part(column, begin, end) for name, column in columns.items()})
-
-
-def columns_of(dataset: Readable, rows: Rows, schema: Schema, images: Mapping[str, ImageSize]) -> Batch:
-    """The columns by name, as `records.columns.parts` gives them, images decoded, and the mask where there is one.
-
-    Raises:
-        DataError: an image can't be decoded.
-    """
-    found: Batch = {}
-    for feature, column in zip(schema, rows.batch.columns, strict=True):
-        if feature.name not in images:
-            found[feature.name] = to_numpy(column, feature)
-            continue
-        found[feature.name], bad = decoded_rows(column, feature, images[feature.name])
-        if bad is not None:
-            number = int(rows.numbers[bad[0]])
-            at = int(np.searchsorted(dataset.ends, number, "right"))
-            record = number - (int(dataset.ends[at - 1]) if at else 0)
-            reason = f"feature {feature.name!r}: {bad[1]}"
-            raise DataError(reason, source=dataset.files[at].file.path, place=f"record {record}")
-    return found if rows.mask is None else {**found, MASK: rows.mask}
+    lots: Iterator[tuple[list[Any], Lot]]
+    if refill is None:
+        lots = course.lots(fetcher, lambda lot: finish(find(lot)))
+    else:
+        lots = map(finish, refill.refilled(fetcher.fetch(lambda rows: find(Lot(rows)))))
+    try:
+        for batches, lot in lots:
+            _count(lot.cut, cut)
+            ends = lot.ends or itertools.repeat(None)
+            for batch, end, behind in zip(batches, ends, lot.rows.edges[1:].tolist(), strict=False):
+                if refill is not None:
+                    refill.given(lot.rows, behind)
+                yield batch, end
+    finally:
+        decoder.close()
 
 
-def _required(schema: Schema, label: str | None) -> Schema:
+def _count(more: Mapping[str, int], cut: dict[str, int]) -> None:
+    """Add to the records that were cut, and tell of the first ones."""
+    for name, records in more.items():
+        if name not in cut:
+            warnings.warn(
+                f"feature {name!r} has records that are longer than a packed row: they are cut to it, and `cut` of the "
+                "iterator counts them",
+                stacklevel=3,
+            )
+        cut[name] = cut.get(name, 0) + records
+
+
+def columns_of(lot: Lot, schema: Schema, beside: Beside, dataset: Fetchable) -> Batch:
+    """The columns by name, as `records.columns.parts` gives them, images decoded, and what stands beside them."""
+    rows, images = beside.added(lot.rows, dataset.ends), lot.images
+    return {
+        feature.name: images[feature.name] if feature.name in images else to_numpy(column, feature)
+        for feature, column in zip(beside.schema(schema), rows.batch.columns, strict=True)
+    }
+
+
+def required(schema: Schema, label: str | None) -> Schema:
     """The schema in which a record without the label is an error."""
     features = (replace(f, required=True) if f.name == label and not f.ragged_rank else f for f in schema)
     return replace(schema, features=tuple(features))
-
-
-def _part(column: Array | Ragged | Strings, begin: int, end: int) -> Array | Ragged | Strings:
-    """Rows [begin, end), the splits from 0."""
-    if isinstance(column, np.ndarray):
-        return column[begin:end]
-    splits: npt.NDArray[np.int64] = column.row_splits[begin : end + 1]
-    first, last = int(splits[0]), int(splits[-1])
-    valid = None if column.valid is None else column.valid[begin:end]
-    if isinstance(column, Strings):
-        return Strings(column.values[first:last], splits - first, column.text, valid)
-    return Ragged(_part(column.values, first, last), splits - first, valid)

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.reader.faces.image_rows import image_features
-from recordmill.reader.faces.tf_blocks import block_spec, blocks_of, steps_of
-from recordmill.reader.faces.tf_images import batch_decoder
-from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
-from recordmill.reader.faces.tf_portable import serialized_records
+from recordmill.reader.collating.course import Course, Lot, make_course
+from recordmill.reader.collating.form import Form
+from recordmill.reader.collating.ways import Collate, OneHot, Padded, Way, refuse_packed_images
+from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
+from recordmill.reader.faces.tf_blocks import Sent, block_spec, blocks_of, decoded_schema, sent_features
+from recordmill.reader.faces.tf_parse import VALID, parser
+from recordmill.reader.faces.tf_portable import collater, parser_of, serialized_records, usable_only
+from recordmill.reader.faces.tf_steps import prepared_steps
+from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.fetcher import Fetcher
-from recordmill.reader.fetching.order import Order, make_schedule
-from recordmill.reader.fetching.readable import Readable
-from recordmill.reader.sampling.schedule import Schedule
+from recordmill.reader.fetching.order import Order
+from recordmill.reader.fetching.readable import Fetchable, Readable
+from recordmill.reader.images.features import images_by_feature
+from recordmill.reader.images.graph import batch_decoder
+from recordmill.reader.images.options import Images, Wanted
+from recordmill.reader.images.rows import ImageDecoder
 from recordmill.schemas.feature import Schema
 
 if TYPE_CHECKING:
@@ -36,26 +44,29 @@ class Options:
     batch_size: rows of a batch; None: single records, handed over in batches all the same.
     order: see `fetching.order`; a data set that is iterated again goes on with the next epochs.
     label: the feature that is y in (x, y); None: the schema's label, if it has one and it is read; False: dicts only.
-    decode_images: (height, width): encoded images become uint8 [batch, height, width, channels]. antialias: resize them
-    with it. defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
+    images: what encoded images become. on_bad: "skip" leaves out what can't be used, and promises no cardinality.
+    defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
+    collate: feature to way, as for `batches`. weights: the feature that is w in (x, y, w).
     start_step: how many steps of the run have been done. portable: as TensorFlow's own operations, in an order of their
-    own, records through a buffer of shuffle_records.
+    own, records through a buffer of shuffle_records. ids: `record/shard` and `record/index` beside the features.
     """
 
     batch_size: int | None
     order: Order
     label: str | Literal[False] | None
-    decode_images: tuple[int, int] | None
-    channels: int
-    antialias: bool
+    images: Wanted | None
+    on_bad: OnBad
     defaults: Mapping[str, Any]
+    collate: Mapping[str, Collate]
+    weights: str | None
     start_step: int
     memory_bytes: int
     portable: bool
     shuffle_records: int
+    ids: bool
 
 
-def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
+def to_tf(dataset: Fetchable, options: Options) -> tf.data.Dataset:
     """The data set as batches of `(x, y)`, or of x without a label.
 
     x is a dict of tensors by feature name, or, where only one feature is left beside the label, that tensor itself.
@@ -64,71 +75,118 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
         MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
     """
     try:
-        import tensorflow as tf
+        import_module("tensorflow")
     except ImportError as error:
         if (error.name or "").split(".")[0] != "tensorflow":
             raise
         raise MissingExtraError("to_tf", "tf", "tensorflow") from None
-    _check(options)
+    _check(dataset, options)
     schema, label = _label(dataset.schema, options)
-    finish = _finisher(dataset, schema, label, options)
-    parse = parser(schema, options.defaults)  # which refuses the same defaults either way
+    form = Form(options.collate, label, options.weights)
+    ways = form.check(dataset.schema)
+    images = images_by_feature(dataset, options.images)
+    if images:
+        refuse_packed_images(ways)
+    order_of(options.order, options.on_bad, ways)  # which refuses the same of both
+    parser(schema, options.defaults)
     if options.portable:
-        return _portable(dataset, options, lambda records: finish(parse(records)))
-    batches = _fed(dataset, schema, options)
-    if label is not None or options.decode_images is not None:
-        batches = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return batches.prefetch(tf.data.AUTOTUNE)
+        return _portable(dataset, options, _finisher(dataset, schema, form, ways, images, options.defaults))
+    return _fed(dataset, schema, form, ways, images, options)
 
 
-def _portable(dataset: Readable, options: Options, parse: Callable[[Any], Any]) -> tf.data.Dataset:
+def _portable(dataset: Fetchable, options: Options, finish: Callable[[Any], Any]) -> tf.data.Dataset:
     import tensorflow as tf
 
-    order = options.order
-    records = serialized_records(dataset, bool(order.shuffle), order.seed, options.shuffle_records)
+    order, rows = options.order, options.batch_size or _UNBATCHED_ROWS
+    records = serialized_records(cast(Readable, dataset), bool(order.shuffle), order.seed, options.shuffle_records)
     drop = order.drop_remainder and options.batch_size is not None
-    batches = records.batch(options.batch_size or _UNBATCHED_ROWS, drop_remainder=drop)
-    result = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    if options.batch_size is None:
-        result = result.unbatch().apply(tf.data.experimental.assert_cardinality(len(dataset)))
+    if options.on_bad == "skip":
+        usable = usable_only(records, finish)
+        result = usable if options.batch_size is None else usable.batch(rows, drop_remainder=drop)
+    else:
+        batches = records.batch(rows, drop_remainder=drop)
+        result = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        if options.batch_size is None:
+            result = result.unbatch().apply(tf.data.experimental.assert_cardinality(len(dataset)))
     return (result if order.epochs == 1 else result.repeat(order.epochs)).prefetch(tf.data.AUTOTUNE)
 
 
-def _fed(dataset: Readable, schema: Schema, options: Options) -> tf.data.Dataset:
-    """Batches of tensors by feature name, from the fetcher."""
+def _fed(
+    dataset: Fetchable,
+    schema: Schema,
+    form: Form,
+    ways: Mapping[str, Way],
+    images: Mapping[str, Images],
+    options: Options,
+) -> tf.data.Dataset:
+    """Batches from the fetcher, as the form wants them."""
     import tensorflow as tf
 
-    order = replace(options.order, epochs=None)  # it may be iterated as often as one likes
-    if options.batch_size is None:
-        order = replace(order, drop_remainder=False)
-    begin = make_schedule(dataset, options.batch_size or _UNBATCHED_ROWS, order).after(options.start_step)
-    epochs, decoded = options.order.epochs, _without(schema, options.defaults)
-    iterations = count()
+    drop = options.order.drop_remainder and options.batch_size is not None
+    pad = options.order.pad_remainder and options.batch_size is not None
+    given = replace(options.order, epochs=None, drop_remainder=drop, pad_remainder=pad)
+    order, beside = order_of(given, options.on_bad, ways), Beside(pad, options.ids)
+    course = make_course(dataset, options.batch_size or _UNBATCHED_ROWS, order, ways)
+    begin = course if options.start_step == 0 else course.begun_after(options.start_step)
+    epochs, fetched = options.order.epochs, _without(schema, options.defaults)  # it may be iterated without end
+    schema = beside.schema(decoded_schema(fetched, images, options.defaults))
+    sent, iterations = sent_features(schema, ways), count()
 
     def blocks() -> Iterator[dict[str, Any]]:
-        fetcher = Fetcher(dataset, _iteration(begin, epochs, next(iterations)), decoded, options.memory_bytes)
-        return chain.from_iterable(fetcher.fetch(lambda rows: blocks_of(rows, decoded)))
+        yield from _blocks(dataset, _iteration(begin, epochs, next(iterations)), fetched, sent, images, options, beside)
 
-    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(decoded)).prefetch(1)
-    same = options.batch_size if order.drop_remainder else None
-    batches = fed.flat_map(steps_of(decoded, options.defaults, same))
+    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent))
+    others = {name: value for name, value in options.defaults.items() if name not in images}
+    same = options.batch_size if drop or pad or course.packs is not None else None
+    batches = prepared_steps(fed, sent, others, same, form.given)
     if options.batch_size is None:
         batches = batches.unbatch()
     if epochs is None:
         return batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    if begin.position or begin.epoch % epochs:
-        return batches  # iterated again it is longer
-    once = begin.steps.count() if options.batch_size is not None else len(dataset)
+    schedule = begin.schedule
+    unknown = begin.packs is not None or options.on_bad == "skip"
+    if unknown or begin.done or schedule.position or schedule.epoch % epochs:
+        return batches  # nobody knows how long it is, or iterated again it is longer
+    once = schedule.steps.count() if options.batch_size is not None else len(dataset)
     return batches.apply(tf.data.experimental.assert_cardinality(epochs * once))
 
 
-def _iteration(begin: Schedule, epochs: int | None, number: int) -> Schedule:
+def _blocks(
+    dataset: Fetchable,
+    course: Course,
+    schema: Schema,
+    sent: list[Sent],
+    images: Mapping[str, Images],
+    options: Options,
+    beside: Beside,
+) -> Iterator[dict[str, Any]]:
+    """What one iteration is fed with. schema: as records are fetched."""
+    skip = options.on_bad == "skip"
+    defaults = {name: options.defaults[name] for name in images if name in options.defaults}
+    decoder = ImageDecoder(images, dataset.threads, options.order.seed, options.memory_bytes, defaults)
+    memory_bytes = max(options.memory_bytes - decoder.work_bytes, 1)
+    fetcher = Fetcher(dataset, course.schedule, schema, memory_bytes, decoder.row_bytes, skip)
+    find = finder(dataset, schema, decoder, options.on_bad)
+
+    def blocks(lot: Lot) -> list[dict[str, Any]]:
+        return blocks_of(replace(lot, rows=beside.added(lot.rows, dataset.ends)), sent)
+
+    try:
+        if skip:
+            drop = options.order.drop_remainder and options.batch_size is not None
+            found = Refill(dataset, course.schedule, drop).refilled(fetcher.fetch(lambda rows: find(Lot(rows))))
+            yield from chain.from_iterable(map(blocks, found))
+        else:
+            yield from chain.from_iterable(course.lots(fetcher, lambda lot: blocks(find(lot))))
+    finally:
+        decoder.close()
+
+
+def _iteration(begin: Course, epochs: int | None, number: int) -> Course:
     """What an iteration gives: the first one what is left of so many epochs, each other one so many more."""
     if epochs is None:
         return begin
-    first = begin.epoch // epochs + number
-    until = replace(begin, epochs=(first + 1) * epochs)
-    return until if number == 0 else replace(until, epoch=first * epochs, position=0)
+    return replace(begin, schedule=begin.schedule.iteration(number, epochs), done=0 if number else begin.done)
 
 
 def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
@@ -136,7 +194,7 @@ def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
     return replace(schema, features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema))
 
 
-def _check(options: Options) -> None:
+def _check(dataset: Fetchable, options: Options) -> None:
     if options.batch_size is not None and options.batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, or None for single records, not {options.batch_size}")
     order = options.order
@@ -146,10 +204,26 @@ def _check(options: Options) -> None:
         order.shuffle == "global" or order.num_hosts != 1 or order.state is not None or options.start_step
     ):
         raise UsageError("portable=True has an order of its own: no global shuffle, hosts, state or start_step")
+    if options.portable and (order.pad_remainder or options.ids or dataset.mixed is not None):
+        raise UsageError("portable=True knows no record's number: no pad_remainder, no ids, no mixture")
+    Beside(order.pad_remainder, options.ids).check(dataset.schema)
+    if options.on_bad == "skip" and options.start_step:
+        raise UsageError('on_bad="skip": nobody knows at which record step start_step begins; give a `state` instead')
     if order.shuffle and options.shuffle_records < 1:
         raise UsageError(f"shuffle_records must be at least 1, not {options.shuffle_records}")
-    if options.channels not in (1, 3, 4):
-        raise UsageError(f"channels must be 1, 3 or 4, not {options.channels}")
+    if options.batch_size is None and (
+        open_ended := [
+            name
+            for name, way in options.collate.items()
+            if way not in ("ragged", "one_hot")
+            and not isinstance(way, OneHot)
+            and not (isinstance(way, Padded) and way.length is not None)
+        ]
+    ):
+        raise UsageError(
+            f"batch_size=None gives single records, and {open_ended[0]!r} is collated as the batch has it: give "
+            "Padded(length)"
+        )
 
 
 def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
@@ -173,21 +247,22 @@ def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
     return replace(schema, features=tuple(replace(f, required=True) if f.name == name else f for f in schema)), name
 
 
-def _finisher(dataset: Readable, schema: Schema, label: str | None, options: Options) -> Callable[[Tensors], Any]:
-    """What is done to a parsed batch: decode images, divide into x and y."""
-    images: tuple[str, ...] = ()
-    decode: Callable[[Any, Any], Any] | None = None
-    if options.decode_images is not None:
-        images = image_features(dataset)
-        decode = batch_decoder(options.decode_images, options.channels, options.antialias)
+def _finisher(
+    dataset: Fetchable,
+    schema: Schema,
+    form: Form,
+    ways: Mapping[str, Way],
+    images: Mapping[str, Images],
+    defaults: Mapping[str, Any],
+) -> Callable[[Any], Any]:
+    """What makes x, (x, y) or (x, y, w) of a batch of serialized records: parse, collate, decode images, divide."""
+    parse, collate = parser_of(dataset, schema, defaults), collater(schema, ways)
+    decoders = {name: batch_decoder(wanted) for name, wanted in images.items()}
 
-    def finish(tensors: Tensors) -> Any:
-        for name in images:
-            assert decode is not None
+    def finish(records: Any) -> Any:
+        tensors = collate(parse(records))
+        for name, decode in decoders.items():
             tensors[name] = decode(tensors[name], tensors.get(name + VALID))
-        if label is None:
-            return tensors
-        y = tensors.pop(label)
-        return (tensors.popitem()[1] if len(tensors) == 1 else tensors), y
+        return form.given(tensors)
 
     return finish

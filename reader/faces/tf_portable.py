@@ -8,13 +8,19 @@ and `Dataset` has looked at its size before.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.fetching.readable import Readable
-from recordmill.storage.files import check_unchanged
+from recordmill.reader.collating.form import LENGTH
+from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded, Way
+from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
+from recordmill.reader.faces.tf_steps import padded_tensor
+from recordmill.reader.fetching.readable import Fetchable, Readable
+from recordmill.schemas.feature import Schema
+from recordmill.storage.files import check_unchanged, is_remote
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -35,6 +41,11 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
             f"{odd[0].name} is compressed with {odd[0].compression}, which TensorFlow can't read; use "
             "batches(), which can"
         )
+    if remote := [file for file in files if is_remote(file.path)]:
+        raise UsageError(
+            f"{remote[0].path}: portable=True has TensorFlow open the files, which may know nothing of the store; "
+            "leave it out"
+        )
     for file in files:
         check_unchanged(file.path, file.stat, file.path)
     counts = dataset.file_records
@@ -45,11 +56,7 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
         (paths, compressions, tf.constant(counts, tf.int64), tf.constant(firsts, tf.int64))
     )
 
-    kept = (
-        None
-        if dataset.matching is None
-        else tf.constant(np.isin(np.arange(sum(counts)), dataset.matching, assume_unique=True))
-    )
+    kept = None if dataset.matching is None else tf.constant(dataset.matching.mask(0, sum(counts)))
 
     def read(path: Any, compression: Any, count: Any, first: Any) -> Any:
         records = tf.data.TFRecordDataset(path, compression, _READ_BYTES).apply(
@@ -69,3 +76,75 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
         )
         records = records.shuffle(shuffle_records, seed + 1, reshuffle_each_iteration=True)
     return records.apply(tf.data.experimental.assert_cardinality(len(dataset)))
+
+
+def usable_only(records: tf.data.Dataset, finish: Callable[[Any], Any]) -> tf.data.Dataset:
+    """Records that finish (of batches) takes, one by one, each by itself; TensorFlow's log names what it does not take.
+    What is wrong with the files stays an error.
+    """
+    import tensorflow as tf
+
+    def one(record: Any) -> Any:
+        return tf.data.Dataset.from_tensors(record[tf.newaxis]).map(finish).ignore_errors(log_warning=True).unbatch()
+
+    return records.interleave(one, _TURN_RECORDS, 1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def parser_of(dataset: Fetchable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
+    """`tf_parse.parser` for features that may have other names than in the records."""
+    stored = dataset.stored(schema)
+    shown = dict(zip(stored.names, schema.names, strict=True))
+    parse = parser(stored, {name: defaults[new] for name, new in shown.items() if new in defaults})
+    both = {**shown, **{name + VALID: new + VALID for name, new in shown.items()}}
+    return lambda records: {both[name]: tensor for name, tensor in parse(records).items()}
+
+
+def collater(schema: Schema, ways: Mapping[str, Way]) -> Callable[[Tensors], Tensors]:
+    """A function of a parsed batch to the same, collated.
+
+    Raises:
+        UsageError: a way needs more than one batch.
+    """
+    if others := [name for name, way in ways.items() if isinstance(way, Bucketed | Packed)]:
+        raise UsageError(
+            f"portable=True takes its batches as they come: {others[0]!r} can't be {ways[others[0]]} there"
+        )
+
+    def collate(tensors: Tensors) -> Tensors:
+        for name, way in ways.items():
+            if isinstance(way, OneHot):
+                tensors[name] = _one_hot(tensors[name], tensors.pop(name + VALID, None), way)
+            elif way == "dense":
+                tensors[name] = _dense(name, tensors[name], schema)
+            elif isinstance(way, Padded):
+                tensors |= _padded(name, tensors[name], way, schema)
+        return tensors
+
+    return collate
+
+
+def _one_hot(numbers: Any, valid: Any, way: OneHot) -> Any:
+    import tensorflow as tf
+
+    there = numbers if valid is None else tf.boolean_mask(numbers, valid)
+    inside = tf.debugging.Assert(tf.reduce_all((there >= 0) & (there < way.depth)), ["no class", there])
+    with tf.control_dependencies([inside]):
+        return tf.one_hot(numbers if valid is None else tf.where(valid, numbers, -tf.ones_like(numbers)), way.depth)
+
+
+def _dense(name: str, ragged: Any, schema: Schema) -> Any:
+    import tensorflow as tf
+
+    lengths = ragged.row_lengths()
+    same = tf.debugging.Assert(tf.reduce_all(lengths == lengths[0]), [name, "is not dense", lengths])
+    with tf.control_dependencies([same]):
+        return padded_tensor(ragged, lengths[0], None, schema[name])
+
+
+def _padded(name: str, ragged: Any, way: Padded, schema: Schema) -> Tensors:
+    import tensorflow as tf
+
+    lengths = ragged.row_lengths()
+    longest = tf.reduce_max(lengths) if way.length is None else way.length
+    length = -(-longest // way.multiple) * way.multiple
+    return {name: padded_tensor(ragged, length, way.value, schema[name]), name + LENGTH: lengths}

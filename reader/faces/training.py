@@ -9,20 +9,21 @@ from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Collate
 from recordmill.reader.faces import tf as in_tf
 from recordmill.reader.faces.batches import Batches
-from recordmill.reader.faces.image_rows import ImageSize
+from recordmill.reader.faces.found import OnBad
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
+from recordmill.reader.images.options import Spec, wanted_images
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
 class Trainable:
-    """Batches in an exact order, which is the same by every face. To be mixed into what is `Readable`."""
+    """Batches in an exact order, which is the same by every face. To be mixed into what is `Fetchable`."""
 
     def batches(
-        self: Readable,
+        self: Fetchable,
         batch_size: int,
         *,
         shuffle: bool | Literal["window", "global"] = False,
@@ -38,9 +39,11 @@ class Trainable:
         label: str | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
-        decode_images: tuple[int, int] | None = None,
+        decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
+        on_bad: OnBad = "error",
+        ids: bool = False,
     ) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
@@ -57,14 +60,22 @@ class Trainable:
             num_hosts, host_index: each step's records are cut into equal parts, and this host gets its part: all hosts
                 have equally many batches, and together the epoch.
             state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
-                hosts may be another one; the data set, `where`, seed, shuffle and batch_size may not.
+                hosts may be another one (but in the middle of steps that are bucketed together); the data set, `where`,
+                seed, shuffle and batch_size may not.
             window_bytes: framed bytes among which "window" mixes records.
             memory_bytes: what may be under way, read ahead or being decoded.
             label, weights: features given beside the rest, as `(x, y)` or `(x, y, weights)`; x is the column itself
                 where it is the only one left. A record without a label is an error.
-            collate: feature of lists to "ragged" (the default), "dense", "padded" or `Padded(...)`.
+            collate: feature to "ragged" (lists as they are, the default), "dense", "padded" or `Padded(...)`,
+                "bucketed" or `Bucketed(...)`, `Packed(length)`; of whole numbers "one_hot" or `OneHot(depth)`.
             decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
-                `tf.image.resize` does; antialias: with antialiasing.
+                `tf.image.resize` does; antialias: with antialiasing. `Images(...)` says more: scale, mean and standard
+                deviation, orientation, crop; a dict of them by feature which ones are images.
+            on_bad: "skip" leaves records out that are damaged, do not fit the schema or hold images that can't be
+                decoded, and fills batches up with the next ones; a warning at an epoch's end says how many, and the
+                iterator has no length. "error" ends at the first one, and names it.
+            ids: each batch has `"record/shard"` and `"record/index"` beside its columns: which of `ds.files` a row's
+                record is in, and its number there.
 
         Raises:
             UsageError: options that do not fit, or a state of something else.
@@ -72,11 +83,11 @@ class Trainable:
         order = Order(
             shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
-        size = None if decode_images is None else ImageSize(*decode_images, channels, antialias)
-        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), size)
+        images = wanted_images(decode_images, channels, antialias)
+        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad, ids)
 
     def to_tf(
-        self: Readable,
+        self: Fetchable,
         batch_size: int | None = 256,
         *,
         shuffle: bool | Literal["window", "global"] = True,
@@ -84,10 +95,15 @@ class Trainable:
         label: str | Literal[False] | None = None,
         epochs: int | None = 1,
         drop_remainder: bool = False,
-        decode_images: tuple[int, int] | None = None,
+        pad_remainder: bool = False,
+        decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
+        on_bad: OnBad = "error",
+        ids: bool = False,
         defaults: Mapping[str, Any] | None = None,
+        weights: str | None = None,
+        collate: Mapping[str, Collate] | None = None,
         num_hosts: int = 1,
         host_index: int = 0,
         state: Mapping[str, Any] | None = None,
@@ -105,19 +121,21 @@ class Trainable:
         TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
         """
         order = Order(
-            shuffle, seed, window_bytes, epochs, drop_remainder, False, num_hosts, host_index, state
+            shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
         options = in_tf.Options(
             batch_size,
             order,
             label,
-            decode_images,
-            channels,
-            antialias,
+            wanted_images(decode_images, channels, antialias),
+            on_bad,
             defaults or {},
+            collate or {},
+            weights,
             start_step,
             memory_bytes,
             portable,
             shuffle_records,
+            ids,
         )
         return in_tf.to_tf(self, options)

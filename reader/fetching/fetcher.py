@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.around import decoded_around
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.fetching.scatter import Held, ordered_frames
 from recordmill.reader.fetching.streams import Streams
 from recordmill.reader.sampling.schedule import Schedule
@@ -38,8 +39,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Rows:
-    """The records of a stretch of steps. batch: its rows, one step after the other. edges: int64 [steps + 1], where in
-    it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which count; None: all do.
+    """The records of a stretch of steps. batch: its rows, one step after the other, named as in the records. edges:
+    int64 [steps + 1], where in it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which
+    count; None: all do. positions: int64 [rows], theirs in the epoch, and bad: (number, reason) of the records that
+    were left out, where they may be.
     """
 
     stretch: Stretch
@@ -47,6 +50,8 @@ class Rows:
     edges: Int64s
     numbers: Int64s
     mask: npt.NDArray[np.bool_] | None
+    positions: Int64s | None = None
+    bad: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,14 +63,18 @@ class _Work:
 @dataclass(frozen=True)
 class Fetcher:
     """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
-    of a row beside its columns, as decoded images.
+    of a row beside its columns, as decoded images. around: leave out what can't be read, and name it. at_once: so many
+    steps are a stretch; 0: as many as are worth it. every: only the schedule's first step and every so many-th one.
     """
 
-    dataset: Readable
+    dataset: Fetchable
     schedule: Schedule
     schema: Schema
     memory_bytes: int = MEMORY_BYTES
     made_bytes: int = 0
+    around: bool = False
+    at_once: int = 0
+    every: int = 1
 
     def fetch(self, finish: Callable[[Rows], Result]) -> Iterator[Result]:
         """finish(rows) of all stretches, in order; it runs in the threads.
@@ -92,13 +101,15 @@ class Fetcher:
         """As many steps at once as make a stretch worth its calls. Where reading one record costs reading those around
         it, and the order is not theirs, as many as a window has: its members are inflated once then.
         """
+        if self.at_once:
+            return self.schedule.stretches(self.at_once)
         step_bytes = row_bytes * self.schedule.steps.batch_size
         dear = self.schedule.sampler.mode is not False and any(
             file.file.compression != "none" for file in self.dataset.files
         )
         goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
         goal = goal if dear else min(goal, STRETCH_BYTES * _COPIES)
-        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=dear)
+        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=dear, every=self.every)
 
     def _work(self, row_bytes: int) -> Iterator[_Work]:
         streams = Streams(self.dataset.files, self.dataset.ends)
@@ -109,25 +120,66 @@ class Fetcher:
     def _numbers(self, stretch: Stretch) -> Int64s:
         """[rows] the numbers among all records."""
         numbers = self.schedule.numbers(stretch)
-        return numbers if self.dataset.matching is None else self.dataset.matching[numbers]
+        return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
 
     def _rows(self, work: _Work) -> Rows:
-        numbers, steps = self._numbers(work.stretch), self.schedule.steps
+        try:
+            return (self._rows_around if self.around else self._all_rows)(work, self._numbers(work.stretch))
+        finally:
+            if sum(file.framed_bytes for file in self.dataset.files) > self.memory_bytes:
+                for file in self.dataset.files:
+                    file.unmap_pages()
+
+    def _all_rows(self, work: _Work, numbers: Int64s) -> Rows:
+        steps = self.schedule.steps
         edges = np.minimum(np.arange(work.stretch.steps + 1) * steps.batch_size, len(numbers))
         mask = self.schedule.mask(work.stretch) if steps.end == "pad" else None
         return Rows(work.stretch, self._decoded(numbers, work.held), edges, numbers, mask)
 
+    def _rows_around(self, work: _Work, numbers: Int64s) -> Rows:
+        found = decoded_around(self.dataset.files, self.dataset.ends, numbers, work.held, self._stored)
+        positions = self.schedule.steps.positions(work.stretch)[found.kept]
+        edges = np.array([0, len(found.kept)], np.int64)
+        bad = tuple((int(numbers[row]), reason) for row, reason in found.bad)
+        return Rows(work.stretch, found.batch, edges, numbers[found.kept], None, positions, bad)
+
+    @property
+    def _stored(self) -> Schema:
+        """What is decoded, as the records name it."""
+        return self.dataset.stored(self.schema)
+
     def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
-        files, ends = self.dataset.files, self.dataset.ends
-        try:
-            return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), self.schema, "")
-        except DataError as error:
-            blame(files, ends, numbers, held, self.schema)
-            raise error
-        finally:
-            if sum(file.framed_bytes for file in files) > self.memory_bytes:
-                for file in files:
-                    file.unmap_pages()
+        return decoded(self.dataset, numbers, held, self._stored)
+
+
+def records_of(dataset: Fetchable, numbers: Int64s, schema: Schema) -> Rows:
+    """The records of these numbers, negative ones from the end, in this order, as one step.
+
+    Raises:
+        IndexError: there is no such record. DataError: a record is damaged, or does not fit the schema.
+    """
+    total = len(dataset)
+    if len(outside := numbers[(numbers < -total) | (numbers >= total)]):
+        raise IndexError(f"record {outside[0]} of {total}")
+    numbers = numbers % max(total, 1)
+    numbers = numbers if dataset.matching is None else dataset.matching.at(numbers)
+    held = Streams(dataset.files, dataset.ends).hold(numbers)
+    batch = decoded(dataset, numbers, held, dataset.stored(schema))
+    return Rows(Stretch(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
+
+
+def decoded(dataset: Fetchable, numbers: Int64s, held: Held, stored: Schema) -> pa.RecordBatch:
+    """The columns of the records with these numbers among all, in this order. stored: as the records name them.
+
+    Raises:
+        DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+    """
+    files, ends = dataset.files, dataset.ends
+    try:
+        return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), stored, "")
+    except DataError as error:
+        blame(files, ends, numbers, held, stored)
+        raise error
 
 
 def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, schema: Schema) -> None:

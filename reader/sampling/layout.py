@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recordmill.reader.sampling.kept import Kept
 from recordmill.reader.sampling.permutation import Int64s, permuted
 
 
@@ -38,8 +39,8 @@ class Layout:
     units: Int64s
 
     @classmethod
-    def of(cls, extents: Iterable[Extent], piece_bytes: int, kept: Int64s | None = None) -> Layout:
-        """kept: [records] ascending, the numbers of the records that are read, among all; None: all of them."""
+    def of(cls, extents: Iterable[Extent], piece_bytes: int, kept: Kept | None = None) -> Layout:
+        """kept: which of all records are read; None: all of them."""
         edges, sizes = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
         units = [0]
         first = pieces = 0
@@ -54,7 +55,7 @@ class Layout:
         firsts, framed = np.concatenate(edges), np.concatenate(sizes)
         if kept is not None:
             all_records = np.diff(firsts)
-            firsts = np.searchsorted(kept, firsts).astype(np.int64)
+            firsts = kept.below(firsts)
             framed = framed * np.diff(firsts) // all_records
         return cls(firsts, framed, np.array(units, np.int64))
 

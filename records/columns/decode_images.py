@@ -77,7 +77,10 @@ class DecodeImages:
         size = f"{header.height} x {header.width}"
         if not self.resize and self.height is not None and (header.height, header.width) != (self.height, self.width):
             raise BadImage("size", f"an image of {size} pixels where {self.height} x {self.width} is expected")
-        return self._pixels(data, header)
+        resize = (
+            (self.width, self.height) if self.resize and self.width is not None and self.height is not None else None
+        )
+        return stored_pixels(data, header, self.channels, resize=resize)
 
     def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
         """([rows] bytes of pixels of each image's result, [rows] bytes that are needed while it is decoded); 0 for what
@@ -102,30 +105,43 @@ class DecodeImages:
                     else (self.height, self.width)
                 )
                 result[row] = size[0] * size[1] * self.channels
-                work[row] = header.height * header.width * _WORK_BYTES.get(header.format, _OTHER_WORK_BYTES)
+                work[row] = work_bytes(header)
         return result, work
 
-    def _pixels(self, data: Pixels, header: ImageHeader) -> Pixels:
-        from PIL import Image
 
-        try:
-            with open_image(data.data, header.format) as opened:
-                image: Image.Image = load_stored(opened)
-                if image.mode.startswith("I"):
-                    if header.bits > 16:
-                        raise BadImage(DECODE, f"pixels of {header.bits} bits; only 8 and 16 become uint8")
-                    image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-                elif image.mode == "F":
-                    raise BadImage(DECODE, "pixels of floating point; only 8 and 16 bits become uint8")
-                if image.mode != MODES[self.channels]:
-                    image = image.convert(MODES[self.channels])
-                if self.resize and self.width is not None and self.height is not None:
-                    image = image.resize((self.width, self.height), Image.Resampling.BILINEAR)
-                return _array(image, self.channels)
-        except BadImage:
-            raise
-        except Exception as error:  # Pillow's plugins raise what their parsers meet
-            raise BadImage(DECODE, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
+def stored_pixels(
+    data: Pixels, header: ImageHeader, channels: int, shrink: int = 1, resize: tuple[int, int] | None = None
+) -> Pixels:
+    """The image whose container is whole as uint8 [height, width, channels].
+
+    shrink: 1, or for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up). resize: to (width, height), with
+    antialiasing.
+
+    Raises:
+        BadImage: it can't be decoded.
+    """
+    from PIL import Image
+
+    try:
+        with open_image(data.data, header.format) as opened:
+            if shrink > 1:
+                opened.draft(None, (header.width // shrink, header.height // shrink))
+            image: Image.Image = load_stored(opened)
+            if image.mode.startswith("I"):
+                if header.bits > 16:
+                    raise BadImage(DECODE, f"pixels of {header.bits} bits; only 8 and 16 become uint8")
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            elif image.mode == "F":
+                raise BadImage(DECODE, "pixels of floating point; only 8 and 16 bits become uint8")
+            if image.mode != MODES[channels]:
+                image = image.convert(MODES[channels])
+            if resize is not None:
+                image = image.resize(resize, Image.Resampling.BILINEAR)
+            return _array(image, channels)
+    except BadImage:
+        raise
+    except Exception as error:  # Pillow's plugins raise what their parsers meet
+        raise BadImage(DECODE, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
 
 
 def _array(image: Image.Image, channels: int) -> Pixels:
@@ -138,12 +154,9 @@ def _array(image: Image.Image, channels: int) -> Pixels:
     return pixels
 
 
-def decode_pixels(data: Pixels, channels: int) -> Pixels | str:
-    """One encoded image [bytes] as uint8 [height, width, channels] of its own size, or why it can't be decoded."""
-    try:
-        return DecodeImages("", None, None, channels)._decode(data)
-    except BadImage as error:
-        return error.message
+def work_bytes(header: ImageHeader) -> int:
+    """The bytes that decoding an image of this header takes at most, its pixels included."""
+    return header.height * header.width * _WORK_BYTES.get(header.format, _OTHER_WORK_BYTES)
 
 
 def looks_like_image(payload: bytes) -> bool:

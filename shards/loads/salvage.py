@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import Reject
 from recordmill.records.example.decode import decode_lenient
+from recordmill.records.example.faults import BadRecord
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s, try_scan
 from recordmill.records.tfrecord.lenient import STREAM, past_damage, with_skipped
 from recordmill.schemas.feature import Schema
@@ -63,9 +64,25 @@ class Recovered:
 def salvage(load: Load, schema: Schema) -> Salvaged:
     """The records of one load, good or bad."""
     found = frames_of(load)
-    first_offset = load.piece.start if load.block is None else load.block.first_offset
     batch, _, bad = decode_lenient(found.data, found.starts + HEADER_BYTES, found.lengths, schema)
-    rejects = tuple(
+    numbers = np.delete(found.numbers, [record.row for record in bad])
+    rejects = (*found.rejects, *_unfit(load, found, bad))
+    return Salvaged((batch,) if batch.num_rows else (), rejects, numbers=numbers)
+
+
+def fitting_frames(load: Load, schema: Schema) -> Recovered:
+    """The frames of one load that are records of the schema; the others are rejects."""
+    found = frames_of(load)
+    _, good, bad = decode_lenient(found.data, found.starts + HEADER_BYTES, found.lengths, schema)
+    if not bad:
+        return found
+    rejects = (*found.rejects, *_unfit(load, found, bad))
+    return Recovered(found.data, found.starts[good], found.lengths[good], found.numbers[good], rejects)
+
+
+def _unfit(load: Load, found: Recovered, bad: Sequence[BadRecord]) -> tuple[Reject, ...]:
+    first_offset = load.piece.start if load.block is None else load.block.first_offset
+    return tuple(
         Reject(
             load.file.name,
             _place(int(found.numbers[record.row]), int(found.starts[record.row]) + first_offset),
@@ -74,8 +91,6 @@ def salvage(load: Load, schema: Schema) -> Salvaged:
         )
         for record in bad
     )
-    numbers = np.delete(found.numbers, [record.row for record in bad])
-    return Salvaged((batch,) if batch.num_rows else (), (*found.rejects, *rejects), numbers=numbers)
 
 
 def frames_of(load: Load) -> Recovered:

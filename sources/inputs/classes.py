@@ -34,13 +34,15 @@ def without_strays(
     if class_from == NONE or strays == KEEP:
         return kept, read_layout(kept, roots, split_from=split_from, class_from=class_from), ()
     if split_from in (AUTO, FOLDERS) and (inside := _inside_splits(kept)):
-        notes += _left_out([file for file in kept if file not in inside], kept, "the folders of the splits", strays)
+        outside = [file for file in kept if file not in inside]
+        notes += _left_out(outside, kept, "the folders of the splits and have no split", "move them into one", strays)
         kept = [file for file in kept if file in inside]
     layout = read_layout(kept, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and None in layout.classes:
         labelled = [name is not None for name in layout.classes]
         bare = [file for file, has in zip(kept, labelled, strict=True) if not has]
-        notes += _left_out(bare, kept, "every class folder", strays)
+        remedy = "say --strays keep to have them without a label"
+        notes += _left_out(bare, kept, "every class folder and have no label", remedy, strays)
         kept = list(compress(kept, labelled))
         layout = replace(
             layout,
@@ -60,16 +62,16 @@ def _inside_splits(files: Sequence[InputFile]) -> frozenset[InputFile]:
     return frozenset(inside) if any(len(part) > 2 for part in parts) else frozenset()
 
 
-def _left_out(left: Sequence[InputFile], files: Sequence[InputFile], beside: str, strays: str) -> list[str]:
+def _left_out(
+    left: Sequence[InputFile], files: Sequence[InputFile], beside: str, remedy: str, strays: str
+) -> list[str]:
     if not left:
         return []
     names = ", ".join(file.name for file in left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
-    what = f"{len(left):,} of {len(files):,} file(s) stand outside {beside} and have no label: {names}"
+    what = f"{len(left):,} of {len(files):,} file(s) stand outside {beside}: {names}"
     if strays == ERROR or 2 * len(left) >= len(files):
-        raise UsageError(
-            f"{what}; move them, say --strays keep to have them without a label, or --class-from none for no labels"
-        )
-    return [f"left out: {what} (--strays keep takes them without one)"]
+        raise UsageError(f"{what}; move them away, {remedy}, or --class-from none for no labels")
+    return [f"left out: {what} (to have them, {remedy})"]
 
 
 def _uneven(layout: Layout) -> list[str]:

@@ -1,10 +1,10 @@
 """TFRecord files in, a `TfrecordSource` out: records are split, shuffled and sharded anew as they are,
-without parsing a payload.
+without a change of a payload.
 
 The schema comes from the user, from the data set's manifest, from a `schema.pbtxt` beside the files or one folder above
-them, or else is inferred from all records. A record's position is its number in the file. A record whose CRC is wrong
-is a reject with its offset; where a header is damaged, reading goes on at the next header that is right, and what was
-skipped is one reject.
+them, or else is inferred from all records. Records that the schema does not fit are rejects, so that what is built can
+be read. A record's position is its number in the file. A record whose CRC is wrong is a reject with its offset; where a
+header is damaged, reading goes on at the next header that is right, and what was skipped is one reject.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import HEADER_BYTES, gather_frames
 from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import PAYLOAD, Schema
 from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
 from recordmill.shards.loads.batches import loads
-from recordmill.shards.loads.salvage import Recovered, frames_of
-from recordmill.shards.loads.schema_of import infer_schema
+from recordmill.shards.loads.salvage import Recovered, fitting_frames, frames_of
+from recordmill.shards.loads.schema_of import infer_files, schema_of
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import Piece, cut
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, Payloads, PlanOptions, Unit
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import check_unchanged, read_range
+from recordmill.storage.folders import is_file, real_path
 from recordmill.storage.listing import InputFile
 
 SCHEMA_FILE = "schema.pbtxt"
@@ -44,7 +45,7 @@ class TfrecordOptions:
 
 @dataclass(frozen=True)
 class TfrecordSource:
-    """shards: the files once more, as the readers of shards have them."""
+    """shards: the files once more, as the readers of shards have them. held: records are held against the schema."""
 
     schema: Schema
     files: tuple[InputFile, ...]
@@ -53,6 +54,7 @@ class TfrecordSource:
     digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
+    held: bool = False
     kind: str = "tfrecord"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -64,7 +66,7 @@ class TfrecordSource:
             ordinal, unit.first_row, unit.rows if self.shards[ordinal].info else None, unit.start, unit.stop or None
         )
         for load in loads(self.shards, [piece], lenient=True):
-            yield from _chunks(frames_of(load), ordinal)
+            yield from _chunks(fitting_frames(load, self.schema) if self.held else frames_of(load), ordinal)
         check_unchanged(file.path, file.stat, file.name)
 
 
@@ -105,11 +107,12 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     units = tuple(unit for part in parts for unit in part)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
-    schema, said = _schema(shards, common)
+    schema, said, told = _schema(shards, common)
+    held = schema.message != PAYLOAD and not told
     digests = dict(enumerate(thread_map(lambda file: digest_file(file.path), files, common.threads)))
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    return TfrecordSource(schema, files, units, shards, digests, (*notes, *said))
+    return TfrecordSource(schema, files, units, shards, digests, (*notes, *said), held=held)
 
 
 def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
@@ -124,11 +127,11 @@ def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[S
         root = os.path.dirname(os.path.dirname(file.path))
         if root not in known:
             known[root] = (
-                {os.path.realpath(shard.path): shard for shard in of_data_set(root, lenient=True).files}
+                {real_path(shard.path): shard for shard in of_data_set(root, lenient=True).files}
                 if is_data_set(root)
                 else {}
             )
-        shard = known[root].get(os.path.realpath(file.path))
+        shard = known[root].get(real_path(file.path))
         if known[root] and shard is None:
             stale += 1
             continue
@@ -177,13 +180,13 @@ def _count_stream(shard: ShardFile, piece: Piece) -> Unit:
     return Unit(piece.file, piece.file + 1, rows=records, size_bytes=size)
 
 
-def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, Sequence[str]]:
-    """(schema, notes on where it is from)."""
+def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, Sequence[str], bool]:
+    """(schema, notes on where it is from, whether every record is known to be of it)."""
+    told = False
     left_out: list[str] = []
     if common.may_lack:  # which of them the records have, only the records say
-        common, left_out = common.without_absent(
-            infer_schema(shards, threads=common.threads, lenient=True)[0].names, "the records"
-        )
+        there, _ = schema_of(shards, infer_files(shards, threads=common.threads, lenient=True))
+        common, left_out = common.without_absent(there.names, "the records")
     if common.schema is not None:
         schema, said = common.schema, ["schema as given", *left_out]
     else:
@@ -196,17 +199,19 @@ def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, S
                     "differ; say which: --schema FILE"
                 )
             schema, said = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
+            told = all(shard.info is not None for shard in shards)
         else:
-            schema, hinted = infer_schema(shards, threads=common.threads, lenient=True)
-            said = ["schema inferred from all records", *hinted]
+            inference = infer_files(shards, threads=common.threads, lenient=True)
+            schema, hinted = schema_of(shards, inference)
+            said, told = ["schema inferred from all records", *hinted], not inference.others
     if common.label is not None:
         if common.label not in schema:
             raise UsageError(f"--label {common.label}: no such feature; {there_are(common.label, schema.names)}")
         schema = replace(schema, label=common.label)
-    return schema, said
+    return schema, said, told
 
 
 def _schema_file(path: str) -> str | None:
     folder = os.path.dirname(path)
     places = (os.path.join(folder, SCHEMA_FILE), os.path.join(os.path.dirname(folder), SCHEMA_FILE))
-    return next((place for place in places if os.path.isfile(place)), None)
+    return next((place for place in places if is_file(place)), None)

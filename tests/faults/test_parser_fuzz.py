@@ -1,29 +1,39 @@
 """Each parser of foreign bytes, fed with damaged copies of what it takes: it gives something, or an error of our own.
 
 A seed is cut, flipped, spliced with another one, or gets bytes that mean something in its format; hypothesis shrinks
-what it finds. RECORDMILL_FUZZ says how many copies a parser gets; `.ci/fuzz HOURS` runs this for hours.
+what it finds. RECORDMILL_FUZZ says how many copies a parser gets; `.ci/fuzz HOURS` runs this for hours. What was found
+is kept in `corpus/<parser>/`, a file each, and tried first.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_samples import samples
 
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import RecordmillError, Reject
+from recordmill.exporting.notes import Note
 from recordmill.images.check import check_structure
 from recordmill.images.header import BadImage
+from recordmill.reader.inspect.contents import Contents
 from recordmill.records.tfrecord.frames import frame, scan
+from recordmill.records.writers.npy_file import npy_header
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
-from recordmill.shards.index import INDEX_DTYPE, map_table
+from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, map_table
+from recordmill.shards.loads.hints import read_hint
+from recordmill.shards.manifest import Manifest, Part, ShardInfo
+from recordmill.shards.rejects import Rejected
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.inputs.contract import PlanOptions
@@ -32,15 +42,54 @@ from recordmill.storage.listing import list_inputs
 
 pytestmark = pytest.mark.sweep
 
+CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES = int(os.environ.get("RECORDMILL_FUZZ", "150"))
+
+
+def table(dtype: np.dtype[np.void]) -> bytes:
+    return npy_header(dtype, (3,)) + np.zeros(3, dtype).tobytes()
+
 
 SCHEMA = Schema(
     (Feature("id", "int64", (), True), Feature("x", "float32", (None, 2)), Feature("c", "int64", classes=("a", "b")))
 )
+SHARD = ShardInfo("train-00000-of-00001.tfrecord", 2, 100, 100, "0" * 64, "0" * 16)
+PART = Part("data-0123456789ab", "csv", {"train": (SHARD,)}, {"files": 1}, 2, 0)
+MANIFEST = Manifest("x", "none", {"seed": 0}, to_pbtxt(SCHEMA), (PART,), {"count": 0, "reasons": {}, "files": []})
+FEATURES = {
+    "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+    "featuresDict": {
+        "features": {
+            "image": {
+                "pythonClassName": "tensorflow_datasets.core.features.image_feature.Image",
+                "image": {"shape": {}},
+            },
+            "x": {
+                "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
+                "tensor": {"shape": {"dimensions": ["2", "-1"]}, "dtype": "float32", "encoding": "none"},
+            },
+            "label": {
+                "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+                "classLabel": {"numClasses": "2"},
+            },
+        }
+    },
+}
+NOTE = Note(
+    "d" * 64, 5, 4, 0, Rejected(Counter({"type": 1}), (Reject("a", "b", "type", "c"),)), 9, {"x": 3}, (1, 2), ("n",)
+)
 SEEDS: dict[str, Sequence[bytes]] = {
     "image": [data for data, _ in samples().values()],
     "schema": [to_pbtxt(SCHEMA).encode()],
-    "index": [b""],
+    "index": [table(INDEX_DTYPE)],
+    "members": [table(MEMBERS_DTYPE)],
+    "manifest": [MANIFEST.to_json().encode()],
+    "features": [json.dumps(FEATURES).encode()],
+    "note": [NOTE.to_json().encode()],
+    "value": [
+        bytes.fromhex("08011208120208021202080322180000803f") + bytes(20),
+        bytes.fromhex("0803120412020803380138023803"),
+    ],
     "frames": [frame(np.arange(60, dtype=np.uint8), np.array([0, 10, 10, 60])).data.tobytes()],
     "csv": [
         b'a,b,c\n1,2.5,"x ""y"""\n-7,,"two\nlines"\n',
@@ -49,10 +98,16 @@ SEEDS: dict[str, Sequence[bytes]] = {
     ],
     "jsonl": [b'{"a": 1, "b": [1.5, -2e3], "c": {"d": null, "e": "\\u00e9\\ud83d\\ude00"}}\n{"a": 2, "b": []}\n'],
 }
+_JSON = [b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"-1", b"1e400", b"9" * 40, b"../", b"[" * 2000, b"\\u0000"]
 TOKENS = {
     "image": [b"\xff\xd8", b"\xff\xda", b"IHDR", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"II*\x00", b"VP8X"],
     "schema": [b"feature {", b"}", b'name: "id"', b"type: INT", b"size: -1", b"dim {", b'"', b"\\377", b"#"],
     "index": [b"\x93NUMPY", b"'<i8'", b"(1000000000000,)", b"\n"],
+    "members": [b"\x93NUMPY", b"\x02", b"'<u8'", b"(-1,)", b"}", b"\xff\xff"],
+    "manifest": [*_JSON, b'"records": -1', b'"folder": "/x"', b'"splits": []'],
+    "features": [*_JSON, b'"dimensions": [1]', b'"dtype": 1'],
+    "note": _JSON,
+    "value": [b"\x08", b"\x12", b"\x22", b"\xff" * 9, b"\xff" * 9 + b"\x01", b"\x7f"],
     "frames": [b"\xff" * 8, bytes(12), bytes(16)],
     "csv": [b'"', b'""', b"\r", b"\n", b",", b"\x00", b"\xff", b"1e999", b"9223372036854775808"],
     "jsonl": [b"{", b"}", b"[", b"]", b'"', b"\\u", b"\\ud800", b"\x00", b"\xff", b"1e999", b"-", b"[" * 200],
@@ -91,21 +146,20 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "image": parse_image,
     "schema": lambda data: from_pbtxt(data.decode("utf-8", "replace")),
     "index": lambda data: in_file(data, "a.npy", lambda path: map_table(path, INDEX_DTYPE).tolist()),
+    "members": lambda data: in_file(data, "a.npy", lambda path: map_table(path, MEMBERS_DTYPE).tolist()),
+    "manifest": Manifest.from_json,
+    "features": lambda data: in_file(data, "features.json", read_hint),
+    "note": Note.from_json,
+    "value": lambda data: Contents.of(pa.array([data], pa.binary())),
     "frames": parse_frames,
     "csv": lambda data: in_file(data, "a.csv", parse_csv),
     "jsonl": lambda data: in_file(data, "a.jsonl", parse_jsonl),
 }
 
 
-def npy() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        np.save(Path(folder, "a.npy"), np.zeros(3, INDEX_DTYPE))
-        return Path(folder, "a.npy").read_bytes()
-
-
 @st.composite
 def damaged(draw: st.DrawFn, kind: str) -> bytes:
-    seeds = [npy()] if kind == "index" else SEEDS[kind]
+    seeds = SEEDS[kind]
     data = bytearray(draw(st.sampled_from(seeds)))
     for _ in range(draw(st.integers(0, 5))):
         at = draw(st.integers(0, len(data)))
@@ -132,9 +186,24 @@ def test_damaged_bytes_give_a_result_or_an_error_of_our_own(kind: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(damaged(kind))
     def run(data: bytes) -> None:
-        try:
-            PARSERS[kind](data)
-        except RecordmillError as error:
-            assert str(error).strip()  # noqa: PT017
+        parse(kind, data)
 
     run()
+
+
+def parse(kind: str, data: bytes) -> None:
+    try:
+        PARSERS[kind](data)
+    except RecordmillError as error:
+        assert str(error).strip()  # noqa: PT017
+
+
+@pytest.mark.parametrize("kind", list(PARSERS))
+def test_seeds_are_taken(kind: str) -> None:
+    for seed in SEEDS[kind]:
+        PARSERS[kind](seed)
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_what_was_found_before(path: Path) -> None:
+    parse(path.parent.name, path.read_bytes())

@@ -15,7 +15,6 @@ from PIL import Image
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader import Padded
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.faces.image_rows import resized
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -93,35 +92,6 @@ def image_set(folder: Path, images: list[bytes | None]) -> Path:
     schema = Schema((Feature("image", "bytes"), Feature("n", "int64", (), True)))
     rows = [pa.array(images, pa.large_binary()), pa.array(range(len(images)))]
     return write_data_set(folder / "out", {"train": pa.table(rows, schema=to_arrow(schema))}, schema, shards=1)
-
-
-def test_images_are_those_of_tensorflow(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
-    random = np.random.default_rng(0)
-    images: list[bytes | None] = [
-        picture("PNG", random.integers(0, 256, (20 + i, 31 - i, 3), np.uint8)) for i in range(8)
-    ]
-    images[3] = None
-    ds = open(image_set(tmp_path, images))
-    for antialias in (False, True):
-        options: dict[str, Any] = {"decode_images": (12, 40), "antialias": antialias}
-        (mine,) = ds.batches(8, **options)
-        for portable in (False, True):
-            (theirs,) = ds.to_tf(8, shuffle=False, portable=portable, **options)
-            apart = np.abs(mine["image"].astype(int) - theirs["image"].numpy().astype(int))
-            assert apart.max() <= (2 if antialias else 1)
-            assert np.mean(apart > 0) < (0.2 if antialias else 0.001)
-    assert mine["image"].shape == (8, 12, 40, 3)
-    assert not mine["image"][3].any()
-    (gray,) = ds.batches(8, decode_images=(5, 5), channels=1)
-    assert gray["image"].shape == (8, 5, 5, 1)
-
-
-def test_an_image_of_the_size_wanted_is_not_touched() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 7, 3), np.uint8)
-    out = np.zeros_like(pixels)
-    resized(pixels, False, out)
-    assert np.array_equal(out, pixels)
 
 
 def test_a_bad_image_is_an_error_that_says_where(tmp_path: Path) -> None:

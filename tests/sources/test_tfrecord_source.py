@@ -17,7 +17,7 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
-from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.sources.inputs.contract import Payloads, PlanOptions, Source
 from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
@@ -197,7 +197,7 @@ def test_files_of_others(shared_data: Path) -> None:
         path = root / str(entry.get("path") or entry.get("file"))
         if not path.is_file() or not any(len(batch) for batch in read_frames(str(path))):
             continue
-        source = plan(path, schema=SCHEMA)
+        source = plan(path, schema=Schema((Feature("record", "bytes", required=True),), message=PAYLOAD))
         rows, rejects = read(source)
         assert rejects == []
         assert [row[2] for row in rows] == [
@@ -205,3 +205,19 @@ def test_files_of_others(shared_data: Path) -> None:
         ]
         total += len(rows)
     assert total > 20_000
+
+
+def test_what_is_no_record_of_the_schema_is_a_reject(tmp_path: Path) -> None:
+    """Whether it was inferred from the other records, or given, or lay beside the files."""
+    named = PAYLOADS[1].replace(b"\x0a\x01x", b"\x0a\x01\0")
+    path = write(tmp_path / "a.tfrecord", [PAYLOADS[0], named, PAYLOADS[2], b"no record"])
+    for common in ({}, {"schema": SCHEMA}):
+        source = plan(path, **common)
+        assert source.schema == SCHEMA
+        rows, rejects = read(source)
+        assert [row[1:] for row in rows] == [(0, PAYLOADS[0]), (2, PAYLOADS[2])]
+        assert [reject.place.split(",")[0] for reject in rejects] == ["record 1", "record 3"]
+    other = Schema((Feature("x", "string", required=True),))
+    assert len(read(plan(path, schema=other))[1]) == 4
+    (tmp_path / "schema.pbtxt").write_text(tfmd.to_pbtxt(other))
+    assert len(read(plan(path))[1]) == 4

@@ -1,0 +1,131 @@
+"""Images a second that a training loop gets, beside tf.data tuned by hand: `python benchmarks/train_images.py FOLDER
+[ROUNDS] [IMAGES]`.
+
+FOLDER gets, once, a data set of 2,000 JPEGs of 500 x 375 pixels. Batches of 256, shuffled, brought to 224 x 224 as
+`tf.image.resize` does, as uint8 and as float32 in [0, 1], one epoch, a consumer that does nothing; the ways alternate,
+so that what else runs on the machine hits all of them. Medians, CPU seconds of the whole process, and each way's ratio
+to tf.data in the same round. Grain and SPDL are measured where they are installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+from train import measure
+
+import recordmill
+from recordmill.reader import Images
+
+BATCH, BUFFER, OPEN_FILES, SIDE = 256, 1000, 16, 224
+HEIGHT, WIDTH = 375, 500
+Way = Callable[[int], Iterable[object]]
+
+
+def photograph(random: np.random.Generator) -> bytes:
+    """A JPEG whose detail falls off as that of photographs does (1/f), about 60 kB."""
+    total = np.zeros((HEIGHT, WIDTH, 3))
+    for level in range(1, 9):
+        small = random.normal(size=(max(HEIGHT >> level, 1) + 1, max(WIDTH >> level, 1) + 1, 3))
+        planes = [Image.fromarray(plane).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC) for plane in small.T]
+        total += np.stack([np.asarray(plane) for plane in planes], -1) * 1.7**level
+    pixels = np.clip(128 + total * (40 / total.std()), 0, 255).astype(np.uint8)
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "JPEG", quality=92)
+    return data.getvalue()
+
+
+def made(folder: str, count: int) -> str:
+    out = os.path.join(folder, f"images-{count}")
+    if not os.path.exists(out):
+        random = np.random.default_rng(0)
+        images = [photograph(random) for _ in range(count)]
+        print(f"{count} JPEGs of {sum(map(len, images)) // count >> 10} KiB")
+        recordmill.build({"image": images, "label": np.arange(count) % 10}, out, label="label", num_shards=8)
+    return out
+
+
+def tuned(ds: recordmill.Dataset, scaled: bool) -> Way:
+    """What TensorFlow's guides on images and on performance make of it."""
+    paths = [file.path for file in ds.catalog.files]
+    spec = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+
+    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        found = tf.io.parse_single_example(record, spec)
+        image = tf.image.resize(tf.io.decode_jpeg(found["image"], 3), [SIDE, SIDE])
+        return image / 255 if scaled else tf.cast(tf.round(image), tf.uint8), found["label"]
+
+    def batches(seed: int) -> Iterable[object]:
+        files = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths), seed)
+        records = files.interleave(
+            lambda path: tf.data.TFRecordDataset(path, buffer_size=1 << 20),
+            cycle_length=min(OPEN_FILES, len(paths)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=False,
+        )
+        decoded = records.shuffle(BUFFER, seed).map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
+        return decoded.batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    return batches
+
+
+def ways_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
+    wanted = Images(SIDE, SIDE, scale=1 / 255 if scaled else None)
+    ways: dict[str, Way] = {
+        "tuned tf.data": tuned(ds, scaled),
+        "batches": lambda seed: ds.batches(BATCH, shuffle=True, seed=seed, decode_images=wanted),
+        "to_tf": lambda seed: ds.to_tf(BATCH, seed=seed, decode_images=wanted),
+        "to_tf, portable": lambda seed: ds.to_tf(BATCH, seed=seed, portable=True, decode_images=wanted),
+    }
+    if importlib.util.find_spec("grain"):
+        ways["Grain, threads"] = grained(ds, wanted)
+    return ways
+
+
+def grained(ds: recordmill.Dataset, wanted: Images) -> Way:
+    """Grain's threads over single records, with this project's decoder: what its own order and batching cost."""
+    import grain
+
+    from recordmill.reader.images.rows import decoded
+
+    def image(record: dict[str, object]) -> dict[str, object]:
+        return {**record, "image": decoded(np.frombuffer(record["image"], np.uint8), wanted)}
+
+    def batches(seed: int) -> Iterable[object]:
+        source = grain.MapDataset.source(ds).shuffle(seed=seed).map(image)
+        return source.to_iter_dataset(grain.ReadOptions(num_threads=ds.threads)).batch(BATCH)
+
+    return batches
+
+
+def main(folder: str, rounds: int, count: int) -> None:
+    warnings.simplefilter("ignore")
+    ds = recordmill.open(made(folder, count))
+    print("simplejpeg:", "installed" if importlib.util.find_spec("simplejpeg") else "not installed")
+    print("| way | as | images/s | images per CPU s | of tuned tf.data: wall | CPU | first batch |")
+    print("|---|---|---|---|---|---|---|")
+    for scaled in (False, True):
+        ways, found = ways_of(ds, scaled), {}
+        for seed in range(rounds):
+            for name, way in ways.items():
+                found.setdefault(name, []).append(measure(way, seed))
+        base = found["tuned tf.data"]
+        for name, runs in found.items():
+            wall, cpu, first = (statistics.median(run[at] for run in runs) for at in range(3))
+            ratios = [statistics.median(b[at] / r[at] for b, r in zip(base, runs, strict=True)) for at in range(2)]
+            rates = f"{'float32' if scaled else 'uint8'} | {len(ds) / wall:,.0f} | {len(ds) / cpu:,.0f}"
+            print(f"| {name} | {rates} | {ratios[0]:.2f} | {ratios[1]:.2f} | {first * 1e3:.0f} ms |")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3, 4):
+        sys.exit(__doc__)
+    main(sys.argv[1], *(int(number) for number in [*sys.argv[2:], *("5", "2000")[len(sys.argv) - 2 :]]))

@@ -1,0 +1,122 @@
+"""Lists of several records behind each other in rows of one length: first fit, in the order of the records.
+
+A step takes consecutive records, as many as fit: so a position counts records, whatever they are packed into. With
+hosts, all rows of a step are packed together, and each host keeps its own: it reads the records of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.kernels import kernel
+from recordmill.reader.collating.bucketing import lengths_of
+from recordmill.records.columns.ragged import Ragged
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Packs:
+    """names, columns: which are packed, limits: the length of a row of each. rows: of a step of all hosts; first, own:
+    the first row of this host, and how many it has.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[int, ...]
+    limits: tuple[int, ...]
+    rows: int
+    first: int
+    own: int
+
+    def fit(self, batch: pa.RecordBatch, final: bool) -> tuple[Int64s, Int64s]:
+        """([n] the row of each record that has a place, counted over all steps; [steps] the records up to and with each
+        step). final: the last step is one, too, if it has records.
+        """
+        lengths = np.stack([lengths_of(batch.column(at)) for at in self.columns])
+        # An empty list takes a place as well, so that a step has an end.
+        lengths = np.clip(lengths, 1, np.array(self.limits)[:, None])
+        place, behind = np.empty(batch.num_rows, np.int64), np.empty(batch.num_rows, np.int64)
+        steps = _first_fit(lengths, np.array(self.limits), self.rows, place, behind)
+        ends = behind[:steps]
+        if final and batch.num_rows > (ends[-1] if steps else 0):
+            ends = np.append(ends, batch.num_rows)
+        return place[: ends[-1] if len(ends) else 0], ends
+
+    def own_records(self, place: Int64s, steps: int) -> tuple[Int64s, Int64s]:
+        """(this host's records in the order of their rows, [steps * own + 1] where those of each row begin)."""
+        step, row = np.divmod(place, self.rows)
+        mine = np.flatnonzero((row >= self.first) & (row < self.first + self.own))
+        at = step[mine] * self.own + row[mine] - self.first
+        counts = np.bincount(at, minlength=steps * self.own)
+        bins = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return mine[np.argsort(at, kind="stable")], bins
+
+    def cut(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """The batch without what is longer than a row, and how many records of which feature were cut."""
+        cut = {}
+        for name, at, limit in zip(self.names, self.columns, self.limits, strict=True):
+            longer = int(np.count_nonzero(lengths_of(batch.column(at)) > limit))
+            if longer:
+                cut[name] = longer
+                shorter = pc.list_slice(batch.column(at), 0, limit, return_fixed_size_list=False)
+                batch = batch.set_column(at, batch.schema.field(at), shorter.cast(batch.schema.field(at).type))
+        return batch, cut
+
+
+def packed_rows(records: Ragged, bins: Int64s) -> Ragged:
+    """The lists of the records of each row as one."""
+    return Ragged(records.values, records.row_splits[bins])
+
+
+def segments(records: Ragged, bins: Int64s, length: int) -> tuple[Int32s, Int32s]:
+    """([rows, length] which of its row's records each item is of, from 1; its position in that record); 0 behind."""
+    rows = len(bins) - 1
+    numbers, positions = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.int32)
+    _number(np.ascontiguousarray(records.row_splits), np.ascontiguousarray(bins), numbers, positions)
+    return numbers, positions
+
+
+@kernel
+def _first_fit(lengths: Int64s, limits: Int64s, rows: int, place: Int64s, behind: Int64s) -> int:
+    features, records = lengths.shape
+    left = np.empty((rows, features), np.int64)
+    for row in range(rows):
+        left[row] = limits
+    steps = 0
+    for record in range(records):
+        found = -1
+        while found < 0:
+            for row in range(rows):
+                fits = True
+                for feature in range(features):
+                    if left[row, feature] < lengths[feature, record]:
+                        fits = False
+                if fits:
+                    found = row
+                    break
+            if found < 0:
+                behind[steps] = record
+                steps += 1
+                for row in range(rows):
+                    left[row] = limits
+        for feature in range(features):
+            left[found, feature] -= lengths[feature, record]
+        place[record] = steps * rows + found
+    return steps
+
+
+@kernel
+def _number(splits: Int64s, bins: Int64s, numbers: Int32s, positions: Int32s) -> None:
+    for row in range(len(bins) - 1):
+        at = 0
+        for record in range(bins[row], bins[row + 1]):
+            for item in range(splits[record + 1] - splits[record]):
+                numbers[row, at] = record - bins[row] + 1
+                positions[row, at] = item
+                at += 1

@@ -1,0 +1,164 @@
+"""Encoded images of a batch to one tensor, as a graph of TensorFlow's own operations: the values that
+`reader.images.rows` gives, but for the last bits of floating point.
+
+TensorFlow decodes what it decodes to the same pixels as Pillow: JPEG of one or three components (with accurate
+arithmetic, which is not its default) and most PNG. What it does not know, or decodes otherwise, is done by
+`reader.images.rows` in this process. It takes some damaged PNG that are an error there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.images.header import BadImage
+from recordmill.reader.images.decode import SHRINKS
+from recordmill.reader.images.options import Images, RandomCrop
+from recordmill.reader.images.rows import black, decoded
+
+_PARALLEL = 16  # images of a batch that may be decoded at once; batches run in parallel too
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
+# Bit depth and colour type (bytes 24 and 25) of the PNGs, as regular expressions, and components of the JPEGs that
+# TensorFlow decodes to so many channels as Pillow does; tried on the files of Pillow's own tests.
+_PNG_KINDS = {1: r"\C[\x00\x04]", 3: r"\C\C", 4: r"\x08[\x02\x06]"}
+_PNG_HEAD = 26  # bytes
+_COMPONENTS = {1: (1,), 3: (1, 3), 4: ()}
+_MAY_BE_TURNED = r"\C*(Exif\x00\x00|eXIf)\C*"  # \C is any byte
+
+
+def batch_decoder(wanted: Images) -> Callable[[Any, Any], Any]:
+    """A function of ([batch] encoded images, [batch] bool or None: which are there) to [batch, height, width,
+    channels].
+
+    Raises:
+        UsageError: a random crop, which needs the records' numbers.
+    """
+    import tensorflow as tf
+
+    if isinstance(wanted.crop, RandomCrop):
+        raise UsageError(
+            "portable=True knows no record numbers, which decide a random crop: leave portable out, or crop in the "
+            "model (keras.layers.RandomCrop)"
+        )
+    spec, missing = tf.TensorSpec(wanted.shape, wanted.numpy_dtype), black(wanted)
+
+    def one(data: Any) -> Any:
+        image = tf.cond(_is_native(data, wanted), lambda: _native(data, wanted), lambda: _own(data, wanted))
+        return tf.ensure_shape(image, wanted.shape)
+
+    def batch(data: Any, valid: Any) -> Any:
+        if valid is None:
+            return tf.map_fn(one, data, fn_output_signature=spec, parallel_iterations=_PARALLEL)
+        return tf.map_fn(
+            lambda pair: tf.cond(pair[1], lambda: one(pair[0]), lambda: tf.constant(missing)),
+            (data, valid),
+            fn_output_signature=spec,
+            parallel_iterations=_PARALLEL,
+        )
+
+    return batch
+
+
+def _starts(data: Any, magic: bytes) -> Any:
+    import tensorflow as tf
+
+    return tf.strings.substr(data, 0, len(magic)) == magic
+
+
+def _is_native(data: Any, wanted: Images) -> Any:
+    """Whether TensorFlow gives the pixels that are wanted."""
+    import tensorflow as tf
+
+    components = _COMPONENTS[wanted.channels]
+    jpeg = tf.constant(False)
+    if components:
+        jpeg = tf.cond(
+            _starts(data, _JPEG),
+            lambda: tf.reduce_any([tf.io.extract_jpeg_shape(data)[2] == count for count in components]),
+            lambda: False,
+        )
+    png = tf.cond(
+        _starts(data, _PNG) & (tf.strings.length(data) > _PNG_HEAD),
+        lambda: tf.strings.regex_full_match(tf.strings.substr(data, 24, 2), _PNG_KINDS[wanted.channels]),
+        lambda: False,
+    )
+    native = jpeg | png
+    return native & ~tf.strings.regex_full_match(data, _MAY_BE_TURNED) if wanted.orientation else native
+
+
+def _native(data: Any, wanted: Images) -> Any:
+    """One image by TensorFlow's operations."""
+    import tensorflow as tf
+
+    channels = wanted.channels
+    if not _COMPONENTS[channels]:
+        image = _part(tf.io.decode_png(data, channels), wanted)
+    else:
+        image = tf.cond(
+            _starts(data, _JPEG),
+            lambda: _shrunk(data, wanted) if wanted.shrink else _part(_jpeg(data, channels), wanted),
+            lambda: _part(tf.io.decode_png(data, channels), wanted),
+        )
+    image.set_shape([None, None, channels])
+    image = tf.image.resize(image, [wanted.height, wanted.width], antialias=wanted.antialias)
+    if wanted.numpy_dtype == np.uint8:
+        return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
+    factor, offset = wanted.arithmetic()
+    return tf.cast(image * factor - offset, wanted.numpy_dtype)
+
+
+def _jpeg(data: Any, channels: int, ratio: int = 1) -> Any:
+    import tensorflow as tf
+
+    return tf.io.decode_jpeg(data, channels, ratio=ratio, dct_method="INTEGER_ACCURATE")
+
+
+def _part(image: Any, wanted: Images) -> Any:
+    import tensorflow as tf
+
+    if wanted.crop is None:
+        return image
+    shape = tf.shape(image)
+    top, left, height, width = _center(shape[0], shape[1], wanted)
+    return image[top : top + height, left : left + width]
+
+
+def _shrunk(data: Any, wanted: Images) -> Any:
+    """A JPEG decoded smaller, or its part."""
+    import tensorflow as tf
+
+    shape = tf.io.extract_jpeg_shape(data)
+    box = (0, 0, shape[0], shape[1]) if wanted.crop is None else _center(shape[0], shape[1], wanted)
+    fits = [(box[2] // by >= wanted.height) & (box[3] // by >= wanted.width) for by in SHRINKS]
+    first = tf.argmax(tf.cast([*fits, True], tf.int32), output_type=tf.int32)
+    ways = [lambda by=by: _jpeg(data, wanted.channels, by) for by in (*SHRINKS, 1)]
+    image, by = tf.switch_case(first, ways), tf.constant([*SHRINKS, 1])[first]
+    top, left, height, width = box[0] // by, box[1] // by, -(-box[2] // by), -(-box[3] // by)
+    return image[top : top + height, left : left + width]
+
+
+def _center(height: Any, width: Any, wanted: Images) -> tuple[Any, Any, Any, Any]:
+    """As `reader.images.crop` has it: top, left, height, width."""
+    import tensorflow as tf
+
+    ratio = wanted.width / wanted.height
+    own_height = tf.minimum(tf.maximum(tf.cast(tf.cast(width, tf.float64) / ratio, tf.int32), 1), height)
+    own_width = tf.minimum(tf.maximum(tf.cast(tf.cast(height, tf.float64) * ratio, tf.int32), 1), width)
+    return (height - own_height) // 2, (width - own_width) // 2, own_height, own_width
+
+
+def _own(data: Any, wanted: Images) -> Any:
+    import tensorflow as tf
+
+    return tf.numpy_function(lambda encoded: _decoded(encoded, wanted), [data], wanted.numpy_dtype)
+
+
+def _decoded(encoded: bytes, wanted: Images) -> npt.NDArray[Any]:
+    try:
+        return decoded(np.frombuffer(encoded, np.uint8), wanted)
+    except BadImage as error:
+        raise DataError(error.message) from None

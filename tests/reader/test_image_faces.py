@@ -1,0 +1,318 @@
+"""Encoded images to pixels: every option, by every face, against TensorFlow and against arithmetic."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from image_samples import encoded, picture, samples
+from made_data_set import write_data_set
+from PIL import Image, ImageOps
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.reader import Images, RandomCrop
+from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.images import decode
+from recordmill.reader.images.rows import decoded
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+
+SIZES = ((40, 60), (61, 33), (24, 32), (10, 9), (200, 150), (97, 131), (48, 64), (1, 1))  # [height, width]
+
+
+def image_set(folder: Path, images: list[bytes | None], masks: list[bytes] | None = None) -> Dataset:
+    features = [Feature("image", "bytes"), Feature("n", "int64", (), True)]
+    columns = [pa.array(images, pa.large_binary()), pa.array(range(len(images)))]
+    if masks is not None:
+        features.append(Feature("mask", "bytes", (), True))
+        columns.append(pa.array(masks, pa.large_binary()))
+    schema = Schema(tuple(features))
+    return open(write_data_set(folder / "out", {"train": pa.table(columns, schema=to_arrow(schema))}, schema))
+
+
+def photographs(kind: str = "JPEG") -> list[bytes | None]:
+    """Smooth pictures of several sizes, one of them missing."""
+    found: list[bytes | None] = [
+        encoded(kind, picture(size=(9, 7), seed=i).resize((width, height), Image.Resampling.BICUBIC))
+        for i, (height, width) in enumerate(SIZES)
+    ]
+    found[3] = None
+    return found
+
+
+@pytest.fixture(scope="module", params=["JPEG", "PNG"])
+def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return image_set(tmp_path_factory.mktemp("images"), photographs(request.param))
+
+
+def of_all_faces(ds: Dataset, wanted: Any) -> list[np.ndarray]:
+    """The images in order by `batches`, by `to_tf`, and by its portable graph."""
+    (mine,) = ds.batches(100, decode_images=wanted)
+    found = [mine["image"]]
+    for portable in (False, True):
+        (theirs,) = ds.to_tf(100, shuffle=False, portable=portable, decode_images=wanted)
+        found.append(theirs["image"].numpy())
+    return found
+
+
+def by_tensorflow(image: bytes) -> np.ndarray:
+    """Its pixels, of JPEG with the accurate arithmetic that is not TensorFlow's default, but every other library's."""
+    import tensorflow as tf
+
+    if image[:2] == b"\xff\xd8":
+        return tf.io.decode_jpeg(image, 3, dct_method="INTEGER_ACCURATE").numpy()  # type: ignore[no-any-return]
+    return tf.io.decode_png(image, 3).numpy()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_pixels_are_those_of_tensorflow_by_every_face(ds: Dataset, channels: int, antialias: bool) -> None:
+    pytest.importorskip("tensorflow")
+    mine, fed, portable = of_all_faces(ds, Images(24, 32, channels, antialias=antialias))
+    assert mine.shape == (len(SIZES), 24, 32, channels)
+    assert np.array_equal(mine, fed)
+    assert np.array_equal(mine, portable)
+    assert not mine[3].any()
+    assert mine[2].any()
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+def test_numbers_are_those_of_tensorflow(ds: Dataset, antialias: bool) -> None:
+    tf = pytest.importorskip("tensorflow")
+    for channels, mean, std in ((3, (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)), (1, 0.5, 2)):
+        wanted = Images(24, 32, channels, antialias, scale=1 / 255, mean=mean, std=std)
+        mine, fed, portable = of_all_faces(ds, wanted)
+        assert mine.dtype == np.float32
+        assert np.array_equal(mine, fed)
+        assert np.abs(mine - portable).max() <= 1e-5  # of values of up to 7
+        for row, image in enumerate(ds["image"].tolist()):
+            if image is not None and channels == 3:
+                pixels = tf.image.resize(by_tensorflow(image), [24, 32], antialias=antialias)
+                expected = (pixels.numpy() / np.float32(255) - np.float32(mean)) / np.float32(std)
+                assert np.abs(mine[row] - expected).max() <= 1e-5
+        assert np.allclose(mine[3], -np.broadcast_to(mean, channels) / np.broadcast_to(std, channels))
+
+
+def test_tutorials_divide_by_255(ds: Dataset) -> None:
+    pytest.importorskip("tensorflow")
+    (plain,) = ds.batches(100, decode_images=Images(24, 32, dtype="float32"))
+    for dtype in ("float32", "float16"):
+        for found in of_all_faces(ds, Images(24, 32, scale=1 / 255, dtype=dtype)):
+            assert found.dtype == dtype
+            assert np.abs(found - plain["image"] / 255).max() <= (1e-6 if dtype == "float32" else 5e-4)
+
+
+def test_an_image_of_the_size_wanted_is_not_touched() -> None:
+    pixels = np.asarray(picture())
+    assert np.array_equal(decoded(np.frombuffer(encoded("PNG"), np.uint8), Images(17, 23)), pixels)
+
+
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "WebP", "TIFF"])
+def test_images_are_turned_upright_by_every_face(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("tensorflow")
+    files, upright = [], []
+    smooth = picture(size=(5, 4)).resize((23, 17), Image.Resampling.BICUBIC)
+    for orientation in range(10):  # 0 and 9 mean nothing
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        options: dict[str, Any] = {"tiffinfo": {0x0112: orientation}} if name == "TIFF" else {"exif": exif}
+        if name == "WebP":
+            options |= {"lossless": True}
+        files.append(encoded(name, smooth, **options))
+        with Image.open(io.BytesIO(files[-1])) as image:
+            # Pillow turns TIFF when it loads them, and everything else by exif_transpose
+            image.load()
+            upright.append(np.asarray(ImageOps.exif_transpose(image)))
+    for wide in (True, False):
+        rows = [row for row, pixels in enumerate(upright) if (pixels.shape == (17, 23, 3)) == wide]
+        assert rows
+        some = image_set(tmp_path / str(wide), [files[row] for row in rows])
+        for found in of_all_faces(some, Images(*((17, 23) if wide else (23, 17)), orientation=True)):
+            for pixels, row in zip(found, rows, strict=True):
+                assert np.array_equal(pixels, upright[row]), row
+
+
+def test_the_middle_of_an_image_is_not_distorted(ds: Dataset) -> None:
+    keras = pytest.importorskip("keras")
+    mine, fed, portable = of_all_faces(ds, Images(20, 30, crop="center"))
+    assert np.array_equal(mine, fed)
+    assert np.array_equal(mine, portable)
+    for row, image in enumerate(ds["image"].tolist()):
+        if image is None or SIZES[row] == (1, 1):
+            continue
+        expected = keras.preprocessing.image.smart_resize(by_tensorflow(image), (20, 30))
+        assert np.abs(mine[row] - np.rint(expected)).max() <= 1
+
+
+def test_a_jpeg_is_decoded_smaller_where_that_is_enough(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    sides = ((400, 300), (333, 517), (64, 100), (63, 100), (128, 128), (127, 900))
+    files: list[bytes | None] = [
+        encoded("JPEG", picture(size=(9, 7), seed=i).resize((w, h), Image.Resampling.BICUBIC), quality=95)
+        for i, (h, w) in enumerate(sides)
+    ]
+    ds = image_set(tmp_path, files)
+    for crop in (None, "center"):
+        whole, *_ = of_all_faces(ds, Images(32, 32, antialias=True, crop=crop))
+        mine, fed, portable = of_all_faces(ds, Images(32, 32, shrink=True, crop=crop))
+        assert np.array_equal(mine, fed)
+        assert np.array_equal(mine, portable)
+        assert not np.array_equal(mine, whole)
+        assert np.abs(mine.astype(int) - whole).mean() < 4  # of 255: the same pictures
+
+
+def test_with_and_without_simplejpeg_pixels_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("simplejpeg")
+    files = [file for file in photographs("JPEG") if file is not None]
+    files += [data for name, (data, _) in samples().items() if name.startswith("jpeg")]
+    wanted = [Images(20, 30, channels, shrink=shrink) for channels in (1, 3, 4) for shrink in (False, True)]
+    fast = [decoded(np.frombuffer(file, np.uint8), one) for file in files for one in wanted]
+    monkeypatch.setattr(decode, "_simplejpeg", lambda: None)
+    slow = [decoded(np.frombuffer(file, np.uint8), one) for file in files for one in wanted]
+    assert all(np.array_equal(one, other) for one, other in zip(fast, slow, strict=True))
+
+
+def test_random_parts_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    pixels = np.stack(np.meshgrid(np.arange(64), np.arange(48), [7]), -1)[:, :, 0].astype(np.uint8)
+    file = encoded("PNG", Image.fromarray(pixels))
+    ds = image_set(tmp_path, [file] * 40, [file] * 40)
+    wanted = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
+
+    def parts(shuffle: Any, **options: Any) -> dict[tuple[int, int], bytes]:
+        """(epoch, record): its pixels"""
+        found: dict[tuple[int, int], bytes] = {}
+        for at, batch in enumerate(ds.batches(10, shuffle=shuffle, epochs=2, decode_images=wanted, **options)):
+            assert np.array_equal(batch["image"], batch["mask"])  # both of a record are cut alike
+            found |= {(at // 4, int(n)): image.tobytes() for n, image in zip(batch["n"], batch["image"], strict=True)}
+        return found
+
+    first = parts(False, seed=3)
+    assert first == parts("global", seed=3) == parts("window", seed=3, memory_bytes=1)
+    assert len(set(first.values())) > 70  # of 80
+    assert first != parts(False, seed=4)
+    fed = list(ds.to_tf(10, shuffle=False, seed=3, epochs=2, decode_images=wanted))
+    for at, batch in enumerate(fed):
+        for n, image in zip(batch["n"].numpy(), batch["image"].numpy(), strict=True):
+            assert image.tobytes() == first[at // 4, int(n)]
+    with pytest.raises(UsageError, match="no record numbers"):
+        ds.to_tf(10, portable=True, decode_images=wanted)
+
+
+def test_random_parts_are_as_large_as_said() -> None:
+    from recordmill.reader.images.crop import box_of
+
+    wanted = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
+    boxes = [box_of(300, 400, wanted, 5, number) for number in range(2000)]
+    areas = np.array([box.height * box.width for box in boxes]) / (300 * 400)
+    ratios = np.array([box.width / box.height for box in boxes])
+    assert 0.19 < areas.min() < 0.21
+    assert 0.49 < areas.max() < 0.51
+    assert 0.49 < ratios.min() < 0.55
+    assert 1.8 < ratios.max() < 2.05
+    assert all(0 <= box.top <= 300 - box.height and 0 <= box.left <= 400 - box.width for box in boxes)
+    assert {box.top == 0 for box in boxes} == {True, False}
+    assert boxes[:2] == [(84, 152, 193, 203), (23, 115, 194, 285)]  # saved runs rely on it
+    strip = box_of(1, 400, Images(8, 8, crop=RandomCrop((0.9, 1.0), (1.0, 1.0))), 5, 0)
+    assert strip == (0, 199, 1, 1)  # nothing that was drawn fits
+
+
+def test_each_feature_has_its_own_size(tmp_path: Path) -> None:
+    ds = image_set(tmp_path, photographs(), [encoded("PNG", picture("L"))] * len(SIZES))
+    (batch,) = ds.batches(100, decode_images={"image": (6, 7), "mask": Images(3, 4, 1)})
+    assert batch["image"].shape == (len(SIZES), 6, 7, 3)
+    assert batch["mask"].shape == (len(SIZES), 3, 4, 1)
+    (batch,) = ds.batches(100, decode_images={"mask": (3, 4)})
+    assert isinstance(batch["image"][0], bytes)
+
+
+def test_something_stands_for_a_missing_image(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    ds = image_set(tmp_path, photographs())
+    instead = encoded("PNG", picture())
+    for portable in (False, True):
+        (batch,) = ds.to_tf(
+            100, shuffle=False, portable=portable, decode_images=(17, 23), defaults={"image": instead}
+        )  # fmt: skip
+        assert np.array_equal(batch["image"].numpy()[3], np.asarray(picture()))
+        assert set(batch) == {"image", "n"}
+
+
+def test_little_memory_and_one_thread_give_the_same(tmp_path: Path) -> None:
+    ds = image_set(tmp_path, photographs() * 4)
+    (whole,) = ds.batches(100, decode_images=(9, 9))
+    alone = Dataset(ds.catalog, ds.full_schema, threads=1)
+    for some, options in ((ds, {"memory_bytes": 1}), (alone, {}), (alone, {"memory_bytes": 1})):
+        parts = [batch["image"] for batch in some.batches(5, decode_images=(9, 9), **options)]
+        assert np.array_equal(np.concatenate(parts), whole["image"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ((3,), "decode_images is"),
+        ({"n": (3, 3)}, "'n' is no bytes feature that is read; there are image"),
+        ({"image": "224"}, "decode_images is"),
+    ],
+)
+def test_wrong_wishes_are_named(tmp_path: Path, wanted: Any, said: str) -> None:
+    ds = image_set(tmp_path, photographs())
+    with pytest.raises(UsageError, match=said):
+        ds.batches(8, decode_images=wanted)
+    with pytest.raises(UsageError, match="Images"):
+        ds.batches(8, decode_images=Images(3, 3), channels=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"crop": "middle"}, "crop is"),
+        ({"dtype": "int8"}, "dtype is"),
+        ({"dtype": "uint8", "scale": 2}, "leave dtype out"),
+        ({"mean": (1, 2)}, "mean is a number or one per channel"),
+        ({"scale": (1, 2, 3)}, "scale is a number"),
+        ({"scale": float("nan")}, "scale is a number"),
+        ({"std": (1, 0, 1)}, "std must not be 0"),
+    ],
+)
+def test_options_of_no_meaning_are_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Images(3, 3, **options)
+
+
+def test_bounds_of_no_meaning_are_named() -> None:
+    for area in ((0, 1), (0.5, 0.4), (0.5, 1.1)):
+        with pytest.raises(UsageError, match="area"):
+            RandomCrop(area)
+    with pytest.raises(UsageError, match="ratio"):
+        RandomCrop(ratio=(2, 1))
+
+
+def test_kinds_of_images_are_the_same_or_the_same_error_by_every_face(tmp_path: Path) -> None:
+    """Gray, alpha, palettes, 16 bits, CMYK, several frames, of all formats."""
+    pytest.importorskip("tensorflow")
+    for channels in (1, 3, 4):
+        files = {name: data for name, (data, _) in samples().items()}
+        ds = image_set(tmp_path / str(channels), list(files.values()))
+        mine, fed, portable = of_all_faces(ds, Images(17, 23, channels))
+        assert np.array_equal(mine, fed)
+        for at, name in enumerate(files):
+            assert np.array_equal(mine[at], portable[at]), (name, channels)
+
+
+def test_a_bad_image_is_an_error_that_says_where_by_both_faces(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    good = encoded("JPEG")
+    for at, bad in enumerate((good[:200], b"", b"no image at all", encoded("PNG")[:200])):
+        ds = image_set(tmp_path / str(at), [good] * 5 + [bad] + [good] * 4)
+        place = r"train-00001-of-00002.tfrecord: record 0: feature 'image': "
+        with pytest.raises(DataError, match=place):
+            list(ds.batches(3, shuffle="global", decode_images=(4, 4)))
+        with pytest.raises(tf.errors.InvalidArgumentError, match=place):
+            list(ds.to_tf(3, decode_images=(4, 4)))
+        with pytest.raises(tf.errors.OpError):
+            list(ds.to_tf(3, decode_images=(4, 4), portable=True))

@@ -1,0 +1,197 @@
+"""Records that can't be used, left out of batches: which ones, what is said of them, and where a run goes on."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from image_samples import encoded
+from made_data_set import FOLDER, mixed_rows, write_data_set
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.reader.dataset import Dataset, open
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+
+ROWS = 50
+BAD_IMAGES = (0, 7, 8, 9, 31, 49)
+MODES: list[Any] = [False, "window", "global"]
+SKIP: dict[str, Any] = {"on_bad": "skip", "decode_images": (4, 4)}
+pytestmark = pytest.mark.filterwarnings("ignore:epoch .* skipped")
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Some of its images are none."""
+    good = encoded("PNG")
+    schema = Schema(
+        (Feature("image", "bytes", (), True), Feature("n", "int64", (), True), Feature("list", "int64", (None,)))
+    )
+    columns = [
+        pa.array([good[:60] if row in BAD_IMAGES else good for row in range(ROWS)], pa.large_binary()),
+        pa.array(range(ROWS)),
+        pa.array([[row] * (row % 4) for row in range(ROWS)], pa.large_list(pa.int64())),
+    ]
+    table = pa.table(columns, schema=to_arrow(schema))
+    return open(write_data_set(tmp_path_factory.mktemp("bad") / "out", {"train": table}, schema, shards=3))
+
+
+def numbers(batches: Any) -> list[list[int]]:
+    return [np.asarray(batch["n"]).tolist() for batch in batches]
+
+
+def by_epoch(rows: list[list[int]], epochs: int) -> list[list[int]]:
+    flat = [n for batch in rows for n in batch]
+    size = len(flat) // epochs
+    return [flat[at : at + size] for at in range(0, len(flat), size)]
+
+
+@pytest.mark.parametrize("shuffle", MODES)
+def test_the_others_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -> None:
+    order = by_epoch(numbers(ds.batches(8, shuffle=shuffle, epochs=2, window_bytes=3000)), 2)
+    batches = ds.batches(8, shuffle=shuffle, epochs=2, window_bytes=3000, **SKIP)
+    found = []
+    for batch in batches:
+        found.append(batch["n"].tolist())
+        assert batch["image"].shape == (len(found[-1]), 4, 4, 3)
+        assert [row.tolist() for row in batch["list"]] == [[n] * (n % 4) for n in found[-1]]
+    assert [len(rows) for rows in found] == [8, 8, 8, 8, 8, 4] * 2
+    assert by_epoch(found, 2) == [[n for n in epoch if n not in BAD_IMAGES] for epoch in order]
+    assert batches.skipped == 2 * len(BAD_IMAGES)
+    dropped = numbers(ds.batches(8, shuffle=shuffle, epochs=2, window_bytes=3000, drop_remainder=True, **SKIP))
+    assert dropped == [rows for rows in found if len(rows) == 8]
+
+
+@pytest.mark.parametrize("shuffle", MODES)
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_it_goes_on_at_every_step(ds: Dataset, shuffle: Any, drop_remainder: bool) -> None:
+    options: dict[str, Any] = {"shuffle": shuffle, "epochs": 2, "drop_remainder": drop_remainder, **SKIP}
+    whole = numbers(ds.batches(8, **options))
+    run = ds.batches(8, **options)
+    for step in range(len(whole) + 1):
+        state = json.loads(json.dumps(run.state()))
+        assert numbers(ds.batches(8, state=state, **options)) == whole[step:]
+        next(run, None)
+
+
+def test_little_memory_and_one_thread_give_the_same(ds: Dataset) -> None:
+    options: dict[str, Any] = {"shuffle": "global", "seed": 5, **SKIP}
+    whole = numbers(ds.batches(8, **options))
+    assert numbers(ds.batches(8, memory_bytes=1, **options)) == whole
+    assert numbers(Dataset(ds.catalog, ds.full_schema, threads=1).batches(8, **options)) == whole
+
+
+def test_how_many_they_are_is_known_at_the_end_and_told(ds: Dataset) -> None:
+    batches = ds.batches(8, epochs=2, **SKIP)
+    with pytest.raises(TypeError, match="known at the end"):
+        len(batches)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        list(batches)
+    assert len(told) == 2
+    said = str(told[1].message)
+    assert said.startswith('epoch 1: 6 of 50 records were skipped (on_bad="skip"); the first: ')
+    assert "train-00000-of-00003.tfrecord: record 0: feature 'image': " in said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(ds.batches(8, on_bad="skip"))  # nothing was skipped
+
+
+def test_tf_data_skips_the_same(ds: Dataset) -> None:
+    tf = pytest.importorskip("tensorflow")
+    for options in ({"shuffle": False}, {"shuffle": "global", "drop_remainder": True}):
+        expected = numbers(ds.batches(8, seed=7, epochs=2, **SKIP, **options))
+        fed = ds.to_tf(8, epochs=2, **SKIP, **options)
+        assert fed.cardinality() == tf.data.UNKNOWN_CARDINALITY
+        assert numbers(fed) == expected
+    single = [int(row["n"]) for row in ds.to_tf(None, shuffle=False, **SKIP)]
+    assert single == [n for n in range(ROWS) if n not in BAD_IMAGES]
+    state = ds.batches(8, seed=7, shuffle="global", **SKIP)
+    next(state)
+    on = ds.to_tf(8, shuffle="global", state=state.state(), **SKIP)
+    assert numbers(on) == numbers(ds.batches(8, seed=7, shuffle="global", **SKIP))[1:]
+
+
+def test_a_portable_graph_skips_them_too(ds: Dataset) -> None:
+    tf = pytest.importorskip("tensorflow")
+    good = [n for n in range(ROWS) if n not in BAD_IMAGES]
+    data = ds.to_tf(8, shuffle=False, portable=True, **SKIP)
+    assert data.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    found = list(data)
+    assert numbers(found) == [good[at : at + 8] for at in range(0, len(good), 8)]
+    assert found[0]["list"].to_list() == [[n] * (n % 4) for n in good[:8]]
+    assert [int(row["n"]) for row in ds.to_tf(None, shuffle=False, portable=True, **SKIP)] == good
+    assert sorted(n for rows in numbers(ds.to_tf(8, portable=True, **SKIP)) for n in rows) == good
+
+
+def test_an_epoch_of_bad_records_ends(tmp_path: Path) -> None:
+    schema = Schema((Feature("image", "bytes", (), True), Feature("n", "int64", (), True)))
+    rows = [pa.array([encoded("PNG"), *[encoded("PNG")[:60]] * 9], pa.large_binary()), pa.array(range(10))]
+    ds = open(write_data_set(tmp_path / "out", {"train": pa.table(rows, schema=to_arrow(schema))}, schema))
+    assert numbers(ds.batches(3, epochs=3, **SKIP)) == [[0]] * 3
+    assert numbers(ds.batches(3, epochs=3, drop_remainder=True, **SKIP)) == []
+
+
+def damaged(folder: Path, records: list[int]) -> Dataset:
+    """A byte of these records' payloads is another one."""
+    out = write_data_set(folder / "out", {"train": mixed_rows(ROWS)}, shards=1)
+    shard = next((out / FOLDER).glob("train-*"))
+    index = np.load(next((out / FOLDER / "index").glob("train-*.npy")))
+    data = bytearray(shard.read_bytes())
+    for record in records:
+        data[int(index["offset"][record]) + 40] ^= 1
+    shard.write_bytes(data)
+    return open(out, columns=["id", "tokens", "label"])
+
+
+@pytest.mark.parametrize("shuffle", MODES)
+def test_damaged_records_are_left_out(tmp_path: Path, shuffle: Any) -> None:
+    ds = damaged(tmp_path, [3, 4, 40])
+    with pytest.raises(DataError, match="record 3"):
+        list(ds.batches(8))
+    found = [n for batch in ds.batches(8, shuffle=shuffle, on_bad="skip") for n in batch["id"].tolist()]
+    assert sorted(found) == [n for n in range(ROWS) if n not in (3, 4, 40)]
+
+
+def test_records_that_do_not_fit_the_schema_are_left_out(tmp_path: Path) -> None:
+    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2))
+    strict = replace(ds.full_schema, features=tuple(replace(f, required=True) for f in ds.full_schema))
+    there = Dataset(ds.catalog, strict, ["id", "maybe"])
+    with pytest.raises(DataError, match="maybe"):
+        list(there.batches(8))
+    batches = there.batches(8, on_bad="skip")
+    with pytest.warns(UserWarning, match="record 0: feature 'maybe': missing"):
+        found = [n for batch in batches for n in batch["id"].tolist()]
+    assert found == [n for n in range(ROWS) if n % 3]
+    labelled = [y for _, y in open(tmp_path / "out", columns=["id", "flag"]).batches(8, label="flag", on_bad="skip")]
+    assert sum(map(len, labelled)) == ROWS - ROWS // 5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_bad": "ignore"}, 'on_bad is "error" or "skip"'),
+        ({"on_bad": "skip", "num_hosts": 2, "drop_remainder": True}, "num_hosts"),
+        ({"on_bad": "skip", "pad_remainder": True}, "pad_remainder"),
+    ],
+)
+def test_what_does_not_go_with_it_is_named(ds: Dataset, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ds.batches(8, **options)
+
+
+def test_what_does_not_go_with_it_in_tf_data_is_named(ds: Dataset) -> None:
+    pytest.importorskip("tensorflow")
+    for options, said in (
+        ({"on_bad": "ignore"}, "on_bad"),
+        ({"on_bad": "skip", "start_step": 3}, "start_step"),
+        ({"on_bad": "skip", "num_hosts": 2}, "num_hosts"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            ds.to_tf(8, **options)

@@ -1,0 +1,196 @@
+"""Views of a data set: other names, fewer features, fewer records; the same in every face."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_data_set import FOLDER, mixed_rows, write_data_set
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.sampling.kept import Keeping, Kept
+
+ROWS = 900
+TABLE = mixed_rows(ROWS)
+
+
+@given(st.data(), st.integers(1, 2000))
+def test_numbers_are_found_both_ways(data: st.DataObject, total: int) -> None:
+    share = data.draw(st.sampled_from([0.0, 0.001, 0.1, 0.9, 1.0]))
+    kept = np.random.default_rng(total).random(total) < share
+    numbers = np.flatnonzero(kept)
+    cut = data.draw(st.integers(0, total))
+    keeping = Keeping(total)
+    keeping.put(kept[:cut])
+    keeping.put(kept[cut:])
+    for found in (keeping.done(), Kept.of_numbers(numbers[::-1], total)):
+        assert len(found) == len(numbers)
+        assert found.at(np.arange(len(numbers))).tolist() == numbers.tolist()
+        assert found.below(np.arange(total + 1)).tolist() == np.concatenate([[0], np.cumsum(kept)]).tolist()
+        assert found.mask(cut, total).tolist() == kept[cut:].tolist()
+        assert found.digest() == keeping.done().digest()
+
+
+@pytest.fixture(scope="module", params=["ours", "streamed"])
+def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("views")
+    out = write_data_set(folder / "out", {"train": TABLE}, shards=3)
+    if request.param == "ours":
+        return open(out, threads=2)
+    for at, shard in enumerate(sorted((out / FOLDER).glob("train-*"))):
+        (folder / f"{at}.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()))
+    return open(str(folder / "*.tfrecord.gz"), schema=open(out).full_schema, threads=2)
+
+
+NUMBERS = np.sort(np.random.default_rng(1).permutation(ROWS)[:200])
+
+
+def chosen(ds: Dataset) -> dict[str, tuple[Dataset, list[int]]]:
+    """Views of the records, and the numbers that they should have."""
+    mask = np.zeros(ROWS, np.bool_)
+    mask[NUMBERS] = True
+    odd = [i for i in range(ROWS) if i % 2]
+    return {
+        "mask": (ds.filter(mask), NUMBERS.tolist()),
+        "numbers": (ds.filter(NUMBERS[::-1].tolist()), NUMBERS.tolist()),
+        "from the end": (ds.filter([-1, 0]), [0, ROWS - 1]),
+        "sql": (ds.filter("id % 2 = 1"), odd),
+        "arrow": (ds.filter(pc.field("id") >= 890), list(range(890, ROWS))),
+        "both": (ds.filter("id % 2 = 1").filter(pc.field("label") == 0), [i for i in odd if i % 3 == 0]),
+        "numbers of those": (ds.filter("id % 2 = 1").filter([3, 0, -1]), [1, 7, ROWS - 1]),
+        "those of numbers": (ds.filter(mask).filter("id % 2 = 1"), [i for i in NUMBERS.tolist() if i % 2]),
+        "far apart": (ds.filter([0, 899]), [0, 899]),
+        "none": (ds.filter([]), []),
+    }
+
+
+WAYS = [
+    "mask",
+    "numbers",
+    "from the end",
+    "sql",
+    "arrow",
+    "both",
+    "numbers of those",
+    "those of numbers",
+    "far apart",
+    "none",
+]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_every_face_has_the_records_that_are_kept(ds: Dataset, tmp_path: Path, how: str) -> None:
+    view, ids = chosen(ds)[how]
+    wanted = TABLE.take(pa.array(ids, pa.int64()))
+    again: Dataset = pickle.loads(pickle.dumps(view))
+    assert view.to_table().equals(wanted)
+    assert view.head(5).equals(wanted.slice(0, 5))
+    assert [row["id"] for row in view] == ids
+    assert len(view) == len(again) == len(ids)
+    assert again.to_table(1, 4).equals(wanted.slice(1, 3))
+    assert view[1:4].equals(wanted.slice(1, 3))
+    assert [view[i]["id"] for i in range(0, len(ids), 37)] == ids[::37]
+    assert view[::-3]["id"].to_pylist() == ids[::-3]
+    assert view["id"].tolist() == view.to_numpy(tmp_path / "columns")["id"].tolist() == ids
+    assert view.select(["name"]).drop([])["name"].tolist() == wanted["name"].to_pylist()
+    for mode in (False, "window"):
+        found = [i for batch in view.batches(16, shuffle=mode, seed=1, window_bytes=9000) for i in batch["id"].tolist()]
+        assert sorted(found) == ids
+        assert len(ids) < 5 or (found == ids) == (mode is False)
+    state = view.batches(16).state()
+    assert not ids or view.batches(16, state=state).state() == state
+    with pytest.raises(UsageError, match="another data set"):
+        ds.batches(16, state=state)
+
+
+def test_features_under_other_names(ds: Dataset, tmp_path: Path) -> None:
+    view = ds.rename({"id": "number", "label": "y", "nested": "deep", "name": "id"})
+    wanted = TABLE.rename_columns(
+        [{"id": "number", "label": "y", "nested": "deep", "name": "id"}.get(name, name) for name in TABLE.column_names]
+    )
+    assert view.schema.label == "y"
+    for other in (view, pickle.loads(pickle.dumps(view))):
+        assert other.to_table().equals(wanted)
+        assert other.take([5, 3]).equals(wanted.take([5, 3]))
+        assert list(other[7]) == wanted.column_names
+        assert other[7]["number"] == 7
+        assert other["deep"][3].to_list()[2].tolist() == [3, 3]
+        assert next(other.batches(4, shuffle="window"))["y"].shape == (4,)
+    assert view.rename({"number": "id", "id": "name", "y": "label", "deep": "nested"}).to_table().equals(TABLE)
+    assert view.select(["y", "number"]).schema.names == ("y", "number")
+    assert view.drop(["number"]).schema.names == tuple(name for name in wanted.column_names if name != "number")
+    few = view.filter("number >= 800 and y = 1").rename({"y": "z"}).filter("z = 1 and number < 810")
+    assert few["number"].tolist() == [i for i in range(800, 810) if i % 3 == 1]
+    assert few.select(["z"])["z"].tolist() == [1] * len(few)
+    with pytest.raises(UsageError, match="label"):
+        view.filter("label = 1")
+    saved = view.select(["number", "words"]).to_numpy(tmp_path / "saved")
+    assert sorted(saved) == ["number", "words"]
+
+
+def test_tensorflow_has_the_same(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    ds = open(write_data_set(tmp_path / "out", {"train": TABLE}, shards=2))
+    view = ds.rename({"id": "number", "maybe": "perhaps", "label": "y"}).filter(NUMBERS)
+    view = view.select(["number", "perhaps", "words", "y"])
+    ids = NUMBERS.tolist()
+    for portable in (False, True):
+        for defaults in ({}, {"perhaps": -1.0}):
+            found = list(view.to_tf(64, shuffle=False, portable=portable, defaults=defaults))
+            x = {name: [batch[0][name] for batch in found] for name in found[0][0]}
+            assert tf.concat(x["number"], 0).numpy().tolist() == ids
+            assert tf.concat([y for _, y in found], 0).numpy().tolist() == [i % 3 for i in ids]
+            there = [i % 3 != 0 for i in ids]
+            if defaults:
+                assert (tf.concat(x["perhaps"], 0).numpy() == -1.0).tolist() == [not one for one in there]
+            else:
+                assert tf.concat(x["perhaps/valid"], 0).numpy().tolist() == there
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda ds: ds.filter([1, 1]), "named twice; ds.take"),
+        (lambda ds: ds.filter(np.ones(3, bool)), "a mask says of each of 900 records"),
+        (lambda ds: ds.filter(lambda row: True), "filter takes no function"),
+        (lambda ds: ds.filter("nope = 1"), "nope"),
+        (lambda ds: ds.select([3, 1]), "3 is no feature's name: ds.filter"),
+        (lambda ds: ds.select(["nam"]), "did you mean name"),
+        (lambda ds: ds.drop("name"), r"give a list of features: \['name'\]"),
+        (lambda ds: ds.rename({"nam": "x"}), "did you mean name"),
+        (lambda ds: ds.rename({"name": "id"}), "two features would be called 'id'"),
+        (lambda ds: ds["nope"], "no feature 'nope' is read"),
+    ],
+)
+def test_what_no_view_can_be_is_refused(ds: Dataset, use: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        use(ds)
+
+
+def test_numbers_that_are_not_there(ds: Dataset) -> None:
+    for wrong in ([ROWS], [-ROWS - 1]):
+        with pytest.raises(IndexError):
+            ds.filter(wrong)
+    with pytest.raises(TypeError):
+        ds.filter([0.5])
+
+
+def test_a_view_says_what_it_is(ds: Dataset) -> None:
+    view = ds.filter("id % 2 = 1")
+    assert len(view) == 450
+    assert "450 of 900 records those where id % 2 = 1" in repr(view)
+    assert "3 of 900 records those where they were chosen by number" in repr(ds.filter([1, 2, 3]))
+
+
+def test_little_is_held(tmp_path: Path) -> None:
+    kept = Kept.of_numbers(np.arange(0, 1 << 20, 2), 1 << 20)
+    assert len(pickle.dumps(kept)) < (1 << 20) / 8 * 1.2
