@@ -1,5 +1,5 @@
 """A build at work on an OUT in a store: its lease, `OUT/_run-<id>/lease.json`, and what builds left whose lease has run
-out.
+out; and `clean`, which is for any OUT.
 
 A lease is an object that is written anew every RENEW_SEC while the build puts its objects there. One that was not for
 LEASE_SEC, by the store's own clock, is a dead build's: its objects, which no manifest names, may be removed. The lease
@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 
 from recordmill.base.errors import UsageError
-from recordmill.shards.dead_runs import loaded, machine
+from recordmill.shards.dead_runs import claimed, clean_dead, loaded, machine
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, generations
-from recordmill.storage.files import listed_objects, put_object, remove_objects
+from recordmill.storage.files import is_remote, listed_objects, output_path, put_object, remove_objects
+from recordmill.storage.folders import files_below, is_folder, join, paths_in
 
 RENEW_SEC, LEASE_SEC = 60, 900  # a build that was not heard of for 15 minutes is dead
 LEASE = "lease.json"
@@ -109,3 +114,35 @@ def objects_of(out: str, data: str) -> list[str]:
     own = [f"{data}/{item.name}" for item in listed_objects(f"{out}/{data}")]
     prefix = f"{data.removeprefix(DATA_PREFIX)}."
     return own + [f"rejects/{item.name}" for item in listed_objects(f"{out}/rejects") if item.name.startswith(prefix)]
+
+
+def clean(out: str | os.PathLike[str], *, remove: bool = False) -> Mapping[str, list[str]]:
+    """Name of each dead run's folder in OUT to the paths of what it left, which no data set consists of.
+
+    remove: remove it. A dead `read` that could go on is among them. On a disk a run is dead when no process of this
+    machine holds its lock; in a store, when its lease was not renewed for 15 minutes.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    place = output_path(out)
+    if not is_folder(place):
+        raise UsageError(f"{place}: no such folder")
+    if is_remote(place):
+        return _in_store(place, remove)
+    folders = [*paths_in(Path(place), f"{RUN_PREFIX}*"), *paths_in(Path(place), f".{RUN_PREFIX}*")]
+    with claimed(folders) as dead:
+        names = [run.name for run in dead]
+    found = {name: sorted(files_below(join(place, name)).values()) for name in names}
+    if remove and found:
+        removed = set(clean_dead(Path(place)))
+        return {name: left for name, left in found.items() if name in removed}
+    return found
+
+
+def _in_store(out: str, remove: bool) -> Mapping[str, list[str]]:
+    with StoreRun(out, uuid.uuid4().hex[:12]) as run:
+        found = run.left_by_dead()
+        for left in found.values() if remove else ():
+            remove_objects(out, left)
+    return {name: [join(out, one) for one in left] for name, left in found.items()}

@@ -17,7 +17,6 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
     from recordmill.pipelines.build import BuildResult, build
-    from recordmill.pipelines.clean import clean
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
     from recordmill.reader.mixing.mixture import mixture
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
+    from recordmill.shards.store_run import clean
     from recordmill.shards.verify import verify
 
 _PLACES = {
     "build": "pipelines.build",
     "BuildResult": "pipelines.build",
-    "clean": "pipelines.clean",
+    "clean": "shards.store_run",
     "read": "pipelines.read",
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",

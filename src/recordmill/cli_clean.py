@@ -1,4 +1,4 @@
-"""`recordmill clean`: the command line of `pipelines.clean`, which lists what dead runs left, and removes it."""
+"""`recordmill clean`: the command line of `shards.store_run.clean`, which lists what dead runs left, and removes it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def add_parser(commands: Any, summary: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, and remove where it is wanted; 0."""
-    from recordmill.pipelines.clean import clean
     from recordmill.pipelines.options.command_line import given
+    from recordmill.shards.store_run import clean
 
     keywords = given(args)
     found = {out: clean(out, **keywords) for out in args.inputs}
