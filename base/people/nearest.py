@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _ALIKE = 0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
+_CLEARLY_ALIKE = 0.75  # where the first letters differ, which people seldom mistype
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -12,13 +13,20 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
     >>> nearest("cvs", ["images", "csv", "text"]), nearest("numpy", ["parquet", "npy"]), nearest("x", ["csv"])
     ('csv', 'npy', None)
+    >>> nearest("--append", ["--sample"]), nearest("--verwrite", ["--overwrite"])
+    (None, '--overwrite')
     """
     import difflib  # only an error needs it
 
-    by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), by_lower, 1, _ALIKE)
+    word = word.lower().lstrip("-")
+    by_lower = {name.lower().lstrip("-"): name for name in known}
+    found = [
+        name
+        for name in difflib.get_close_matches(word, by_lower, 3, _ALIKE)
+        if name[:1] == word[:1] or difflib.SequenceMatcher(None, word, name).ratio() >= _CLEARLY_ALIKE
+    ]
     if not found and len(word) > 2:
-        found = [name for name in by_lower if len(name) > 2 and (name.startswith(word.lower()) or name in word.lower())]
+        found = [name for name in by_lower if len(name) > 2 and (name.startswith(word) or name in word)]
     return by_lower[found[0]] if found else None
 
 

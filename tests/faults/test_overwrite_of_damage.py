@@ -66,6 +66,7 @@ def refused_by(source: Path, out: Path) -> str | None:
 def test_the_new_data_set_or_every_old_byte(case: Path, part: str) -> None:
     out = case / "out"
     (path,) = (case / "template").glob(part)
+    (folder,) = (path.name for path in (case / "template").glob("data-*"))
     name, whole = path.relative_to(case / "template"), path.read_bytes()
     built = 0
     for data in damaged(whole, 1 if WHOLE else PARTS[part]):
@@ -80,7 +81,9 @@ def test_the_new_data_set_or_every_old_byte(case: Path, part: str) -> None:
             built += 1
             found = recordmill.open(out, threads=1).to_table()["b"].to_pylist()
             assert sorted(found) == [f"y{i}" for i in range(5)], data
-            assert [str(problem) for problem in verify(out, threads=1)] == [], data
+            # whose folder a manifest no longer names, nobody may remove; `verify` names it
+            stray = f"{out / folder}: is of no committed generation"
+            assert [str(problem) for problem in verify(out, threads=1)] in ([], [stray]), data
         assert tree(case / "beside") == {"kept": b"kept"}
         assert sorted(os.listdir(case)) == ["beside", "new.csv", "old.csv", "out", "template"]
     assert built or part == "_manifests/*.json"

@@ -50,8 +50,14 @@ if os.path.exists(saved):
     model.optimizer.iterations.assign(step)
 ds = recordmill.open(out, columns=["id", "matrix", "label"])
 per_epoch = int(ds.to_tf({BATCH}).cardinality())
-batches = ds.to_tf({BATCH}, shuffle="window", seed=3, window_bytes=20_000, start_step=step)
-model.fit(batches, initial_epoch=step // per_epoch, epochs={EPOCHS}, callbacks=[Saving()], verbose=0)
+
+def fit(step, epochs):
+    batches = ds.to_tf({BATCH}, shuffle="window", seed=3, window_bytes=20_000, start_step=step)
+    model.fit(batches, initial_epoch=step // per_epoch, epochs=epochs, callbacks=[Saving()], verbose=0)
+
+if step % per_epoch:
+    fit(step, step // per_epoch + 1)  # Keras takes the first epoch's length for that of all
+fit(-(-step // per_epoch) * per_epoch, {EPOCHS})
 np.savez(os.path.join(folder, "end.npz"), *model.get_weights())
 """
 
