@@ -23,6 +23,7 @@ _CALLS = {
     "head": "recordmill.open(inputs, ...).head()",
     "inspect": "recordmill.open(inputs, ...)",
     "verify": "recordmill.verify(inputs, ...)",
+    "clean": "recordmill.clean(out, ...)",
 }
 _HEAD = """\
 # Options

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import shutil
 import sys
 import time
 import zipfile
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
@@ -35,9 +34,10 @@ from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
-from recordmill.shards.rejects import Rejected
+from recordmill.shards.rejects import Rejected, is_of_record, with_remedy
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import sync_file
+from recordmill.storage.files import open_file, stat, sync_file
+from recordmill.storage.folders import exists, is_folder, paths_in, remove_tree
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -151,6 +151,10 @@ def read(
             progress.begin("convert", _left(plan, notes))
             results = run_jobs(plan, settings, folder, progress, notes)
             return _publish(plan, settings, folder, results, started)
+        except DataError as error:
+            if settings.plan.lenient or not is_of_record(error):
+                raise
+            raise with_remedy(error) from error
         except (KeyboardInterrupt, OSError, MemoryError) as error:
             if count := keep_finished(folder):
                 raise _stopped(error, folder, count) from error
@@ -273,19 +277,20 @@ def _pack(columns: Path, memory_bytes: int) -> str:
         )
     target = columns.with_name(f"{columns.name}.npz")
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-        for path in sorted(columns.glob("*.npy")):
+        for path in paths_in(columns, "*.npy"):
             entry = zipfile.ZipInfo(path.name)  # its date is that of 1980: the same columns give the same bytes
-            with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as member:
-                shutil.copyfileobj(source, member, 1 << 20)
+            with open_file(path) as source, archive.open(entry, "w", force_zip64=True) as member:
+                while block := source.read(1 << 20):
+                    member.write(block)
     sync_file(target)
-    shutil.rmtree(columns)
+    remove_tree(columns)
     return target.name
 
 
 def _size(path: Path) -> int:
-    if path.is_dir():
-        return sum(_size(child) for child in path.iterdir())
-    return path.stat().st_size if path.exists() else 0
+    if is_folder(path):
+        return sum(_size(child) for child in paths_in(path))
+    return stat(str(path)).size_bytes if exists(path) else 0
 
 
 if __name__ == "__main__":  # python -m recordmill.pipelines.read: the command

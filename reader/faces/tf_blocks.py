@@ -17,7 +17,6 @@ from recordmill.reader.collating.form import check_classes, check_dense, step_le
 from recordmill.reader.collating.packing import packed_rows, segments
 from recordmill.reader.collating.padding import padded_flat
 from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded, Way
-from recordmill.reader.faces.tf_strings import as_tensor_proto
 from recordmill.reader.images.options import Images
 from recordmill.records.columns.parts import Parts, is_bytes, numpy_dtype, put_together, take_apart
 from recordmill.records.columns.ragged import Ragged, Splits
@@ -145,7 +144,8 @@ def _arrays(one: Sent, parts: Parts, lot: Lot) -> Arrays:
         return {"values": np.ma.filled(np.ma.asarray(column, np.int64), -1)}
     values, splits = parts.values, list(parts.splits)
     if is_bytes(one.feature):
-        made: Arrays = {"values": np.array(as_tensor_proto(values, splits.pop()), object)}
+        # One text with all texts: an object array of them would cost TensorFlow a Python object for each.
+        made: Arrays = {"values": np.array(values.tobytes(), object), "offsets": splits.pop()}
     else:
         made = {"values": values.view(np.int64) if one.feature.timestamp else values}
     if one.binned:
@@ -198,7 +198,7 @@ def block_spec(sent: list[Sent]) -> Arrays:
             dtype = tf.int64 if whole else tf.as_dtype(numpy_dtype(feature))
             inner = [one.one_length, *feature.inner_shape] if one.one_length is not None else feature.inner_shape
             spec[one.key("values")] = tf.TensorSpec([None, *inner], dtype)
-        names: list[str] = [f"splits{level}" for level in range(one.lists)]
+        names: list[str] = [*["offsets"] * is_bytes(feature), *(f"splits{level}" for level in range(one.lists))]
         if isinstance(one.way, Packed):
             for what in ("segment", "position"):
                 spec[one.key(what)] = tf.TensorSpec([None, one.way.length], tf.int32)

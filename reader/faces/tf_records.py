@@ -12,7 +12,7 @@ from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Way
 from recordmill.reader.faces.tf_parse import VALID, Tensors
 from recordmill.reader.faces.tf_portable import TURN_RECORDS, collater, parser_of
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.images.graph import image_decoder
 from recordmill.reader.images.options import Images
 from recordmill.schemas.feature import Schema
@@ -33,7 +33,7 @@ class RecordGraph:
     @classmethod
     def of(
         cls,
-        dataset: Readable,
+        dataset: Fetchable,
         schema: Schema,
         form: Form,
         ways: Mapping[str, Way],
@@ -83,7 +83,7 @@ class RecordGraph:
 
 
 def _decoder(
-    dataset: Readable, schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]
+    dataset: Fetchable, schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]
 ) -> Callable[[Any], Tensors]:
     import tensorflow as tf
 

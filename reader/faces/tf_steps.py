@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recordmill.reader.collating.form import LENGTH, POSITION, SEGMENT
 from recordmill.reader.collating.ways import OneHot, Packed
@@ -16,13 +16,23 @@ from recordmill.reader.faces.tf_parse import VALID, Tensors
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.feature import Feature
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 _NUMBER = "\x00number"  # of a step in its block
+_AHEAD = 2  # blocks: one is prepared while the steps of the other are taken
 
 
-def steps_of(
-    sent: list[Sent], defaults: Mapping[str, Any], batch_size: int | None, given: Callable[[Tensors], Any]
-) -> Callable[[Tensors], Any]:
-    """A function for `tf.data.Dataset.flat_map`: a block to a data set of its steps.
+def prepared_steps(
+    blocks: tf.data.Dataset,
+    sent: list[Sent],
+    defaults: Mapping[str, Any],
+    batch_size: int | None,
+    given: Callable[[Tensors], Any],
+) -> tf.data.Dataset:
+    """A data set of blocks to one of their steps.
+
+    What takes time is done for a whole block, ahead and in threads of its own; a step is views of that.
 
     batch_size: rows of every step, where all have as many; None: where the last may be shorter. given: a step's tensors
     by feature name to what is given.
@@ -31,30 +41,49 @@ def steps_of(
 
     apart = [one for one in sent if one.by_step]
 
-    def steps(block: Tensors) -> Any:
-        steps, rows = block[SIZE][0], block[SIZE][1]
+    def prepare(block: Tensors) -> Any:
         sliced: Tensors = {}
         for one in sent:
             sliced |= _sliced(block, one, defaults)
         for name, value in sliced.items():
-            sliced[name] = tf.reshape(value, tf.concat([[steps, rows], tf.shape(value, tf.int64)[1:]], 0))
+            sliced[name] = tf.reshape(value, tf.concat([block[SIZE], tf.shape(value, tf.int64)[1:]], 0))
             sliced[name].set_shape([None, batch_size, *value.shape[1:]])
-        if not apart:
-            return tf.data.Dataset.from_tensor_slices(given(sliced))
-        whole = {
-            one.at: _or_valid(one.feature.name, _values(block, one), block.get(one.key("valid")), one.feature, defaults)
-            for one in apart
-        }
+        return given(sliced) if not apart else (sliced, _whole(block, apart, defaults), _about(block, apart))
+
+    def cut(sliced: Tensors, whole: dict[str, Tensors], about: Tensors) -> Any:
+        steps, rows = about[SIZE][0], about[SIZE][1]
 
         def step(found: Tensors) -> Any:
             number = found.pop(_NUMBER)
             for one in apart:
-                found |= _cut_out(block, one, whole[one.at], number, rows, batch_size)
+                found |= _cut_out(about, one, whole[str(one.at)], number, rows, batch_size)
             return given(found)
 
         return tf.data.Dataset.from_tensor_slices({**sliced, _NUMBER: tf.range(steps)}).map(step)
 
-    return steps
+    prepared = blocks.map(prepare, num_parallel_calls=_AHEAD, deterministic=True).prefetch(_AHEAD)
+    return prepared.flat_map(cut if apart else lambda *block: tf.data.Dataset.from_tensor_slices(_one(block)))
+
+
+def _one(block: tuple[Any, ...]) -> Any:
+    """What `prepare` gave: `flat_map` gives the parts of a tuple by themselves."""
+    return block if len(block) > 1 else block[0]
+
+
+def _whole(block: Tensors, apart: list[Sent], defaults: Mapping[str, Any]) -> dict[str, Tensors]:
+    """The values of a whole block that are cut out step by step, by the feature's number."""
+    return {
+        str(one.at): _or_valid(
+            one.feature.name, _values(block, one), block.get(one.key("valid")), one.feature, defaults
+        )
+        for one in apart
+    }
+
+
+def _about(block: Tensors, apart: list[Sent]) -> Tensors:
+    """Where each step's part begins and ends."""
+    keys = [one.key(what) for one in apart for what in ("starts", "steps", *(f"splits{i}" for i in range(one.lists)))]
+    return {key: block[key] for key in [SIZE, *keys] if key in block}
 
 
 def _sliced(block: Tensors, one: Sent, defaults: Mapping[str, Any]) -> Tensors:
@@ -123,8 +152,8 @@ def _values(block: Tensors, one: Sent) -> Any:
         return tf.cast(values, tf.bfloat16)
     if not is_bytes(one.feature):
         return values
-    texts = tf.io.parse_tensor(values, tf.string)
-    texts.set_shape([None])
+    offsets = block[one.key("offsets")]
+    texts = tf.strings.substr(values, offsets[:-1], offsets[1:] - offsets[:-1])
     inner = one.feature.inner_shape
     return tf.reshape(texts, [-1, *inner]) if inner else texts
 

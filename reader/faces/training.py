@@ -12,7 +12,7 @@ from recordmill.reader.faces.batches import Batches
 from recordmill.reader.faces.found import OnBad
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.images.options import Spec, wanted_images
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Trainable:
-    """Batches in an exact order, which is the same by every face. To be mixed into what is `Readable`."""
+    """Batches in an exact order, which is the same by every face. To be mixed into what is `Fetchable`."""
 
     def batches(
-        self: Readable,
+        self: Fetchable,
         batch_size: int,
         *,
         shuffle: bool | Literal["window", "global"] = False,
@@ -43,6 +43,7 @@ class Trainable:
         channels: int = 3,
         antialias: bool = False,
         on_bad: OnBad = "error",
+        ids: bool = False,
     ) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
@@ -73,6 +74,8 @@ class Trainable:
             on_bad: "skip" leaves records out that are damaged, do not fit the schema or hold images that can't be
                 decoded, and fills batches up with the next ones; a warning at an epoch's end says how many, and the
                 iterator has no length. "error" ends at the first one, and names it.
+            ids: each batch has `"record/shard"` and `"record/index"` beside its columns: which of `ds.files` a row's
+                record is in, and its number there.
 
         Raises:
             UsageError: options that do not fit, or a state of something else.
@@ -81,10 +84,10 @@ class Trainable:
             shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
         images = wanted_images(decode_images, channels, antialias)
-        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad)
+        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad, ids)
 
     def to_tf(
-        self: Readable,
+        self: Fetchable,
         batch_size: int | None = 256,
         *,
         shuffle: bool | Literal["window", "global"] = True,
@@ -92,10 +95,12 @@ class Trainable:
         label: str | Literal[False] | None = None,
         epochs: int | None = 1,
         drop_remainder: bool = False,
+        pad_remainder: bool = False,
         decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
         on_bad: OnBad = "error",
+        ids: bool = False,
         defaults: Mapping[str, Any] | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
@@ -116,7 +121,7 @@ class Trainable:
         TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
         """
         order = Order(
-            shuffle, seed, window_bytes, epochs, drop_remainder, False, num_hosts, host_index, state
+            shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
         options = in_tf.Options(
             batch_size,
@@ -131,5 +136,6 @@ class Trainable:
             memory_bytes,
             portable,
             shuffle_records,
+            ids,
         )
         return in_tf.to_tf(self, options)

@@ -15,7 +15,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs, find
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.schema_of import infer_files
-from recordmill.shards.rejects import RejectBudget, TooManyRejects
+from recordmill.shards.rejects import RejectBudget, TooManyRejects, is_of_record, with_remedy
 
 
 @names_keywords("inspect")
@@ -45,10 +45,9 @@ def inspect(
                 open(inputs, split, schema=schema, threads=threads, infer_from=infer_from), progress=progress
             )
         except DataError as error:
-            if not error.source or not error.place.startswith("record "):
+            if not error.source or not is_of_record(error):
                 raise
-            reason = f"{error.reason}; --max-rejects 1% goes on behind damage of up to so many records"
-            raise DataError(reason, source=error.source, place=error.place) from error
+            raise with_remedy(error) from error
     if infer_from is not None:
         raise UsageError("--max-rejects is of all records: leave out --infer-from")
     summary = summarise(_damaged(inputs, split, load_schema(schema), threads), lenient=True, progress=progress)

@@ -1,4 +1,4 @@
-"""The commands `build`, `transform`, `read`, `head`, `inspect` and `verify`: arguments in, an exit code out.
+"""The commands `build`, `transform`, `read`, `head`, `inspect`, `verify` and `clean`: arguments in, an exit code out.
 Only argparse is imported before a command runs.
 """
 
@@ -20,6 +20,7 @@ _COMMANDS = {
     "head": "print the first records readably",
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
     "verify": "check every byte of a data set against its manifest",
+    "clean": "what killed builds and reads left in an output folder",
 }
 
 _DESCRIPTION = "Raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy."

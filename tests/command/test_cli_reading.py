@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -110,6 +111,21 @@ def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]
     assert {finding["file"] for finding in json.loads(text)["findings"]} == {str(shard)}
     (out / "manifest.json").unlink()
     assert "(mended)" in run(capsys, "verify", out, "--mend")[1]
+
+
+def test_damage_names_the_option_that_leaves_it_out(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = out / FOLDER / "train-00000-of-00002.tfrecord"
+    whole = shard.read_bytes()
+    for data in (whole[:-1], whole[:20] + bytes([whole[20] ^ 1]) + whole[21:]):
+        shard.write_bytes(data)
+        for words in (["read", out, "--out", tmp_path / "to"], ["inspect", out]):
+            code, _, error = run(capsys, *words)
+            assert code == 1
+            assert "--max-rejects 1%" in error
+        assert run(capsys, "read", out, "--out", tmp_path / "to", "--max-rejects", 1, "--overwrite")[0] == 0
+        shutil.rmtree(tmp_path / "to")
 
 
 def test_read_writes_and_says_so(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,6 +185,7 @@ def test_analysers_upon_what_others_found_read_all_again(days: Path) -> None:
     assert analysed(cached(days, declared=declared))[::2] == (3, 0)
     done = cached(days, declared=declared)
     assert analysed(done)[::2] == (0, 3)
+    assert sum("known from transform_cache= and read again, for analysers" in note for note in done.notes) == 1
     assert_same_fit(days, done, declared)
 
 

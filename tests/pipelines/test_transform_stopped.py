@@ -1,9 +1,10 @@
-"""Builds with a transform that are killed for real, within and between their two jobs: the data set that was there
-stays whole, and the next build cleans up and succeeds.
+"""Builds with a transform over a data set with another one: one replaces the other with its records, and one that is
+killed for real, within and between its two jobs, leaves data and transform that were there whole.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,42 +16,96 @@ pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-t
 
 import recordmill
 from recordmill.pipelines.build import build
-from recordmill.shards.manifest import load
+from recordmill.preprocessing.about import check_files
+from recordmill.shards.manifest import TRANSFORM_FOLDER, load
 
-pytestmark = pytest.mark.sweep
-
+OLD, NEW = {"age": "minmax"}, {"age": "zscore", "kind": "vocabulary"}
 CHILD = """
 import os, sys
-when, path, out = sys.argv[1:]
+when, path, out, cache = sys.argv[1:]
 def kill(*args, **named):
     os.kill(os.getpid(), 9)
-if when == "in the fit":
+if when == "before a record is analysed":
     from recordmill.transforms.tft import fit
-    fit.publish = kill
-elif when == "between":
+    fit.as_lists = kill
+elif when == "before the transform is saved":
+    from recordmill.transforms.tft import fit
+    fit.make_portable = kill
+elif when == "while a group is kept":
+    from recordmill.preprocessing import known_groups
+    known_groups.write_all = kill
+elif when == "between the jobs":
     from recordmill.pipelines import build as module
     module.run_build = kill
-elif when == "in the build":
+elif when == "before a record is transformed":
     from recordmill.preprocessing.saved import SavedTransform
     SavedTransform.apply = kill
 else:
     from recordmill.building import commit
     commit.put_if_absent = kill
 from recordmill.pipelines.build import build
-build(path, out, splits="train=0.8,validation=0.2", transform={"age": "zscore"}, overwrite=True)
+build(path, out, splits="train=0.8,validation=0.2", transform={"age": "zscore", "kind": "vocabulary"},
+      overwrite=True, transform_cache=cache)
 """
 
 
-@pytest.mark.parametrize("when", ["in the fit", "between", "in the build", "before the manifest"])
-def test_the_old_data_set_stays_whole(tmp_path: Path, when: str) -> None:
-    write_csv(tmp_path / "rides.csv", rows=200)
-    out = tmp_path / "out"
-    build(tmp_path / "rides.csv", out, splits=SPLITS)
-    before = recordmill.open(out).to_table()
-    child = [sys.executable, "-c", CHILD, when, str(tmp_path / "rides.csv"), str(out)]
-    assert subprocess.run(child, capture_output=True, timeout=500, check=False).returncode == -9
-    assert load(out).transform == {}
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CSV, and a data set of it with a transform."""
+    folder = tmp_path_factory.mktemp("old")
+    write_csv(folder / "rides.csv", rows=200)
+    build(folder / "rides.csv", folder / "out", splits=SPLITS, transform=OLD)
+    return folder
+
+
+def transform_of(out: Path) -> Path:
+    return out / load(out).parts[-1].folder / TRANSFORM_FOLDER
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    "when",
+    [
+        "before a record is analysed",
+        "before the transform is saved",
+        "while a group is kept",
+        "between the jobs",
+        "before a record is transformed",
+        "before the manifest",
+    ],
+)
+def test_the_old_data_set_and_its_transform_stay_whole(old: Path, tmp_path: Path, when: str) -> None:
+    shutil.copytree(old, tmp_path / "here")
+    path, out, cache = (tmp_path / "here" / name for name in ("rides.csv", "out", "cache"))
+    before, manifest = recordmill.open(out).to_table(), load(out)
+    child = [sys.executable, "-c", CHILD, when, str(path), str(out), str(cache)]
+    assert subprocess.run(child, capture_output=True, timeout=900, check=False).returncode == -9
+    assert load(out) == manifest
     assert recordmill.open(out).to_table().equals(before)
-    build(tmp_path / "rides.csv", out, splits=SPLITS, overwrite=True)
+    assert recordmill.verify(out) == []
+    check_files(str(transform_of(out)), manifest.transform)
+    made = build(path, tmp_path / "more", splits=SPLITS, transform_from=out)  # it is still there to be taken
+    assert recordmill.open(made.out).to_table().equals(before)
+    build(path, out, splits=SPLITS, overwrite=True)
     assert not list(out.glob("_run-*"))
     assert recordmill.verify(out) == []
+    kept = [file for file in cache.iterdir() if file.suffix == ".known"] if cache.exists() else []
+    assert len(kept) == (when in ("between the jobs", "before a record is transformed", "before the manifest"))
+
+
+def test_another_transform_replaces_records_and_transform_at_once(old: Path, tmp_path: Path) -> None:
+    shutil.copytree(old, tmp_path / "here")
+    path, out = tmp_path / "here/rides.csv", tmp_path / "here/out"
+    before = load(out)
+    build(path, out, splits=SPLITS, transform=NEW, overwrite=True)
+    after = load(out)
+    assert after.transform["digest"] != before.transform["digest"]
+    assert after.options["transform"] == after.transform["digest"]
+    assert list(after.transform["found"]) == ["age", "kind"]
+    assert set(after.transform["found"]["age"]) == {"mean", "variance"}
+    check_files(str(transform_of(out)), after.transform)
+    assert recordmill.open(out).schema["kind"].describe() == "int64"
+    assert recordmill.verify(out) == []
+    build(path, out, splits=SPLITS, overwrite=True)  # and none replaces both
+    assert load(out).transform == {}
+    assert not transform_of(out).exists()

@@ -17,7 +17,7 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
-from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.sources.inputs.contract import Payloads, PlanOptions, Source
 from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
@@ -197,7 +197,7 @@ def test_files_of_others(shared_data: Path) -> None:
         path = root / str(entry.get("path") or entry.get("file"))
         if not path.is_file() or not any(len(batch) for batch in read_frames(str(path))):
             continue
-        source = plan(path, schema=SCHEMA)
+        source = plan(path, schema=Schema((Feature("record", "bytes", required=True),), message=PAYLOAD))
         rows, rejects = read(source)
         assert rejects == []
         assert [row[2] for row in rows] == [

@@ -8,23 +8,25 @@ run's folder, and a report that names them, from which a cache is made when the 
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.building.plan import load_plan
-from recordmill.preprocessing.known_groups import KnownGroup, framed
+from recordmill.preprocessing.known_groups import KNOWN, Groups, framed, read_elements
 from recordmill.preprocessing.tensors import list_schema, representations
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import Unit
-from recordmill.storage.files import put_if_absent
+from recordmill.storage.files import create_file, put_if_absent, read_range
 from recordmill.transforms.beam_types import (
     AsIter,
     AsSingleton,
@@ -41,24 +43,8 @@ from recordmill.transforms.beam_types import (
 )
 from recordmill.transforms.tft.fit import group_batches, publish
 
-KNOWN, UNUSED = -1, -2  # of a file, in place of the number of its group: found before; not in the split
 REPORT = "fit-report.json"
 _GROUP, _KNOWN = "group-{}", "known"  # names of data sets of tf.Transform
-
-
-@dataclass(frozen=True)
-class Groups:
-    """What is to be analysed. of_file: [files] the group of each file, or KNOWN or UNUSED. known: what was found in the
-    others.
-    """
-
-    of_file: npt.NDArray[np.int16]
-    known: tuple[KnownGroup, ...]
-
-    @property
-    def new(self) -> list[int]:
-        """The numbers of the groups that are to be analysed."""
-        return [int(number) for number in np.unique(self.of_file) if number >= 0]
 
 
 @dataclass
@@ -103,8 +89,8 @@ class FitWithKnown(PTransform):
             return {}
         found = {
             key: packs.pipeline
-            | f"Known{number}" >> Create(self.groups.known)
-            | f"Elements{number}" >> FlatMap(KnownGroup.elements, key).with_output_types(bytes)
+            | f"Known{number}" >> Create([(group.path, *group.entries[key]) for group in self.groups.known])
+            | f"Elements{number}" >> FlatMap(read_elements).with_output_types(bytes)
             for number, key in enumerate(sorted(self.groups.known[0].entries))
         }
         return {DatasetKey(_KNOWN): DatasetCache(found, None)}
@@ -140,12 +126,13 @@ class FitWithKnown(PTransform):
             elements | f"Name{number}" >> Map(_named, name, key) for number, (name, key, elements) in enumerate(entries)
         ]
         kept = _flat(packs, "Found", named) | "Keep" >> ParDo(_KeepElements(self.folder))
+        names = {key.key for key in read}
         counts = [batches | f"Count{key.key}" >> Map(_rows) for key, batches in read.items()]
         expected = [(name, key.hex()) for name, key, _ in entries]
         _ = (
             packs.pipeline
             | "OnceMore" >> Create([self.folder])
-            | "Report" >> Map(_report, expected, AsIter(kept), AsIter(_flat(packs, "Counts", counts)))
+            | "Report" >> Map(_report, expected, _KNOWN in names, AsIter(kept), AsIter(_flat(packs, "Counts", counts)))
         )
 
 
@@ -194,45 +181,53 @@ class _KeepElements(DoFn):
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._files: dict[tuple[str, str], BinaryIO] = {}
+        self._files: dict[tuple[str, str], tuple[str, BinaryIO]] = {}
 
     def start_bundle(self) -> None:
         self._files = {}
 
     def process(self, found: tuple[str, bytes, bytes]) -> None:
         name, key, element = found
-        file = self._files.get((name, key.hex()))
-        if file is None:
-            path = Path(self._folder, f"found-{uuid.uuid4().hex}")
-            file = self._files[name, key.hex()] = path.open("xb")
-        file.write(framed(element))
+        if (name, key.hex()) not in self._files:
+            path = os.path.join(self._folder, f"found-{uuid.uuid4().hex}")
+            self._files[name, key.hex()] = (
+                path,
+                cast(BinaryIO, io.BufferedWriter(cast(io.RawIOBase, create_file(path)))),
+            )
+        self._files[name, key.hex()][1].write(framed(element))
 
     def finish_bundle(self) -> Iterator[object]:
-        for (name, key), file in self._files.items():
+        for (name, key), (path, file) in self._files.items():
             file.close()
-            yield windowed((name, key, file.name))
+            yield windowed((name, key, path))
 
 
 def _report(
-    folder: str, expected: Iterable[tuple[str, str]], kept: Iterable[tuple[str, str, str]], rows: Iterable[int]
+    folder: str,
+    expected: Iterable[tuple[str, str]],
+    again: bool,
+    kept: Iterable[tuple[str, str, str]],
+    rows: Iterable[int],
 ) -> None:
-    """Write which files hold what was found, and how many records were analysed; a repeated attempt leaves the first
-    report.
+    """Write which files hold what was found, how many records were analysed, and whether those of known files are among
+    them; a repeated attempt leaves the first report.
     """
     parts: dict[str, dict[str, list[str]]] = {}
     for name, key in expected:  # an entry may have no element
         parts.setdefault(name, {})[key] = []
     for name, key, path in kept:
         parts[name][key].append(path)
-    report = {"groups": parts, "records": sum(rows)}
+    report = {"groups": parts, "records": sum(rows), "again": again}
     put_if_absent(Path(folder, REPORT), json.dumps(report).encode())
 
 
-def read_report(folder: str) -> tuple[dict[int, dict[bytes, list[str]]], int]:
-    """(number of a new group to the files of its entries, how many records were analysed)."""
-    report = json.loads(Path(folder, REPORT).read_bytes())
+def read_report(folder: str) -> tuple[dict[int, dict[bytes, list[str]]], int, bool]:
+    """(number of a new group to the files of its entries, how many records were analysed, whether those of known files
+    are among them).
+    """
+    report = json.loads(read_range(os.path.join(folder, REPORT)).tobytes())
     groups = {
         int(name.removeprefix(_GROUP.format(""))): {bytes.fromhex(key): paths for key, paths in entries.items()}
         for name, entries in report["groups"].items()
     }
-    return groups, int(report["records"])
+    return groups, int(report["records"]), bool(report["again"])
