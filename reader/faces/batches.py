@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.sizes import bytes_of
 from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Batch, Form
 from recordmill.reader.collating.ways import Way, refuse_packed_images
 from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
+from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Readable
@@ -38,7 +40,7 @@ class Batches(Iterator[Any]):
         dataset: Readable,
         batch_size: int,
         order: Order,
-        memory_bytes: int,
+        memory: int | str,
         form: Form,
         images: Wanted | None = None,
         on_bad: OnBad = "error",
@@ -48,8 +50,7 @@ class Batches(Iterator[Any]):
             raise UsageError(
                 f"pad_remainder says in {MASK!r} which rows count, and a feature is called so: leave it out"
             )
-        if memory_bytes < 1:
-            raise UsageError(f"memory_bytes must be at least 1, not {memory_bytes}")
+        memory_bytes = bytes_of(memory, "memory_bytes")
         self._course = make_course(dataset, batch_size, order_of(order, on_bad, ways), ways)
         schedule = self._course.schedule
         self._refill = Refill(dataset, schedule, order.drop_remainder) if on_bad == "skip" else None
@@ -123,7 +124,8 @@ def _generate(
     find = finder(fetcher.dataset, schema, decoder, "error" if refill is None else "skip")
 
     def finish(lot: Lot) -> tuple[list[Any], Lot]:
-        return form.batches(columns_of(lot, schema), lot, ways), lot
+        with spent("collate"):
+            return form.batches(columns_of(lot, schema), lot, ways), lot
 
     lots: Iterator[tuple[list[Any], Lot]]
     if refill is None:

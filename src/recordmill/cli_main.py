@@ -1,4 +1,4 @@
-"""The commands `build`, `transform`, `read`, `head`, `inspect` and `verify`: arguments in, an exit code out.
+"""The commands `build`, `transform`, `read`, `head`, `inspect`, `bench` and `verify`: arguments in, an exit code out.
 Only argparse is imported before a command runs.
 """
 
@@ -19,6 +19,7 @@ _COMMANDS = {
     "read": "a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
     "head": "print the first records readably",
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
+    "bench": "how fast batches for training come, and where the time goes",
     "verify": "check every byte of a data set against its manifest",
 }
 
