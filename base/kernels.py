@@ -7,7 +7,7 @@ folder; where neither can be written, it is compiled anew in each process, which
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import llvmlite.binding
@@ -51,7 +51,20 @@ def _compiled(function: Function, options: dict[str, bool]) -> Function:
     dispatcher._cache = KernelCache(function)
     # Numba's dispatcher looks this method up on itself when a call finds no compiled code.
     dispatcher._compile_for_args = _retrying(dispatcher._compile_for_args)
+    dispatcher.get_call_template = _of_values(dispatcher.get_call_template)
     return dispatcher  # type: ignore[no-any-return]
+
+
+def _of_values(template: Callable[..., Any]) -> Callable[..., Any]:
+    """Take a constant that another kernel passes for a value like any other. Numba compiles a kernel anew for each of
+    them (a sixth of what a small read compiles); where that makes faster code, LLVM inlines the kernel and finds out.
+    """
+
+    def template_of(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
+        plain = {name: numba.types.unliteral(kind) for name, kind in kws.items()}
+        return template(tuple(map(numba.types.unliteral, args)), plain)
+
+    return template_of
 
 
 class _Told(event.Listener):  # type: ignore[misc]

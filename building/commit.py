@@ -12,7 +12,6 @@ import errno
 import itertools
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -22,7 +21,8 @@ from recordmill.shards.dead_runs import INTENT_NAME, loaded, remove_data
 from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, MANIFESTS, Manifest, generations, manifest_path
 from recordmill.shards.manifest_check import is_data_folder
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import atomic_write, put_if_absent, sync_file, sync_folder, write_all
+from recordmill.storage.files import atomic_write, put_if_absent, read_range, stat, sync_file, sync_folder, write_all
+from recordmill.storage.folders import exists, inode, make_folder, paths_in, remove_file, rename
 from recordmill.storage.removal import Folder
 from recordmill.storage.strict_json import load_fields
 
@@ -60,7 +60,7 @@ def commit(
         # a lone surrogate, from a name that is no UTF-8, as JSON escapes it
         text = manifest.to_json().encode("utf-8", "backslashreplace")
         Manifest.from_json(text, "the new manifest")  # nothing is committed that nobody could open
-        (out / MANIFESTS).mkdir(exist_ok=True)
+        make_folder(out / MANIFESTS, exist_ok=True)
         sync_folder(out)
         current = generations(out)
         published = (current[-1] if current else 0) == base and put_if_absent(
@@ -84,7 +84,7 @@ def commit(
 def _is_published(out: Path, generation: int, text: bytes) -> bool:
     """Whether the manifest stands although its creation ended in an error, as when the disk fails at the last sync."""
     with contextlib.suppress(OSError):
-        return bool(text) and manifest_path(out, generation).read_bytes() == text
+        return bool(text) and read_range(str(manifest_path(out, generation))).tobytes() == text
     return False
 
 
@@ -111,9 +111,9 @@ def write_copies(out: Path, manifest: Manifest, copies: Mapping[str, str], tempo
 
     `verify --mend` mends the first two if a crash came between, the next build all.
     """
-    for stale in out.glob(f"*{LABELS_SUFFIX}"):
+    for stale in paths_in(out, f"*{LABELS_SUFFIX}"):
         if stale.name not in copies:
-            stale.unlink(missing_ok=True)
+            remove_file(stale, missing_ok=True)
     for name, text in {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema, **copies}.items():
         with atomic_write(out / name, temporary_in) as file:
             write_all(file, text.encode("utf-8", "backslashreplace"))
@@ -128,7 +128,7 @@ def remove_old_generations(out: Path, current: int) -> None:
             for part in manifest.parts:
                 if part.folder not in kept:
                     remove_data(out, part.folder)
-            manifest_path(out, number).unlink(missing_ok=True)
+            remove_file(manifest_path(out, number), missing_ok=True)
 
 
 def put_back(folder: RunFolder) -> None:
@@ -139,18 +139,18 @@ def put_back(folder: RunFolder) -> None:
         if not is_data_folder(name):
             return
         placed = folder.out / name
-        if not folder.data.exists() and placed.exists() and placed.stat().st_ino == intent.count("inode"):
+        if not exists(folder.data) and exists(placed) and inode(placed) == intent.count("inode"):
             try:
-                os.rename(placed, folder.data)
+                rename(placed, folder.data)
             except OSError:
                 remove_data(folder.out, name)
                 raise
         with contextlib.suppress(OSError), Folder.open(folder.out) as above, above.enter("rejects") as placed_rejects:
-            for number, (before, inode) in enumerate(sorted(rejects.value.items())):
+            for number, (before, number_of) in enumerate(sorted(rejects.value.items())):
                 target = _reject_name(name, number)
                 found = placed_rejects.inode(target)
-                if found is not None and found[1] == inode and "/" not in before:
-                    os.rename(target, folder.rejects / before, src_dir_fd=placed_rejects.descriptor)
+                if found is not None and found[1] == number_of and "/" not in before:
+                    placed_rejects.give(target, folder.rejects / before)
 
 
 def _place_data(folder: RunFolder, fingerprint: str) -> str:
@@ -162,11 +162,11 @@ def _place_data(folder: RunFolder, fingerprint: str) -> str:
     sync_folder(folder.data)
     for attempt in itertools.count(1):
         name = f"{DATA_PREFIX}{fingerprint[:12]}" + (f"-{attempt}" if attempt > 1 else "")
-        if (folder.out / name).exists():
+        if exists(folder.out / name):
             continue
         _intend(folder, name)
         try:
-            os.rename(folder.data, folder.out / name)
+            rename(folder.data, folder.out / name)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else another run took the name just now
                 raise
@@ -179,14 +179,14 @@ def _intend(folder: RunFolder, name: str) -> None:
     """Note the name that data is about to get, and which folder and files it is, so that whoever finds this run dead
     can tell its litter from others' data, and a repeated commit can begin anew.
     """
-    rejects = {path.name: path.stat().st_ino for path in _reject_files(folder)}
-    text = json.dumps({"folder": name, "inode": folder.data.stat().st_ino, "rejects": rejects})
+    rejects = {path.name: inode(path) for path in _reject_files(folder)}
+    text = json.dumps({"folder": name, "inode": inode(folder.data), "rejects": rejects})
     with atomic_write(folder.path / INTENT_NAME) as file:
         write_all(file, text.encode())
 
 
 def _reject_files(folder: RunFolder) -> list[Path]:
-    return sorted(path for path in folder.rejects.iterdir() if path.stat().st_size)
+    return [path for path in paths_in(folder.rejects) if stat(str(path)).size_bytes]
 
 
 def _reject_name(name: str, number: int) -> str:
@@ -198,10 +198,10 @@ def _place_rejects(folder: RunFolder, name: str) -> list[Path]:
     moved = []
     found = _reject_files(folder)
     if found:
-        (folder.out / "rejects").mkdir(exist_ok=True)
+        make_folder(folder.out / "rejects", exist_ok=True)
     for number, path in enumerate(found):
         target = folder.out / "rejects" / _reject_name(name, number)
-        os.replace(path, target)
+        rename(path, target)
         moved.append(target)
     if found:
         sync_folder(folder.out / "rejects")

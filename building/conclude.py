@@ -4,15 +4,12 @@ and only if they agree is it committed.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +21,7 @@ from recordmill.building.commit import commit, put_back
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
+from recordmill.building.store_commit import commit_to_store
 from recordmill.schemas.tfds import Split as TfdsSplit
 from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
 from recordmill.schemas.tfmd import to_pbtxt
@@ -42,7 +40,9 @@ from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.sums import add_sums
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine
 from recordmill.storage.files import atomic_write, check_unchanged, read_blocks, write_all
+from recordmill.storage.folders import exists, is_file, paths_in, remove_file, rename
 from recordmill.storage.listing import InputFile
+from recordmill.storage.locks import alone
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
 
@@ -64,22 +64,11 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
         CommitConflict: another run committed first.
     """
     folder = RunFolder.attach(plan.folder)
-    if (done := committed_by(folder)) is not None:  # the run's folder may be gone by now
+    if (done := committed_by(folder, plan.out)) is not None:  # the run's folder may be gone by now
         return done
-    with _alone(plan):
-        done = committed_by(folder)
+    with alone(Path(plan.folder, "conclude.lock")):  # engines may run two copies of the last step at once
+        done = committed_by(folder, plan.out)
         return _conclude(plan, ingested, shards) if done is None else done
-
-
-@contextlib.contextmanager
-def _alone(plan: BuildPlan) -> Iterator[None]:
-    """Engines may run two copies of the last step at once: one waits for the other."""
-    descriptor = os.open(Path(plan.folder, "conclude.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> Manifest:
@@ -116,7 +105,10 @@ def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wr
         )
         return manifest, tfds_files(manifest, plan)
 
-    return commit(RunFolder.attach(plan.folder), describe, fingerprint, plan.base)
+    folder = RunFolder.attach(plan.folder)
+    if plan.store:
+        return commit_to_store(folder, describe, plan.base, plan.store)
+    return commit(folder, describe, fingerprint, plan.base)
 
 
 def _notes(plan: BuildPlan, ingested: Sequence[Ingested]) -> list[str]:
@@ -130,9 +122,9 @@ def _notes(plan: BuildPlan, ingested: Sequence[Ingested]) -> list[str]:
     ]
 
 
-def committed_by(folder: RunFolder) -> Manifest | None:
+def committed_by(folder: RunFolder, out: str) -> Manifest | None:
     """What this very run has committed already: runners may repeat the last step as any other."""
-    for _, manifest in sorted(loaded(folder.out).items(), reverse=True):
+    for _, manifest in sorted(loaded(out).items(), reverse=True):
         if manifest.run.get("id") == folder.id:
             return manifest
     return None
@@ -204,11 +196,11 @@ def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardNam
     the names beside it may be another shard's.
     """
     new = replace(old, index=index, of=of)
-    if new != old and (folder / str(old)).exists():
+    if new != old and exists(folder / str(old)):
         for before, after in ((old.index_name, new.index_name), (old.members_name, new.members_name)):
-            if (folder / INDEX_FOLDER / before).exists():
-                os.replace(folder / INDEX_FOLDER / before, folder / INDEX_FOLDER / after)
-        os.replace(folder / str(old), folder / str(new))
+            if exists(folder / INDEX_FOLDER / before):
+                rename(folder / INDEX_FOLDER / before, folder / INDEX_FOLDER / after)
+        rename(folder / str(old), folder / str(new))
     return new
 
 
@@ -219,17 +211,17 @@ def _remove_shard(folder: Path, info: ShardInfo) -> None:
         folder / INDEX_FOLDER / name.index_name,
         folder / INDEX_FOLDER / name.members_name,
     ):
-        path.unlink(missing_ok=True)
+        remove_file(path, missing_ok=True)
 
 
 def _sweep(folder: Path, wanted: set[str]) -> None:
     """Remove what failed or doubled attempts left beside the shards."""
-    for path in folder.iterdir():
-        if path.is_file() and path.name not in wanted:
-            path.unlink()
-    for path in (folder / INDEX_FOLDER).iterdir():
+    for path in paths_in(folder):
+        if is_file(path) and path.name not in wanted:
+            remove_file(path)
+    for path in paths_in(folder / INDEX_FOLDER):
         if path.name.startswith("."):
-            path.unlink()
+            remove_file(path)
 
 
 def _planned(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
@@ -241,9 +233,9 @@ def _planned(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
 def _keep_reject_files(plan: BuildPlan, files: Sequence[str]) -> None:
     """Leave only the files that the accounts name; a repeated attempt wrote the others."""
     kept = {Path(name).name for name in files}
-    for path in Path(plan.folder, "rejects").iterdir():
+    for path in paths_in(Path(plan.folder, "rejects")):
         if path.name not in kept:
-            path.unlink()
+            remove_file(path)
 
 
 def _write_inputs(plan: BuildPlan, ingested: Sequence[Ingested]) -> dict[str, Any]:

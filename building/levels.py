@@ -4,7 +4,6 @@ few enough. What is read and written twice is as little as possible.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from recordmill.building.merge import merge
 from recordmill.building.run_file import ENTRY_DTYPE
 from recordmill.building.slices import FileRef, RunSlice
 from recordmill.storage.files import create_file, write_all
+from recordmill.storage.folders import remove_file
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def at_most(
         yield left
     finally:
         for path in made:
-            path.unlink(missing_ok=True)
+            remove_file(path, missing_ok=True)
 
 
 def _merged(slices: Sequence[RunSlice], path: Path, memory_bytes: int, step: Callable[[], None]) -> RunSlice:
@@ -46,10 +46,10 @@ def _merged(slices: Sequence[RunSlice], path: Path, memory_bytes: int, step: Cal
         for merged in merge(slices, memory_bytes):
             step()
             ordered = merged.sorted()
-            file.seek(frames_at, os.SEEK_SET)
+            file.seek(frames_at)
             for frames, _ in ordered.frames(0, merged.records):
                 frames_at += write_all(file, frames)
-            file.seek(entries_at, os.SEEK_SET)
+            file.seek(entries_at)
             entries_at += write_all(file, ordered.entries(0, merged.records).tobytes())
     assert (frames_at, entries_at) == (frames_bytes, frames_bytes + records * ENTRY_DTYPE.itemsize)
     return RunSlice(records, frames_bytes, FileRef(str(path), 0, frames_bytes))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import pickle
 import weakref
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from recordmill.preprocessing.saved import SavedTransform
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.inputs.contract import Source
-from recordmill.storage.files import put_if_absent
+from recordmill.storage.files import open_file, put_if_absent
 
 PLAN_NAME = "plan.pickle"
 # how blocks travel: as references into files that all workers see, or through the runner's shuffle
@@ -35,7 +36,8 @@ _LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that mergi
 @dataclass(frozen=True)
 class BuildPlan:
     """One build. source: None where records come from a user's own pipeline. folder: the run's folder.
-    base: the generation it follows.
+    base: the generation it follows. store: the OUT in a store that the run's data goes to; "": the run's folder stands
+    in OUT.
 
     groups: ranges of units that make one run each. told: the options of the source that decide its records.
     transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
@@ -58,6 +60,12 @@ class BuildPlan:
     name: str = "dataset"
     told: Mapping[str, Any] = field(default_factory=dict)
     transform: SavedTransform | None = None
+    store: str = ""
+
+    @property
+    def out(self) -> str:
+        """Where the data set will be."""
+        return self.store or os.path.dirname(self.folder)
 
     @property
     def deciding(self) -> dict[str, Any]:
@@ -125,7 +133,7 @@ def load_plan(path: str) -> BuildPlan:
 
 @functools.lru_cache(maxsize=4)
 def _load_plan(path: str) -> BuildPlan:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         plan = pickle.load(file)
     assert isinstance(plan, BuildPlan)
     return plan

@@ -4,7 +4,6 @@ checked once more and written with its index.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
 from recordmill.shards.names import ShardName
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.files import create_file, sync_file
+from recordmill.storage.folders import rename
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class UnsyncedShard:
         for temporary, _ in self.files:
             sync_file(temporary)
         for temporary, path in self.files:
-            os.replace(temporary, path)
+            rename(temporary, path)
         return self.shard
 
 

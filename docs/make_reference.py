@@ -24,6 +24,7 @@ _CALLS = {
     "inspect": "recordmill.open(inputs, ...)",
     "bench": "recordmill.open(inputs, ...).batches(...)",
     "verify": "recordmill.verify(inputs, ...)",
+    "clean": "recordmill.clean(out, ...)",
 }
 _HEAD = """\
 # Options

@@ -6,8 +6,6 @@ whole; a second attempt at the same job replaces it with the same bytes.
 
 from __future__ import annotations
 
-import os
-import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from recordmill.records.writers.parquet import ParquetWriter
 from recordmill.records.writers.text import CsvWriter, JsonWriter
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.storage.files import sync_file
+from recordmill.storage.folders import is_folder, make_folder, paths_in, remove_file, remove_tree, rename
 
 
 class Writer(Protocol):
@@ -74,7 +73,7 @@ def open_writer(path: Path, to: str, plan: ReadPlan, split: str) -> Writer:
     if to == FILES:
         assert plan.layout is not None
         return FilesWriter(path, schema, plan.layout, split)
-    path.mkdir()
+    make_folder(path)
     return NpyWriter(path, schema)
 
 
@@ -108,7 +107,7 @@ def run_job(
     finally:
         rejected = reject_writer.close()
     if rejected.files:
-        os.replace(rejected.files[0], reject_file)
+        rename(rejected.files[0], reject_file)
         rejected = Rejected(rejected.counts, rejected.first, (str(reject_file),))
     if read != writer.rows + rejected.total + filtered:
         written = writer.rows
@@ -129,15 +128,15 @@ def write_output(
         for batch in batches:
             writer.write(batch)
         writer.close()
-        for written in [] if to == FILES else sorted(temporary.iterdir()) if temporary.is_dir() else [temporary]:
+        for written in [] if to == FILES else paths_in(temporary) if is_folder(temporary) else [temporary]:
             sync_file(written)  # a writer of many files has done it for all of them
     except BaseException:
         writer.abort()
         _remove(temporary)
         raise
-    if path.is_dir():
-        shutil.rmtree(path)
-    os.replace(temporary, path)
+    if is_folder(path):
+        remove_tree(path)
+    rename(temporary, path)
     return writer
 
 
@@ -147,7 +146,7 @@ def notes_of(writer: Writer) -> tuple[str, ...]:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+    if is_folder(path):
+        remove_tree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        remove_file(path, missing_ok=True)

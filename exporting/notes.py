@@ -27,6 +27,7 @@ from recordmill.shards.pieces import Piece
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import ABOUT_NAME
 from recordmill.storage.files import atomic_write, stat, write_all
+from recordmill.storage.folders import inode, is_folder, make_folder, paths_in
 from recordmill.storage.strict_json import Fields, load_fields, parse, read_bounded
 
 NOTES = "notes"  # in the run folder: a file per unit
@@ -101,7 +102,7 @@ class Notes:
     @classmethod
     def begin(cls, run: Path, fingerprint: str) -> Notes:
         """Say in a new run folder which read it is."""
-        (run / NOTES).mkdir()
+        make_folder(run / NOTES)
         with atomic_write(run / ABOUT_NAME) as file:
             write_all(file, json.dumps({"format": "recordmill read at work", "fingerprint": fingerprint}).encode())
         return cls(run / NOTES)
@@ -141,7 +142,7 @@ def note_name(job: Job, unit: int) -> str:
 
 def noted_in(run: Path) -> list[Path]:
     """The notes in a run folder."""
-    return sorted((run / NOTES).glob("[!.]*.json"))
+    return paths_in(run / NOTES, "[!.]*.json")
 
 
 def fingerprint_of(run: Path) -> str | None:
@@ -153,8 +154,10 @@ def fingerprint_of(run: Path) -> str | None:
 
 def read_identity(output: Path) -> tuple[int, ...]:
     """What stays as it is while a finished output is only renamed: size and time of a file, and which folder it is."""
-    about = output.stat()
-    return (about.st_ino,) if output.is_dir() else (about.st_size, about.st_mtime_ns)
+    if is_folder(output):
+        return (inode(output),)
+    about = stat(str(output))
+    return about.size_bytes, about.mtime_ns
 
 
 def grows(options: ReadOptions) -> bool:

@@ -9,10 +9,9 @@ the next read.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,29 @@ from recordmill.exporting.resume import is_resumable
 from recordmill.shards.dead_runs import ABOUT_NAME, claimed
 from recordmill.shards.manifest import RUN_PREFIX, is_data_set
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import atomic_write, local_path, put_if_absent, sync_file, sync_folder, write_all
+from recordmill.storage.files import (
+    atomic_write,
+    local_path,
+    put_if_absent,
+    read_range,
+    sync_file,
+    sync_folder,
+    write_all,
+)
+from recordmill.storage.folders import (
+    exists,
+    has_name,
+    is_file,
+    is_folder,
+    is_link,
+    make_folder,
+    names_in,
+    paths_in,
+    remove_empty,
+    remove_file,
+    rename,
+)
+from recordmill.storage.locks import locked_by_name
 from recordmill.storage.strict_json import load_fields
 
 _INTENT = "commit.json"  # in the run folder: the names in DIR that a commit adds, and those that it sets aside
@@ -37,7 +58,7 @@ def begin(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
         UsageError: DIR holds a data set, an earlier result (without overwrite), or anything else.
     """
     path = Path(local_path(out))
-    if path.is_dir():
+    if is_folder(path):
         if is_data_set(path):
             raise UsageError(f"{path} holds a data set of recordmill; name another folder for --out")
         with contextlib.suppress(PermissionError):
@@ -55,11 +76,11 @@ def begin(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
 
 def _mend(out: Path) -> None:
     """Undo, or finish, what the commits of reads that died had begun."""
-    with _locked(out):
+    with locked_by_name(out):
         mend(out)
-        with claimed(run for run in sorted(out.glob(f"{RUN_PREFIX}*")) if (run / _INTENT).is_file()) as dead:
+        with claimed(run for run in paths_in(out, f"{RUN_PREFIX}*") if is_file(run / _INTENT)) as dead:
             for run in dead:
-                if not (out / REJECTS).is_symlink():
+                if not is_link(out / REJECTS):
                     _undo(RunFolder.attach(out / run.name))
 
 
@@ -70,14 +91,14 @@ def publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> l
         RecordmillError: another read was first.
     """
     out = folder.out
-    with _locked(out):
+    with locked_by_name(out):
         old = _published(out)
         if old is not None and not overwrite:
             raise RecordmillError(
                 f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
             )
-        names = sorted(path.name for path in folder.data.iterdir())
-        rejects = sorted(path.name for path in folder.rejects.iterdir() if not path.name.startswith("."))
+        names = names_in(folder.data)
+        rejects = [name for name in names_in(folder.rejects) if not name.startswith(".")]
         names += [f"{REJECTS}/{name}" for name in rejects]
         _sync(folder, names)
         text = json.dumps(
@@ -92,7 +113,7 @@ def publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> l
                     _undo(folder)
                     raise
         with contextlib.suppress(OSError):
-            (folder.path / ABOUT_NAME).unlink(missing_ok=True)  # nothing is left to go on with
+            remove_file(folder.path / ABOUT_NAME, missing_ok=True)  # nothing is left to go on with
     return names
 
 
@@ -100,7 +121,7 @@ def _sync(folder: RunFolder, names: Sequence[str]) -> None:
     """Make files, then names durable: the summary that says they are there comes after them."""
     for name in names:
         home = _home(folder, name)
-        if home.is_dir():
+        if is_folder(home):
             sync_folder(home)
         elif name.startswith(f"{REJECTS}/"):
             sync_file(home)
@@ -111,22 +132,22 @@ def _sync(folder: RunFolder, names: Sequence[str]) -> None:
 def _place(folder: RunFolder, names: Sequence[str], old: Sequence[str] | None, summary: bytes) -> None:
     """Set the old result aside, which removing the run folder removes, and rename the new outputs into DIR."""
     out, aside = folder.out, folder.path / _ASIDE
-    aside.mkdir(exist_ok=True)
+    make_folder(aside, exist_ok=True)
     with atomic_write(folder.path / _INTENT) as file:
         write_all(file, json.dumps({"names": names, "old": old or []}).encode())
     if old is not None:
-        os.rename(out / SUMMARY_NAME, aside / SUMMARY_NAME)
+        rename(out / SUMMARY_NAME, aside / SUMMARY_NAME)
     for number, name in enumerate(old or ()):
         with contextlib.suppress(FileNotFoundError):  # somebody has removed it already
-            os.rename(out / name, aside / str(number))
+            rename(out / name, aside / str(number))
     if any(name.startswith(f"{REJECTS}/") for name in names):
-        (out / REJECTS).mkdir(exist_ok=True)
+        make_folder(out / REJECTS, exist_ok=True)
     elif old:
         with contextlib.suppress(OSError):
-            (out / REJECTS).rmdir()
+            remove_empty(out / REJECTS)
     for name in names:
-        os.rename(_home(folder, name), out / name)
-    if (out / REJECTS).is_dir():
+        rename(_home(folder, name), out / name)
+    if is_folder(out / REJECTS):
         sync_folder(out / REJECTS)
     sync_folder(out)
     if not put_if_absent(out / SUMMARY_NAME, summary, folder.path):
@@ -135,7 +156,7 @@ def _place(folder: RunFolder, names: Sequence[str], old: Sequence[str] | None, s
 
 def _is_published(out: Path, summary: bytes) -> bool:
     with contextlib.suppress(OSError):
-        return (out / SUMMARY_NAME).read_bytes() == summary
+        return read_range(str(out / SUMMARY_NAME)).tobytes() == summary
     return False
 
 
@@ -149,20 +170,20 @@ def _undo(folder: RunFolder) -> None:
         names = fields.texts("names", is_output, "the name of an output")
         old = fields.texts("old", is_output, "the name of an output")
         aside = folder.path / _ASIDE
-        if not (out / SUMMARY_NAME).exists() and folder.is_sound and not aside.is_symlink():
+        if not exists(out / SUMMARY_NAME) and folder.is_sound and not is_link(aside):
             for name in names:
-                if not _home(folder, name).exists() and (out / name).exists():
-                    os.rename(out / name, _home(folder, name))
+                if not exists(_home(folder, name)) and exists(out / name):
+                    rename(out / name, _home(folder, name))
             for number, name in enumerate(old):
-                if os.path.lexists(aside / str(number)):
-                    (out / name).parent.mkdir(exist_ok=True)
-                    os.rename(aside / str(number), out / name)
-            if (aside / SUMMARY_NAME).exists():
-                os.rename(aside / SUMMARY_NAME, out / SUMMARY_NAME)
+                if has_name(aside / str(number)):
+                    make_folder((out / name).parent, exist_ok=True)
+                    rename(aside / str(number), out / name)
+            if exists(aside / SUMMARY_NAME):
+                rename(aside / SUMMARY_NAME, out / SUMMARY_NAME)
             else:
                 with contextlib.suppress(OSError):
-                    (out / REJECTS).rmdir()
-            intent.unlink(missing_ok=True)
+                    remove_empty(out / REJECTS)
+            remove_file(intent, missing_ok=True)
 
 
 def _published(out: Path) -> list[str] | None:
@@ -183,29 +204,15 @@ def _home(folder: RunFolder, name: str) -> Path:
 
 
 def _check_empty(out: Path) -> None:
-    if (out / SUMMARY_NAME).exists():
+    if exists(out / SUMMARY_NAME):
         return
-    strange = sorted(
+    strange = [
         name
-        for name in os.listdir(out)
-        if not name.startswith((RUN_PREFIX, ".")) and not (name == "rejects" and not os.listdir(out / name))
-    )
+        for name in names_in(out)
+        if not name.startswith((RUN_PREFIX, ".")) and not (name == "rejects" and not names_in(out / name))
+    ]
     if strange:
         raise UsageError(
             f"{out} is not empty ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''}); name a new "
             "or an empty folder for --out"
         )
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Nobody else is at work in the folder of that name, which another may get meanwhile."""
-    while True:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
-                yield
-                return
-        finally:
-            os.close(descriptor)

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
 import re
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,9 +20,10 @@ from recordmill.shards.dead_runs import remove_run
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.files import atomic_write, sync_folder, write_all
-from recordmill.storage.removal import Folder
+from recordmill.storage.folders import exists, is_folder, real_path, remove_file, rename
+from recordmill.storage.locks import lock_folder
+from recordmill.storage.removal import Folder, exchange
 from recordmill.storage.strict_json import load_fields
-from recordmill.storage.swap import exchange
 
 REJECTS = "rejects"
 _UNABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EXDEV, errno.ENAMETOOLONG, errno.EBUSY)
@@ -39,13 +37,13 @@ def replace_result(folder: RunFolder, old: Sequence[str], rejects: bool, summary
         OSError: as the operating system says it; nothing was changed.
         KeyboardInterrupt: it says so if the result was replaced already.
     """
-    real = Path(os.path.realpath(folder.out))
+    real = Path(real_path(folder.out))
     with Folder.open(real.parent) as beside, Folder.open(real) as before:
         own = {name.split("/")[0] for name in old} | {SUMMARY_NAME, folder.path.name}
         if beside.inode(real.name) != before.own_inode or set(before.names()) - own:
             return False
         with Folder.open(folder.data) as after:
-            fcntl.flock(after.descriptor, fcntl.LOCK_EX)  # it is DIR's lock from the exchange on
+            lock_folder(after)  # it is DIR's lock from the exchange on
             try:
                 done = _exchange(folder, beside, before, after, real.name, rejects, summary)
             except BaseException as error:
@@ -67,14 +65,14 @@ def _exchange(
 ) -> bool:
     new = _new_name(name, folder.id)
     if rejects:
-        os.rename(folder.rejects, folder.data / REJECTS)
+        rename(folder.rejects, folder.data / REJECTS)
     with atomic_write(folder.data / SUMMARY_NAME) as file:
         write_all(file, summary)
-    os.fchmod(after.descriptor, stat.S_IMODE(os.fstat(before.descriptor).st_mode))
+    after.take_mode_of(before)
     done = False
     try:
-        os.rename(folder.data, new, dst_dir_fd=beside.descriptor)
-        done = exchange(beside.descriptor, new, name)
+        beside.take(folder.data, new)
+        done = exchange(beside, new, name)
     except OSError as error:
         if error.errno not in _UNABLE:
             raise
@@ -85,12 +83,12 @@ def _exchange(
 
 def _put_back(folder: RunFolder, beside: Folder, new: str) -> None:
     """The new result as it was in the run's folder."""
-    if beside.is_folder(new) and not folder.data.exists():
-        os.rename(new, folder.data, src_dir_fd=beside.descriptor)
+    if beside.is_folder(new) and not exists(folder.data):
+        beside.give(new, folder.data)
     with contextlib.suppress(FileNotFoundError):
-        (folder.data / SUMMARY_NAME).unlink()
-    if (folder.data / REJECTS).is_dir() and not folder.rejects.exists():
-        os.rename(folder.data / REJECTS, folder.rejects)
+        remove_file(folder.data / SUMMARY_NAME)
+    if is_folder(folder.data / REJECTS) and not exists(folder.rejects):
+        rename(folder.data / REJECTS, folder.rejects)
 
 
 def _remove_old(beside: Folder, before: Folder, after: Folder, new: str, old: Sequence[str], run: str) -> None:
@@ -105,29 +103,29 @@ def _remove_old(beside: Folder, before: Folder, after: Folder, new: str, old: Se
                 if name.startswith(f"{REJECTS}/"):
                     rejects.remove(name.removeprefix(f"{REJECTS}/"))
         with contextlib.suppress(OSError):
-            os.rmdir(REJECTS, dir_fd=before.descriptor)
+            before.remove_empty(REJECTS)
     if before.is_folder(run_name):
         with before.enter(run_name) as folder:
             remove_run(before, run_name, folder)
     before.remove(SUMMARY_NAME)
     for name in before.names():
         if after.inode(name) is None:
-            os.rename(name, name, src_dir_fd=before.descriptor, dst_dir_fd=after.descriptor)
+            before.move(name, after, name)
     before.remove_itself(beside, new)
 
 
 def mend(out: Path) -> None:
     """Finish or undo the replacements of reads that died. The caller holds DIR's lock, and DIR is there."""
-    real = Path(os.path.realpath(out))
+    real = Path(real_path(out))
     ours = re.compile(re.escape(f".{real.name}.") + r"([0-9a-f]{12})\.new")
     with contextlib.suppress(PermissionError), Folder.open(real.parent) as beside:
         for name in beside.names():
             if (match := ours.fullmatch(name)) is None or not beside.is_folder(name):
                 continue
             with contextlib.suppress(OSError, DataError), beside.enter(name) as found, Folder.open(real) as now:
-                fcntl.flock(found.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_folder(found, wait=False)
                 run = RunFolder.attach(out / f"{RUN_PREFIX}{match[1]}")
-                if now.is_folder(run.path.name) and not run.data.exists():
+                if now.is_folder(run.path.name) and not exists(run.data):
                     _put_back(run, beside, name)
                     continue
                 old: list[str] = []

@@ -33,6 +33,8 @@ from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.units import growing_name
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.files import stat
+from recordmill.storage.folders import exists, is_link, paths_in
 from recordmill.storage.removal import Folder
 
 
@@ -76,7 +78,8 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
     """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
     found: RunFolder | None = None
     for run in sorted(
-        (run for run in out.glob(f"{RUN_PREFIX}*") if is_resumable(run)), key=lambda run: (-len(noted_in(run)), run)
+        (run for run in paths_in(out, f"{RUN_PREFIX}*") if is_resumable(run)),
+        key=lambda run: (-len(noted_in(run)), run),
     ):
         taken = RunFolder.take_over(run)
         if taken is None:  # it is at work
@@ -123,15 +126,15 @@ def _is_there(run: RunFolder, plan: ReadPlan, job: Job, note: Note) -> bool:
     """Whether what the note speaks of is there as it was, or more of it if it grows."""
     output, rejects = run.data / output_name(job, plan.options.to), run.rejects / f"{job.name}.jsonl"
     growing = grows(plan.options)
-    if growing and not output.exists():
+    if growing and not exists(output):
         output = run.data / growing_name(job)
-    if growing and not rejects.exists():
+    if growing and not exists(rejects):
         rejects = run.rejects / growing_name(job)
-    if output.is_symlink() or rejects.is_symlink():
+    if is_link(output) or is_link(rejects):
         return False
     with contextlib.suppress(OSError):
-        size = rejects.stat().st_size if note.reject_bytes else 0
-        whole = all((output / name).exists() for name in note.lengths or ())
+        size = stat(str(rejects)).size_bytes if note.reject_bytes else 0
+        whole = all(exists(output / name) for name in note.lengths or ())
         return (
             whole
             and read_identity(output) == note.identity

@@ -7,7 +7,6 @@ already grow on, since the note says where they are to be cut off.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -22,7 +21,8 @@ from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter
 from recordmill.shards.pieces import Piece
 from recordmill.shards.rejects import RejectWriter
-from recordmill.storage.files import sync_file
+from recordmill.storage.files import stat, sync_file
+from recordmill.storage.folders import exists, make_folder, paths_in, rename
 
 
 def run_noted(
@@ -38,7 +38,7 @@ def run_noted(
     if notes.of(job):
         return notes.of(job)[0].result(job, plan.options.to, rejects)
     result = run_job(plan, job, data, rejects, to=plan.options.to, threads=threads, progress=progress)
-    reject_bytes = sum(os.stat(path).st_size for path in result.rejected.files)
+    reject_bytes = sum(stat(path).size_bytes for path in result.rejected.files)
     for path in result.rejected.files:
         sync_file(path)
     account = Note(
@@ -67,7 +67,7 @@ class _Growing:
 
     def run(self, threads: int, progress: Progress) -> JobResult:
         kept = list(self.notes.of(self.job))
-        if kept and (self.folder / COLUMNS_NAME).exists() and self._ended(len(kept), kept[-1]):
+        if kept and exists(self.folder / COLUMNS_NAME) and self._ended(len(kept), kept[-1]):
             return kept[-1].result(self.job, self.plan.options.to, self.rejects)
         writer, reject_writer = self._open(kept)
         last = kept[-1] if kept else Note(identity=read_identity(self.growing))
@@ -84,22 +84,22 @@ class _Growing:
                 f"{self.folder.name}: {last.read} records were read, which is not what became of them: "
                 f"{last}; nothing was kept"
             )
-        for path in sorted(self.growing.iterdir()):
+        for path in paths_in(self.growing):
             sync_file(path)
-        os.replace(self.growing, self.folder)
+        rename(self.growing, self.folder)
         if last.rejected.total:
-            os.replace(self.growing_rejects, self.final_rejects)
+            rename(self.growing_rejects, self.final_rejects)
         return last.result(self.job, self.plan.options.to, self.rejects)
 
     def _open(self, kept: list[Note]) -> tuple[NpyWriter, RejectWriter]:
         """Writers that stand behind the last unit that is kept."""
         most, work = self.plan.most_rejects, self.job.name
         if not kept:
-            self.growing.mkdir()
+            make_folder(self.growing)
             return NpyWriter(self.growing, self.plan.schema), RejectWriter(self.growing_rejects, most=most, work=work)
         for done, growing in (self.folder, self.growing), (self.final_rejects, self.growing_rejects):
-            if done.exists():
-                os.replace(done, growing)
+            if exists(done):
+                rename(done, growing)
         last = kept[-1]
         return NpyWriter(self.growing, self.plan.schema, last.written, last.lengths), RejectWriter(
             self.growing_rejects, last.rejected, last.reject_bytes, most=most, work=work

@@ -7,6 +7,7 @@ Nothing here touches a record: `sources` reads them, `shards` orders and writes 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import runpy
 import sys
@@ -36,8 +37,10 @@ from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run_folder import RunFolder, check_out
+from recordmill.shards.store_run import check_store_out
 from recordmill.sources.inputs.contract import Source
-from recordmill.storage.files import local_path
+from recordmill.storage.files import is_remote, output_path, stat
+from recordmill.storage.folders import exists, join, private_folder
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -54,26 +57,26 @@ _COPIES_IN_RUNNER = 4  # FnApiRunner's peak in a GroupByKey, in times the payloa
 class BuildResult:
     """A committed data set: where it lies and what is in it.
 
-    out: its folder. kind: of the inputs. records: split to number of records. read, rejected: records read = written +
-    rejected. shards: paths of all shards. notes: what the plan found worth saying. seconds: wall time. manifest: all of
-    it.
+    out: its folder, as text where it is in a store, and so its files. kind: of the inputs. records: split to number of
+    records. read, rejected: records read = written + rejected. shards: paths of all shards. notes: what the plan found
+    worth saying. seconds: wall time. manifest: all of it.
     """
 
-    out: Path
+    out: Path | str
     kind: str
     schema: Schema
     records: Mapping[str, int]
     read: int
     rejected: int
-    shards: tuple[Path, ...]
-    rejects: tuple[Path, ...]
+    shards: tuple[Path | str, ...]
+    rejects: tuple[Path | str, ...]
     notes: tuple[str, ...]
     seconds: float
     manifest: Manifest
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
-        size = show_size(sum(path.stat().st_size for path in self.shards if path.exists()))
+        size = show_size(sum(stat(str(path)).size_bytes for path in self.shards if exists(path)))
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
         return (
             f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} features, "
@@ -128,26 +131,25 @@ def build(
         MissingExtraError: Apache Beam is not installed.
     """
     started = time.monotonic()
-    out = local_path(out)
+    out = output_path(out)
     settings = make_options(out, **options)
     check_runner(settings.runner, settings.beam_args)
     progress = progress or Progress()
-    path = Path(out)
-    base = check_out(path, settings.overwrite)
+    path, base = _begin(out, settings)
     with Display(progress, quiet):
         folder = RunFolder.create(path)
         try:
-            plan = with_transform(make_plan(source, folder, base, settings), settings, progress)
+            plan = with_transform(make_plan(source, folder, out, base, settings), settings, progress)
             progress.begin("read", _rows(plan))
             run_build(plan, settings, progress)
-            manifest = _committed(folder, base)
+            manifest = _committed(folder, out, base)
             if manifest is None:
                 raise RecordmillError(
-                    f"{path}: the runner ended without an error and without a commit; nothing was written"
+                    f"{out}: the runner ended without an error and without a commit; nothing was written"
                 )
         except KeyboardInterrupt:
-            if _committed(folder, base) is not None:
-                raise KeyboardInterrupt(f"stopped, but {path} was complete already") from None
+            if _committed(folder, out, base) is not None:
+                raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
             raise
         except OSError as error:
             if _is_at(error, path):
@@ -155,12 +157,22 @@ def build(
             raise
         finally:
             folder.close()
-    return _result(path, manifest, time.monotonic() - started)
+    return _result(out, manifest, time.monotonic() - started)
 
 
-def _committed(folder: RunFolder, base: int) -> Manifest | None:
+def _begin(out: str, settings: BuildOptions) -> tuple[Path, int]:
+    """(where on this machine the run works, the generation that it follows)."""
+    if not is_remote(out):
+        return Path(out), check_out(out, settings.overwrite)
+    if not is_local(settings.runner):
+        raise UsageError(f"--out {out}: an engine's workers can't write to a store so far; name a folder that all see")
+    base = check_store_out(out, settings.overwrite)
+    return Path(private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16]), base
+
+
+def _committed(folder: RunFolder, out: str, base: int) -> Manifest | None:
     """The manifest of this run, if it stands."""
-    manifest = loaded(folder.out).get(base + 1)
+    manifest = loaded(out).get(base + 1)
     return manifest if manifest is not None and manifest.run.get("id") == folder.id else None
 
 
@@ -171,12 +183,12 @@ def _is_at(error: OSError, out: Path) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions) -> BuildPlan:
+def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions) -> BuildPlan:
     """List, scan and infer: all that must be known before the first record is written."""
     if settings.transform_from is not None and settings.schema is None:
         before = find_transform(settings.transform_from)
         settings = replace(settings, schema=before.raw, may_lack=before.may_lack)
-    planned = plan_source(source, folder, settings)
+    planned = plan_source(source, folder, out, settings)
     for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
         _check_column(planned, option, column)
     _check_exchange(planned, settings)
@@ -200,6 +212,7 @@ def make_plan(source: Any, folder: RunFolder, base: int, settings: BuildOptions)
         budget=settings.budget,
         name=settings.name,
         told=settings.told(),
+        store=out if is_remote(out) else "",
     )
     return replace(plan, groups=group_units(planned, plan.arena_bytes, plan.threads))
 
@@ -255,17 +268,21 @@ def _rows(plan: BuildPlan) -> int | None:
     return None if None in rows else sum(row for row in rows if row is not None)
 
 
-def _result(out: Path, manifest: Manifest, seconds: float) -> BuildResult:
+def _result(out: str, manifest: Manifest, seconds: float) -> BuildResult:
     part = manifest.parts[-1]
+
+    def path(*names: str) -> Path | str:
+        return join(out, *names) if is_remote(out) else Path(out, *names)
+
     return BuildResult(
-        out=out,
+        out=path(),
         kind=part.kind,
         schema=from_pbtxt(manifest.schema),
         records=manifest.records,
         read=part.records_read,
         rejected=part.records_rejected,
-        shards=tuple(out / part.folder / shard.name for _, part, shard in manifest.shards()),
-        rejects=tuple(out / name for name in manifest.rejects["files"]),
+        shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.shards()),
+        rejects=tuple(path(name) for name in manifest.rejects["files"]),
         notes=tuple(spoken(note, "build") for note in manifest.statistics.get("notes", ())),
         seconds=seconds,
         manifest=manifest,

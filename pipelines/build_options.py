@@ -8,7 +8,6 @@ import operator
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +17,12 @@ from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
 from recordmill.pipelines.options.given import fill, of_kind
-from recordmill.pipelines.sizes import parse_dtypes, parse_splits
+from recordmill.pipelines.options.pairs import parse_dtypes, parse_splits
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import local_path
+from recordmill.storage.folders import exists, real_path
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
 _THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
@@ -150,7 +150,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, str | os.PathLike):
-        return os.path.basename(value) if os.path.isabs(value) or os.path.exists(value) else os.fspath(value)
+        return os.path.basename(value) if os.path.isabs(value) or exists(value) else os.fspath(value)
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
@@ -202,6 +202,6 @@ def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
             )
         return name
     own = "".join(
-        letter if letter.isascii() and letter.isalnum() else "_" for letter in Path(out).resolve().name.lower()
+        letter if letter.isascii() and letter.isalnum() else "_" for letter in os.path.basename(real_path(out)).lower()
     ).strip("_")
     return own if own.isidentifier() else f"dataset_{own}".rstrip("_")

@@ -40,6 +40,7 @@ from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.sources.inputs.contract import Source
 from recordmill.sources.inputs.own import CheckedSource
 from recordmill.storage.digest import digest_file
+from recordmill.storage.folders import make_folder, real_path
 from recordmill.storage.walk import within
 
 # New files become a group for each 256 MiB, at most 8: when a file of a group changes, the others are analysed again,
@@ -50,11 +51,11 @@ _PACKAGES = ("recordmill", "tensorflow", "tensorflow-transform", "tfx-bsl")
 READ_BY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "csv": (("dialect", "null_tokens"), ("heads",)),
     "images": (("options",), ("side",)),
-    "jsonl": (("options", "paths"), ()),
+    "jsonl": (("options", "paths", "base64"), ()),
     "memory": ((), ()),
     "parquet": ((), ("columns",)),
     "text": (("options", "mode"), ("classes",)),
-    "tfrecord": ((), ()),
+    "tfrecord": (("held",), ()),
 }
 
 
@@ -94,15 +95,13 @@ def check_cache(folder: str, plan: BuildPlan) -> None:
     if plan.source.kind not in READ_BY or isinstance(plan.source, CheckedSource):
         raise UsageError("--transform-cache: a Source of your own may read otherwise each time; drop it")
     out = Path(plan.folder).parent
-    if within(os.path.realpath(folder), os.path.realpath(out)):
+    if within(real_path(folder), real_path(out)):
         raise UsageError(f"--transform-cache {folder} lies in OUT, whose folders are the data set's; put it beside")
-    inside = next(
-        (file for file in plan.source.files if within(os.path.realpath(file.path), os.path.realpath(folder))), None
-    )
+    inside = next((file for file in plan.source.files if within(real_path(file.path), real_path(folder))), None)
     if inside is not None:
         raise UsageError(f"--transform-cache {folder} holds the input {inside.name}; name a folder of its own")
     try:
-        os.makedirs(folder, exist_ok=True)
+        make_folder(folder, exist_ok=True, parents=True)
     except OSError as error:
         raise UsageError(f"--transform-cache {folder}: {os.strerror(error.errno or 0)}") from None
 
@@ -115,7 +114,7 @@ def open_cache(folder: str, plan: BuildPlan, fit: Fit, function_digest: str) -> 
     used = _in_split(plan, fit.split)
     members = tuple(_members(plan, used))
     copies = Path(plan.folder, "known")
-    copies.mkdir()
+    make_folder(copies)
     groups, damaged = find_groups(folder, context, os.fspath(copies))
     known = choose_groups(groups, [member for member in members if member])
     sizes = [file.stat.size_bytes for file in plan.source.files]
@@ -185,10 +184,14 @@ def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
         "split_seed": plan.order.split_seed,
         "split_by": plan.order.split_by or plan.order.key,
         "kind": plan.source.kind,
-        "read": [repr(getattr(plan.source, name)) for name in READ_BY[plan.source.kind][0]],
+        "read": [_said(getattr(plan.source, name)) for name in READ_BY[plan.source.kind][0]],
         "told": plan.told,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def _said(value: Any) -> str:
+    return repr(sorted(value) if isinstance(value, frozenset) else value)  # a set's order is each process's own
 
 
 def _version(name: str) -> str:

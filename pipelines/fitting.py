@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
 from recordmill.storage.files import sync_file, sync_folder
+from recordmill.storage.folders import copy_tree, is_folder, paths_below
 
 Function = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -85,8 +85,8 @@ def _noted(plan: BuildPlan, notes: tuple[str, ...]) -> BuildPlan:
 
 def _sync(folder: Path) -> None:
     """Make the saved transform durable, as the shards beside it are before the commit."""
-    for path in (*folder.rglob("*"), folder):
-        (sync_folder if path.is_dir() else sync_file)(path)
+    for path in (*paths_below(folder), folder):
+        (sync_folder if is_folder(path) else sync_file)(path)
 
 
 def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransform:
@@ -95,9 +95,9 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransf
     given = plan.source.schema
     _check_same(before, given)
     source = before.out / before.manifest.parts[-1].folder / TRANSFORM_FOLDER
-    if not source.is_dir():
+    if not is_folder(source):
         raise DataError("is missing; the manifest names it", source=os.fspath(source))
-    shutil.copytree(source, target, symlinks=True)  # a link is none of the files that the manifest names
+    copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
     saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, str(before.out)))
     return saved.without({name for name in before.raw.names if name not in given})
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import UsageError
@@ -20,10 +19,13 @@ from recordmill.sources.inputs.detect import detect_kind, keep_kind
 from recordmill.sources.inputs.layout import AUTO, NONE, read_layout
 from recordmill.sources.inputs.own import check_source, is_meant_as_source
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
+from recordmill.storage.files import is_remote
+from recordmill.storage.folders import real_path
 from recordmill.storage.listing import InputFile, Listing, list_inputs
+from recordmill.storage.walk import within
 
 
-def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Source:
+def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions) -> Source:
     """The plan of INPUTs (paths), of data in memory, which is spooled into the run's folder, or of a user's own Source.
 
     Raises:
@@ -44,7 +46,7 @@ def plan_source(source: Any, folder: RunFolder, settings: BuildOptions) -> Sourc
 
         return spool(source, folder.spool, common)
     listing = list_inputs(inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS)
-    _check_apart(listing, folder.out)
+    _check_apart(listing, out)
     name, reason = (settings.kind, "") if settings.kind is not None else _data_sets(listing) or detect_kind(listing)
     planned = _plan(find_kind(name), listing, settings.kind_options, common)
     note = (f"read as {reason}",) if reason else ()
@@ -106,11 +108,11 @@ def _data_sets(listing: Listing) -> tuple[str, str] | None:
     return "tfrecord", f"tfrecord: {listing.roots[0].given} is a data set's folder"
 
 
-def _check_apart(listing: Listing, out: Path) -> None:
+def _check_apart(listing: Listing, out: str) -> None:
     """Refuse an OUT inside an INPUT folder: the next build would find its own shards among the inputs."""
-    target = os.path.realpath(out)
+    target = real_path(out)
     for root in listing.roots:
-        if root.folder and os.path.commonpath([root.path, target]) == root.path:
+        if root.folder and is_remote(root.path) == is_remote(target) and within(target, root.path.rstrip("/") or "/"):
             raise UsageError(
                 f"--out {out} lies inside the INPUT {root.given}: a later build would read its own output; "
                 "put it beside"

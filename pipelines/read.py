@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import shutil
 import sys
 import time
 import zipfile
@@ -37,7 +36,8 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.rejects import Rejected, is_of_record, with_remedy
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import sync_file
+from recordmill.storage.files import open_file, stat, sync_file
+from recordmill.storage.folders import exists, is_folder, paths_in, remove_tree
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -277,19 +277,20 @@ def _pack(columns: Path, memory_bytes: int) -> str:
         )
     target = columns.with_name(f"{columns.name}.npz")
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-        for path in sorted(columns.glob("*.npy")):
+        for path in paths_in(columns, "*.npy"):
             entry = zipfile.ZipInfo(path.name)  # its date is that of 1980: the same columns give the same bytes
-            with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as member:
-                shutil.copyfileobj(source, member, 1 << 20)
+            with open_file(path) as source, archive.open(entry, "w", force_zip64=True) as member:
+                while block := source.read(1 << 20):
+                    member.write(block)
     sync_file(target)
-    shutil.rmtree(columns)
+    remove_tree(columns)
     return target.name
 
 
 def _size(path: Path) -> int:
-    if path.is_dir():
-        return sum(_size(child) for child in path.iterdir())
-    return path.stat().st_size if path.exists() else 0
+    if is_folder(path):
+        return sum(_size(child) for child in paths_in(path))
+    return stat(str(path)).size_bytes if exists(path) else 0
 
 
 if __name__ == "__main__":  # python -m recordmill.pipelines.read: the command

@@ -22,6 +22,7 @@ from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.files import map_file, read_range
+from recordmill.storage.folders import remove_file
 
 if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
@@ -81,4 +82,4 @@ def _batches(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
     for path in paths:
         reader = pa.ipc.open_file(pa.py_buffer(map_file(str(path))))
         yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
-        path.unlink()
+        remove_file(path)

@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError
@@ -19,6 +18,8 @@ from recordmill.preprocessing.outputs import declared_outputs, kept_beside, trac
 from recordmill.preprocessing.saved import SavedTransform
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
+from recordmill.storage.files import open_file, read_range
+from recordmill.storage.folders import is_file, is_link, paths_below
 
 _MOST_NUMBERS = 1000  # of one result in the manifest: it is for people
 
@@ -108,9 +109,9 @@ def check_files(folder: str, about: Mapping[str, Any]) -> None:
 
 def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(name below the folder, size and SHA-256) of all files, by name."""
-    for path in sorted(Path(folder).rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            data = path.read_bytes()
+    for path in paths_below(folder):
+        if is_file(path) and not is_link(path):
+            data = read_range(str(path)).tobytes()
             yield path.relative_to(folder).as_posix(), {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
@@ -149,5 +150,5 @@ def _json(value: Any) -> Any:
 
 
 def _count_lines(path: str) -> int:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return sum(1 for _ in file)

@@ -21,6 +21,7 @@ from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.preprocessing.steps import STEPS, Step, Value, check_step
 from recordmill.preprocessing.tensors import unfit
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.storage.files import open_file
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     except ImportError:
         raise MissingExtraError("--transform FILE.yaml", "tft", "yaml") from None
     try:
-        with open(path, encoding="utf-8") as file:
-            found = yaml.safe_load(file)
+        with open_file(path) as file:
+            found = yaml.safe_load(file.read().decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"--transform {os.fspath(path)}: can't be read: {error}") from None
     if not isinstance(found, Mapping):

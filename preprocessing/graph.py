@@ -13,6 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from recordmill.storage.files import read_range
+from recordmill.storage.folders import is_folder, names_in
+
 # what names things without deciding what they compute
 _NAMES = frozenset({"shared_name", "container", "config_proto", "executor_type"})
 FITTED = re.compile(r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?")  # name of the operation that marks a declared result
@@ -114,15 +117,14 @@ def digest_graph(folder: str, graph: TransformGraph, schema_texts: Sequence[str]
         _add(digest, part)
     for path in vocabulary_files(folder):
         _add(digest, os.path.basename(path).encode())
-        with open(path, "rb") as file:
-            _add(digest, file.read())
+        _add(digest, read_range(path).tobytes())
     return digest.hexdigest()
 
 
 def vocabulary_files(folder: str) -> list[str]:
     """The files of the saved transform that hold vocabularies, a word a line."""
     assets = os.path.join(folder, "transform_fn", "assets")
-    return [os.path.join(assets, name) for name in sorted(os.listdir(assets))] if os.path.isdir(assets) else []
+    return [os.path.join(assets, name) for name in names_in(assets)] if is_folder(assets) else []
 
 
 def _add(digest: Any, part: bytes) -> None:

@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.storage.files import atomic_write, write_all
+from recordmill.storage.files import atomic_write, create_file, open_file, stat, write_all
+from recordmill.storage.folders import names_in
 
 KNOWN, UNUSED = -1, -2  # of a file, in place of the number of its group: found before; not in the split
 MEMBER_BYTES = 32  # the SHA-256 that stands for a file
@@ -73,7 +74,7 @@ class Groups:
 def read_elements(block: tuple[str, int, int]) -> Iterator[bytes]:
     """The elements between two places of a file."""
     path, start, stop = block
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         file.seek(start)
         while file.tell() < stop:
             yield file.read(struct.unpack("<I", file.read(4))[0])
@@ -94,7 +95,7 @@ def write_group(folder: str, context: str, members: Sequence[bytes], parts: Mapp
 
     parts: key of an entry to the files that hold its framed elements.
     """
-    sizes = [[key.hex(), sum(os.path.getsize(path) for path in paths)] for key, paths in sorted(parts.items())]
+    sizes = [[key.hex(), sum(stat(path).size_bytes for path in paths)] for key, paths in sorted(parts.items())]
     header = json.dumps({"context": context, "members": len(members), "entries": sizes}).encode()
     digest = hashlib.sha256()
 
@@ -107,7 +108,7 @@ def write_group(folder: str, context: str, members: Sequence[bytes], parts: Mapp
         put(file, b"".join(sorted(members)))
         for _, paths in sorted(parts.items()):
             for path in paths:
-                with open(path, "rb") as part:
+                with open_file(path) as part:
                     while data := part.read(_COPIED_BYTES):
                         put(file, data)
         write_all(file, digest.digest())
@@ -118,7 +119,7 @@ def find_groups(folder: str, context: str, into: str) -> tuple[list[KnownGroup],
     damaged).
     """
     found, damaged = [], 0
-    for name in sorted(os.listdir(folder)):
+    for name in names_in(folder):
         match = _NAME.fullmatch(name)
         if match is None or match[1] != context[:32]:
             continue
@@ -148,16 +149,15 @@ def choose_groups(groups: Iterable[KnownGroup], members: Iterable[bytes]) -> lis
 
 def _copy(source: str, target: str) -> None:
     """A regular file's bytes; a link or a device in a cache is nothing that was written there."""
-    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file, open(target, "wb") as out:
+    with open_file(source, follow_links=False) as file, create_file(target) as out:
         while data := file.read(_COPIED_BYTES):
-            out.write(data)
+            write_all(out, data)
 
 
 def _open(path: str, context: str) -> KnownGroup:
     """The group of a file. Raises DataError if it is damaged, or of another context."""
     _check_digest(path)
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise DataError("is no group of files", source=path)
         try:
@@ -172,7 +172,7 @@ def _open(path: str, context: str) -> KnownGroup:
                 at += block
         except (KeyError, TypeError, ValueError, struct.error, OverflowError) as error:
             raise DataError(f"has a header that can't be read ({type(error).__name__})", source=path) from None
-    if at + MEMBER_BYTES != os.path.getsize(path):
+    if at + MEMBER_BYTES != stat(path).size_bytes:
         raise DataError("has another length than its header says", source=path)
     split = tuple(members[i : i + MEMBER_BYTES] for i in range(0, len(members), MEMBER_BYTES))
     group = KnownGroup(path, split, entries)
@@ -183,8 +183,8 @@ def _open(path: str, context: str) -> KnownGroup:
 
 def _check_digest(path: str) -> None:
     digest = hashlib.sha256()
-    size = os.path.getsize(path) - digest.digest_size
-    with open(path, "rb") as file:
+    size = stat(path).size_bytes - digest.digest_size
+    with open_file(path) as file:
         while size > 0 and (data := file.read(min(_COPIED_BYTES, size))):
             digest.update(data)
             size -= len(data)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from recordmill.preprocessing.tensors import DENSE, LANES, RAGGED, layout, tenso
 from recordmill.schemas.feature import Feature
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load
+from recordmill.storage.folders import copy_tree, make_scratch
 
 VALID = "/valid"  # behind the name of a feature that may be missing, as the reader has it
 
@@ -91,11 +90,11 @@ def _layer_class() -> Any:
 
         def save_assets(self, dir_path: str) -> None:
             assert self._folder is not None
-            shutil.copytree(self._folder, dir_path, dirs_exist_ok=True)
+            copy_tree(self._folder, dir_path, into=True)
 
         def load_assets(self, dir_path: str) -> None:
-            folder = tempfile.mkdtemp(prefix="recordmill-transform-")
-            shutil.copytree(dir_path, folder, dirs_exist_ok=True)
+            folder = make_scratch("recordmill-transform-")
+            copy_tree(dir_path, folder, into=True)
             self._load(folder)
 
         def compute_output_spec(self, inputs: Mapping[str, Any]) -> dict[str, Any]:

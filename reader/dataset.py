@@ -1,5 +1,5 @@
 """`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays,
-NumPy batches and tf.data; `open` makes one.
+NumPy batches, tf.data and for PyTorch; `open` makes one.
 
 Opening reads the manifest and looks at each shard's size; records are read, and both their CRCs checked, when they are
 asked for. Neither apache_beam nor tensorflow is imported here.
@@ -35,6 +35,7 @@ from recordmill.reader.selection import Selection, until
 from recordmill.reader.shown import Shown, headline
 from recordmill.reader.shown_tables import show_tables
 from recordmill.reader.taking import taken, wanted_numbers
+from recordmill.reader.torch.face import InTorch
 from recordmill.reader.views import Condition, View, batch_named, check_read, numbers_of
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
@@ -101,7 +102,7 @@ def open(
     )
 
 
-class Dataset(Trainable):
+class Dataset(Trainable, InTorch):
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
 
     With `where`, or filtered, it has the records for which that holds. Reading them in order filters on the way; `len`,
@@ -109,6 +110,8 @@ class Dataset(Trainable):
     the features that the predicates look at (a bit for each record is kept). `schema` has the features that are read,
     under the names that are shown; `full_schema` all that the records have, as they have them.
     """
+
+    mixed = None  # it is one data set
 
     def __init__(
         self,

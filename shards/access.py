@@ -26,7 +26,7 @@ from recordmill.shards.pieces import (
     read_piece_bytes,
     stream,
 )
-from recordmill.storage.files import Bytes, map_file, stat, unmap_pages
+from recordmill.storage.files import Bytes, is_remote, map_file, read_range, read_scattered, stat, unmap_pages
 
 
 class FileAccess:
@@ -159,6 +159,12 @@ class FileAccess:
     def reach(self, records: Int64s) -> tuple[Bytes, Int64s, Int64s]:
         """A portion of records: (bytes, in which their frames begin at these places, the payloads' lengths)."""
         offsets, lengths = self._offsets_lengths()
+        if self.file.compression == "none" and is_remote(self.file.path):
+            starts = offsets[records]
+            stops = starts + lengths[records] + FRAME_BYTES
+            check_range(self.file, int(starts.min()), int(stops.max()), int(records[0]))
+            data, places = read_scattered(self.file.path, starts.tolist(), stops.tolist())
+            return data, np.array(places, np.int64), lengths[records]
         if self.file.compression == "none":
             return self.mapped, offsets[records], lengths[records]
         start, data = self._inflated(int(offsets[records[0]]))
@@ -184,6 +190,8 @@ class FileAccess:
         return self._members
 
     def _bytes(self, offset: int, size: int) -> Bytes:
+        if self.file.compression == "none" and is_remote(self.file.path):
+            return read_range(self.file.path, offset, offset + size)
         if self.file.compression == "none":
             return self.mapped[offset : offset + size]
         start, data = self._inflated(offset)

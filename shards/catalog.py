@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.people.nearest import did_you_mean
@@ -33,7 +32,8 @@ from recordmill.shards.manifest import (
 )
 from recordmill.shards.names import ShardName
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
-from recordmill.storage.files import Stat, local_path, read_range, stat
+from recordmill.storage.files import Stat, input_path, last_seen, look_over, read_range
+from recordmill.storage.folders import exists, is_folder, join
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
@@ -114,8 +114,8 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
         UsageError: nothing there, no such split, or a data set together with other inputs.
         DataError: a shard's size is not what the manifest says; no file is a TFRecord.
     """
-    given = [local_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
-    ours = [name for name in given if os.path.isdir(name) and is_data_set(name)]
+    given = [input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    ours = [name for name in given if is_folder(name) and is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; read it alone, or name its .tfrecord files")
     catalog = of_data_set(ours[0], lenient=lenient) if ours else of_files(given)
@@ -148,12 +148,13 @@ def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False) ->
 
 def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> tuple[ShardFile, ...]:
     files = []
+    for folder in {part.folder for part in manifest.parts}:
+        look_over(join(out, folder))
     for split, part, info in manifest.shards():
-        folder, name = Path(out, part.folder), shard_name(info)
-        path = str(folder / info.name)
-        about = Stat(0, 0) if missing_ok and not os.path.exists(path) else check_size(path, info, lenient=lenient)
-        members = str(folder / INDEX_FOLDER / name.members_name) if name.compression != "none" else None
-        index = str(folder / INDEX_FOLDER / name.index_name)
+        name, path = shard_name(info), join(out, part.folder, info.name)
+        about = Stat(0, 0) if missing_ok and not exists(path) else check_size(path, info, lenient=lenient)
+        members = join(out, part.folder, INDEX_FOLDER, name.members_name) if name.compression != "none" else None
+        index = join(out, part.folder, INDEX_FOLDER, name.index_name)
         files.append(
             ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members)
         )
@@ -163,7 +164,7 @@ def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> 
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     """The file's state; DataError if it isn't there or is not as long as the manifest says."""
     try:
-        about = stat(path)
+        about = last_seen(path)
     except FileNotFoundError:
         raise DataError("is missing; the manifest names it", source=path) from None
     if about.size_bytes != info.bytes and not lenient:

@@ -8,12 +8,9 @@ and a data folder that a dead run had placed is known by its inode.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
-import os
 import socket
-import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +19,9 @@ from pathlib import Path
 from recordmill.base.errors import DataError
 from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, Manifest, generations, load
 from recordmill.shards.manifest_check import is_data_folder
+from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.removal import Folder
-from recordmill.storage.strict_json import Fields, load_fields, parse
+from recordmill.storage.strict_json import Fields, load_fields, parse, read_bounded
 
 LOCK_NAME, INTENT_NAME = "lock", "intent"
 ABOUT_NAME = "read.json"  # which read it is that could go on in this folder
@@ -33,21 +31,21 @@ _log = logging.getLogger(__name__)
 
 
 class Claim:
-    """A dead run's folder, locked until `close` so that nobody else takes it. lock: -1 where there is none left."""
+    """A dead run's folder, locked until `close` so that nobody else takes it. lock: None where there is none left."""
 
-    def __init__(self, above: Folder, name: str, folder: Folder, lock: int) -> None:
+    def __init__(self, above: Folder, name: str, folder: Folder, lock: LockFile | None) -> None:
         self.above, self.name, self.folder, self.lock = above, name, folder, lock
 
-    def keep_lock(self) -> int:
+    def keep_lock(self) -> LockFile | None:
         """Let go of all but the lock, which is the caller's now."""
-        lock, self.lock = self.lock, -1
+        lock, self.lock = self.lock, None
         self.close()
         return lock
 
     def close(self) -> None:
         self.folder.close()
-        if self.lock >= 0:
-            os.close(self.lock)
+        if self.lock is not None:
+            self.lock.close()
 
 
 def claim(above: Folder, name: str) -> Claim | None:
@@ -59,54 +57,51 @@ def claim(above: Folder, name: str) -> Claim | None:
     except OSError:
         _log.warning("%s is no folder of a run, but a link or a file; it was left alone", name)
         return None
-    lock = _lock_of(folder, name)
-    if lock is not None and above.inode(name) == folder.own_inode:
+    dead, lock = _judge(folder, name)
+    if dead and above.inode(name) == folder.own_inode:
         return Claim(above, name, folder, lock)
     folder.close()
-    if lock is not None and lock >= 0:
-        os.close(lock)
+    if lock is not None:
+        lock.close()
     return None
 
 
-def _lock_of(folder: Folder, name: str) -> int | None:
-    """The lock of a dead run's folder; -1 if it has none any more, None if the run may be alive."""
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def _judge(folder: Folder, name: str) -> tuple[bool, LockFile | None]:
+    """Whether the folder's run is dead, and its lock if there is one left."""
     try:
-        lock = os.open(LOCK_NAME, flags, dir_fd=folder.descriptor)
+        lock = LockFile.open(folder, LOCK_NAME)
     except FileNotFoundError:  # none to judge by: what a removal leaves last, or a start that was killed
         empty = not folder.names() and not name.startswith(".")
-        return -1 if empty or _is_made_here(name) else None
+        return empty or _is_made_here(name), None
     except OSError:
         _log.warning("%s: its lock is a link or no file; it was left alone", name)
-        return None
+        return False, None
     with contextlib.suppress(OSError, DataError):
-        about = os.fstat(lock)
-        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+        if not lock.is_own_file:
             _log.warning("%s: its lock is no file of its own; it was left alone", name)
         elif _is_dead(folder, lock, name):
-            return lock
-    os.close(lock)
-    return None
+            return True, lock
+    return False, lock
 
 
-def _is_dead(folder: Folder, lock: int, name: str) -> bool:
-    data = os.pread(lock, _OWNER_BYTES, 0)
+def _is_dead(folder: Folder, lock: LockFile, name: str) -> bool:
+    data = lock.read(_OWNER_BYTES)
     owner = Fields(parse(data or b"{}", LOCK_NAME), LOCK_NAME)
     unsigned = not data and _is_made_here(name)  # a start that was killed before it wrote whose it is
     if owner.value.get("host") != machine()["host"] and not unsigned:
         return False
     # After a reboot it is dead for certain; the lock is then only to exclude those who would claim it as well.
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock.take()
     lease = owner.count("lease_sec") if "lease_sec" in owner and owner.value.get("boot") == machine()["boot"] else 0
     return not lease or time.time() - _last_seen(folder, lock) > lease
 
 
-def _last_seen(folder: Folder, lock: int) -> float:
+def _last_seen(folder: Folder, lock: LockFile) -> float:
     """When something was written in the run's folder, or its lease renewed."""
-    times = [os.fstat(lock).st_mtime]
+    times = [lock.changed]
     for name in ("data", "runs", "rejects"):
         with contextlib.suppress(OSError):
-            times.append(os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mtime)
+            times.append(folder.changed(name))
     return max(times)
 
 
@@ -118,7 +113,7 @@ def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[st
         names = [name for name in above.names() if name.startswith((RUN_PREFIX, f".{RUN_PREFIX}"))]
         if not names:
             return []
-        fcntl.flock(above.descriptor, fcntl.LOCK_EX)  # starts hold it until they have locked their folders
+        lock_folder(above)  # starts hold it until they have locked their folders
         with claimed(out / name for name in names if keep is None or not keep(out / name)) as dead:
             kept = {part.folder for manifest in loaded(out).values() for part in manifest.parts} if dead else set()
             for run in dead:
@@ -142,7 +137,7 @@ def claimed(folders: Iterable[Path]) -> Iterator[list[Claim]]:
         yield dead
 
 
-def loaded(out: Path) -> dict[int, Manifest]:
+def loaded(out: str | Path) -> dict[int, Manifest]:
     """All generations that OUT holds, by number; one that another build removes meanwhile is left out.
 
     Raises:
@@ -208,6 +203,6 @@ def _machine_tag() -> str:
 def machine() -> dict[str, str]:
     """`host`: this machine's name. `boot`: what its kernel calls this start of it, empty where it does not say."""
     boot = ""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with contextlib.suppress(OSError, DataError):
+        boot = read_bounded("/proc/sys/kernel/random/boot_id").decode().strip()
     return {"host": socket.gethostname(), "boot": boot}

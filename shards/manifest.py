@@ -19,6 +19,7 @@ from typing import Any
 from recordmill.base.errors import DataError
 from recordmill.shards.manifest_check import check_manifest, check_version, known_fields
 from recordmill.shards.names import ShardName
+from recordmill.storage.folders import is_folder, join, names_in
 from recordmill.storage.strict_json import Fields, parse, read_bounded
 
 FORMAT_VERSION = (1, 0)  # (major, minor): a reader refuses an unknown major and ignores fields that a minor added
@@ -133,10 +134,10 @@ def _shard(document: Mapping[str, Any]) -> ShardInfo:
 
 def generations(out: str | os.PathLike[str]) -> list[int]:
     """The numbers of the committed manifests of OUT, ascending; empty if it holds no data set."""
-    folder = Path(out, MANIFESTS)
-    if not folder.is_dir():
+    folder = join(out, MANIFESTS)
+    if not is_folder(folder):
         return []
-    return sorted(int(match[1]) for name in os.listdir(folder) if (match := _NUMBER.fullmatch(name)))
+    return sorted(int(match[1]) for name in names_in(folder) if (match := _NUMBER.fullmatch(name)))
 
 
 def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:
@@ -154,8 +155,8 @@ def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest
     """
     if generation is None:
         return load_newest(out)[1]
-    path = manifest_path(out, generation)
-    return Manifest.from_json(read_bounded(path), str(path))
+    path = join(out, MANIFESTS, manifest_path("", generation).name)
+    return Manifest.from_json(read_bounded(path), path)
 
 
 def load_newest(out: str | os.PathLike[str]) -> tuple[int, Manifest]:

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
-from recordmill.storage.files import reopen_file
+from recordmill.storage.files import reopen_file, replace_file, stat
+from recordmill.storage.folders import remove_file
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
 # rejects beyond the budget, in one process, before a job ends: a small input is told whole, a large one fills no disk
@@ -208,11 +209,9 @@ class RejectWriter:
         self._rejected = earlier or Rejected.zero()
         self._tally.add(self._work, self._rejected.total)
         if self._rejected.total:
-            self._file = io.TextIOWrapper(
-                io.BufferedWriter(reopen_file(path, size_bytes)), encoding="utf-8", errors="backslashreplace"
-            )
+            self._file = _text(reopen_file(path, size_bytes))
         elif earlier is not None:
-            path.unlink(missing_ok=True)
+            remove_file(path, missing_ok=True)
 
     def write(self, rejects: Iterable[Reject]) -> int:
         """Add these; gives how many they were.
@@ -224,7 +223,7 @@ class RejectWriter:
         if not found:
             return 0
         if self._file is None:
-            self._file = self._path.open("w", encoding="utf-8", errors="backslashreplace")
+            self._file = _text(replace_file(self._path))
             self._rejected += Rejected(Counter(), (), (str(self._path),))
         others = self._tally.add(self._work, self._rejected.total + len(found))
         room = None if self._most is None else max(self._most + COUNTED_ON - others - self._rejected.total, 0)
@@ -241,9 +240,13 @@ class RejectWriter:
         if self._file is None:
             return self._rejected, 0
         self._file.flush()
-        return self._rejected, self._path.stat().st_size
+        return self._rejected, stat(str(self._path)).size_bytes
 
     def close(self) -> Rejected:
         if self._file is not None:
             self._file.close()
         return self._rejected
+
+
+def _text(file: BinaryIO) -> TextIO:
+    return io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8", errors="backslashreplace")

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from recordmill.base.errors import UsageError
@@ -29,6 +28,17 @@ from recordmill.shards.dead_runs import (
     remove_run,
 )
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, generations
+from recordmill.storage.folders import (
+    exists,
+    is_file,
+    is_folder,
+    is_link,
+    link_target,
+    make_folder,
+    names_in,
+    remove_empty,
+)
+from recordmill.storage.locks import LockFile, locked
 from recordmill.storage.removal import Folder
 
 __all__ = ["ABOUT_NAME", "RunFolder", "check_out"]
@@ -43,8 +53,8 @@ _JOINING = 20  # attempts at a folder that others remove at the same time
 class RunFolder:
     """A run's own folder under OUT, held until `close`; every path in it is invisible to readers."""
 
-    def __init__(self, out: Path, identifier: str, descriptor: int, made: Sequence[Path] = ()) -> None:
-        self.out, self.id, self._descriptor, self._made = out, identifier, descriptor, made
+    def __init__(self, out: Path, identifier: str, lock: LockFile | None, made: Sequence[Path] = ()) -> None:
+        self.out, self.id, self._lock, self._made = out, identifier, lock, made
 
     @classmethod
     def create(
@@ -66,7 +76,7 @@ class RunFolder:
             UsageError: OUT can't be made, is not a folder, or can't be written to.
         """
         path = Path(out)
-        folder = cls(path, identifier or uuid.uuid4().hex[:12], -1, _make_out(path))
+        folder = cls(path, identifier or uuid.uuid4().hex[:12], None, _make_out(path))
         try:
             _check_no_links(path)
             clean_dead(path, keep)
@@ -91,19 +101,18 @@ class RunFolder:
         False if the run has one.
         """
         with locked(above):  # under which others may take an unlocked one for dead
-            if not os.path.samestat(os.stat(self.out), os.fstat(above.descriptor)):
+            if not above.is_at(self.out):
                 return False  # a read has replaced OUT meanwhile
             making = making_name(self.id)
-            os.mkdir(making, dir_fd=above.descriptor)
+            above.make(making)
             try:
                 with above.enter(making) as folder:
-                    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                    self._descriptor = os.open(LOCK_NAME, flags, 0o644, dir_fd=folder.descriptor)
-                    fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-                    self._sign(lease_sec)
+                    self._lock = LockFile.create(folder, LOCK_NAME)
+                    self._lock.share()
+                    self._sign(self._lock, lease_sec)
                     for name in (*_PARTS, "data/index") if index else _PARTS:
-                        os.mkdir(name, dir_fd=folder.descriptor)
-                os.rename(making, self.path.name, src_dir_fd=above.descriptor, dst_dir_fd=above.descriptor)
+                        folder.make(name)
+                above.move(making, above, self.path.name)
             except BaseException as error:
                 self._unlock()
                 above.remove(making)
@@ -115,23 +124,23 @@ class RunFolder:
     def _join(self, above: Folder) -> bool:
         """Hold the folder that the run has; False if it is gone meanwhile."""
         with contextlib.suppress(FileNotFoundError), above.enter(self.path.name) as folder:
-            descriptor = os.open(LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            lock = LockFile.open(folder, LOCK_NAME)
+            lock.share()
             if above.inode(self.path.name) == folder.own_inode and folder.inode(LOCK_NAME) is not None:
-                self._descriptor = descriptor
+                self._lock = lock
                 return True
-            os.close(descriptor)
+            lock.close()
         return False
 
-    def _sign(self, lease_sec: int = 0) -> None:
+    @staticmethod
+    def _sign(lock: LockFile, lease_sec: int = 0) -> None:
         """Write into the lock whose it is, over what stood there, in one step."""
-        text = json.dumps({**machine(), "pid": os.getpid(), "lease_sec": lease_sec}).encode()
-        os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
+        lock.write(json.dumps({**machine(), "pid": os.getpid(), "lease_sec": lease_sec}).encode())
 
     def renew(self) -> None:
         """Say that the run is alive: its lease begins anew."""
-        if self._descriptor >= 0:
-            os.utime(self._descriptor)
+        if self._lock is not None:
+            self._lock.renew()
 
     @classmethod
     def take_over(cls, path: Path) -> RunFolder | None:
@@ -143,15 +152,15 @@ class RunFolder:
             if dead is None:
                 return None
             folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), dead.keep_lock())
-            if folder._descriptor >= 0:
-                folder._sign()
+            if folder._lock is not None:
+                folder._sign(folder._lock)
                 return folder
         return None
 
     @classmethod
     def join(cls, path: Path) -> RunFolder | None:
         """Hold the folder of a run that other processes of it hold, too; None if it is gone."""
-        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), -1)
+        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), None)
         with contextlib.suppress(FileNotFoundError), Folder.open(folder.out) as above:
             return folder if folder._join(above) else None
         return None
@@ -160,7 +169,7 @@ class RunFolder:
     def attach(cls, path: str | os.PathLike[str]) -> RunFolder:
         """The folder of a run that another process or another part of this one holds; closing it is theirs."""
         folder = Path(path)
-        return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX), -1)
+        return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX), None)
 
     @property
     def path(self) -> Path:
@@ -194,16 +203,16 @@ class RunFolder:
         """Remove the folder, and OUT and the folders above it as far as this run made them and they stayed empty;
         nothing if it was released, or if others hold it, too.
         """
-        if self._descriptor >= 0:
+        if self._lock is not None:
             with contextlib.suppress(OSError), Folder.open(self.out) as above, above.enter(self.path.name) as folder:
-                mine = folder.inode(LOCK_NAME) == _inode(self._descriptor)
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mine = folder.inode(LOCK_NAME) == self._lock.inode
+                self._lock.take()
                 if mine:
                     remove_run(above, self.path.name, folder)
             self._unlock()
         with contextlib.suppress(OSError):
             for made in self._made:
-                made.rmdir()
+                remove_empty(made)
 
     def release(self) -> None:
         """Let go of the folder and leave it there, as a dead one."""
@@ -211,40 +220,25 @@ class RunFolder:
         self._made = ()
 
     def _unlock(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-def _inode(descriptor: int) -> tuple[int, int]:
-    about = os.fstat(descriptor)
-    return about.st_dev, about.st_ino
-
-
-@contextlib.contextmanager
-def locked(folder: Folder) -> Iterator[None]:
-    """Nobody else is at work in the folder meanwhile."""
-    fcntl.flock(folder.descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(folder.descriptor, fcntl.LOCK_UN)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
 
 def _check_no_links(out: Path) -> None:
     for name in (MANIFESTS, "rejects"):
-        if (out / name).is_symlink():
-            raise UsageError(f"--out {out}: {name} in it is a link to {os.readlink(out / name)}; remove the link")
+        if is_link(out / name):
+            raise UsageError(f"--out {out}: {name} in it is a link to {link_target(out / name)}; remove the link")
 
 
 def _make_out(path: Path) -> list[Path]:
     """Make OUT; gives the folders that were not there, the innermost first."""
     try:
-        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-        path.mkdir(parents=True, exist_ok=True)
+        missing = [folder for folder in (path, *path.parents) if not exists(folder)]
+        make_folder(path, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
-            f"--out {path} {'is a file' if path.is_file() else 'is no folder, and none can be made there'}; "
+            f"--out {path} {'is a file' if is_file(path) else 'is no folder, and none can be made there'}; "
             "name a folder"
         ) from None
     except OSError as error:
@@ -266,10 +260,10 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
     if numbers:
         loaded(path)  # what they name is removed some day: one that can't be understood is refused now
         return numbers[-1]
-    if path.is_dir():
+    if is_folder(path):
         strange = [
             name
-            for name in os.listdir(path)
+            for name in names_in(path)
             if name not in _OURS and not name.startswith((RUN_PREFIX, f".{RUN_PREFIX}", DATA_PREFIX))
         ]
         if strange:

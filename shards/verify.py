@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -39,7 +38,8 @@ from recordmill.shards.manifest import (
 )
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.compression import MAX_RATIO
-from recordmill.storage.files import atomic_write, local_path, read_blocks, read_range, stat, write_all
+from recordmill.storage.files import atomic_write, input_path, is_remote, read_blocks, read_range, stat, write_all
+from recordmill.storage.folders import exists, files_below, is_folder, join, names_in
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 _ATTEMPTS = 5
@@ -76,10 +76,12 @@ def verify(
     Raises:
         UsageError, DataError: there is nothing to verify, or the manifest can't be read.
     """
-    given = [local_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
-    ours = [name for name in given if os.path.isdir(name) and is_data_set(name)]
+    given = [input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    ours = [name for name in given if is_folder(name) and is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")
+    if mend and any(is_remote(name) for name in given):
+        raise UsageError(f"--mend: {given[0]} is in a store, which is only read")
 
     def check(file: ShardFile) -> list[Problem]:
         return list(check_shard(file, progress or (lambda records: None)))
@@ -100,7 +102,7 @@ def _settled_tree(out: str, mend: bool) -> list[Problem]:
     """What is wrong with the tree when builds at work have had the time to end their commits, which take moments."""
     for _ in range(_ATTEMPTS):
         found = check_tree(out)
-        if not found or not any(name.startswith(RUN_PREFIX) for name in _names(Path(out))):
+        if not found or not any(name.startswith(RUN_PREFIX) for name in _names(out)):
             break
         time.sleep(_COMMIT_SEC)
     return check_tree(out, mend=True) if mend and found else found
@@ -228,21 +230,13 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
         indexes = {name.index_name for name in names} | {
             name.members_name for name in names if name.compression != "none"
         }
-        folder = Path(out, part.folder)
-        found += [
-            Problem(str(folder / name), "", "is no part of the data set")
-            for name in _names(folder)
-            if name not in expected
-        ]
-        found += [
-            Problem(str(folder / INDEX_FOLDER / name), "", "is no part of the data set")
-            for name in _names(folder / INDEX_FOLDER)
-            if name not in indexes
-        ]
-    kept = {part.folder for known in loaded(Path(out)).values() for part in known.parts}
+        for folder, known in (join(out, part.folder), expected), (join(out, part.folder, INDEX_FOLDER), indexes):
+            strange = [name for name in _names(folder) if name not in known]
+            found += [Problem(join(folder, name), "", "is no part of the data set") for name in strange]
+    kept = {part.folder for known in loaded(out).values() for part in known.parts}
     found += [
-        Problem(str(Path(out, name)), "", "is of no committed generation")
-        for name in _names(Path(out))
+        Problem(join(out, name), "", "is of no committed generation")
+        for name in _names(out)
         if name.startswith("data-") and name not in kept
     ]
     return found + _check_transform(out, manifest) + _check_copies(out, manifest, mend)
@@ -252,34 +246,34 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
     """The files of the saved transform against what the manifest says of them."""
     if not manifest.transform:
         return []
-    folder = Path(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    folder = join(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
+    files = files_below(folder)
     found = [
-        Problem(str(folder / name), "", "is missing; the manifest names it" if name not in files else "SHA-256 differs")
+        Problem(join(folder, name), "", "is missing; the manifest names it" if name not in files else "SHA-256 differs")
         for name, said in manifest.transform["files"].items()
-        if name not in files or _sha256(str(files[name])) != said["sha256"]
+        if name not in files or _sha256(files[name]) != said["sha256"]
     ]
     strays = sorted(files.keys() - manifest.transform["files"].keys())
-    return found + [Problem(str(folder / name), "", "is no part of the data set") for name in strays]
+    return found + [Problem(join(folder, name), "", "is no part of the data set") for name in strays]
 
 
-def _names(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder)) if folder.is_dir() else []
+def _names(folder: str) -> list[str]:
+    return names_in(folder) if is_folder(folder) else []
 
 
 def _check_copies(out: str, manifest: Manifest, mend: bool) -> list[Problem]:
     found = []
     for name, text in (("manifest.json", manifest.to_json()), ("schema.pbtxt", manifest.schema)):
-        path = Path(out, name)
-        if path.exists() and path.read_bytes() == text.encode():
+        path = join(out, name)
+        if exists(path) and read_range(path).tobytes() == text.encode():
             continue
-        problem = "differs from what the manifest says" if path.exists() else "is missing"
+        problem = "differs from what the manifest says" if exists(path) else "is missing"
         if mend:
             with atomic_write(path) as file:
                 write_all(file, text.encode())
-        found.append(Problem(str(path), "", problem, mended=mend))
+        found.append(Problem(path, "", problem, mended=mend))
     try:
         tfmd.from_pbtxt(manifest.schema)
     except DataError as error:
-        found.append(Problem(str(Path(out, "schema.pbtxt")), "", f"the manifest's schema can't be read: {error}"))
+        found.append(Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}"))
     return found

@@ -8,7 +8,6 @@ bounded by the block.
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from collections.abc import Generator, Iterator
@@ -18,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
-from recordmill.storage.files import Bytes, _fill, read_blocks, read_range, stat
+from recordmill.storage.files import Bytes, read_blocks, read_range, stat, storage_of
+from recordmill.storage.range_file import range_file
 
 NONE, GZIP, ZLIB, ZSTD, AUTO = "none", "gzip", "zlib", "zstd", "auto"
 
@@ -83,15 +83,15 @@ class Stream:
 
 class _Plain(Stream):
     def __init__(self, path: str) -> None:
-        self._descriptor, self._at = os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0
+        self._reader, self._at = storage_of(path).open(path), 0
 
     def fill(self, into: Bytes) -> int:
-        count = len(_fill(self._descriptor, into, self._at))
+        count = len(self._reader.fill(into, self._at))
         self._at += count
         return count
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._reader.close()
 
 
 class _Pieces(Stream):
@@ -262,7 +262,7 @@ def _zstd(path: str, source: str, max_ratio: int | None) -> Generator[bytes, Non
     if stat(path).size_bytes == 0:
         raise _truncated(ZSTD, 0, 0, source)
     ratio = _Ratio(source, max_ratio)
-    with pa.OSFile(path, "rb") as file, pa.CompressedInputStream(file, ZSTD) as stream:
+    with range_file(path) as file, pa.CompressedInputStream(file, ZSTD) as stream:
         while True:
             try:
                 piece = stream.read(_PIECE_BYTES)

@@ -1,7 +1,5 @@
-"""Local files: ranges of bytes in, whole files out. Nothing else in recordmill opens a file by itself.
-
-Reads go straight into NumPy arrays (`pread`, no seek, safe from many threads). Remote URIs are refused here, in one
-place.
+"""The door to what is in files: ranges of bytes in, of a disk or of a store; whole files out, to a disk. Nothing
+outside this room opens a file by itself.
 """
 
 from __future__ import annotations
@@ -11,62 +9,74 @@ import errno
 import fcntl
 import mmap
 import os
-import re
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError
 from recordmill.base.room import room
+from recordmill.storage.stores import writing
+from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
+from recordmill.storage.stores.local import READ_BYTES, LocalStorage
+from recordmill.storage.stores.objects import ObjectStorage
+from recordmill.storage.stores.protocol import Bytes, Reader, Stat, Storage
+from recordmill.storage.stores.writing import listed as listed_objects
+from recordmill.storage.stores.writing import put as put_object
+from recordmill.storage.stores.writing import remove as remove_objects
+from recordmill.storage.stores.writing import upload as upload_file
 
-Bytes = npt.NDArray[np.uint8]
+__all__ = [  # of the protocol, for all
+    "Bytes",
+    "Reader",
+    "Stat",
+    "Storage",
+    "input_path",
+    "listed_objects",
+    "local_path",
+    "output_path",
+    "plain_name",
+    "put_object",
+    "remove_objects",
+    "upload_file",
+]  # of the protocol, for all
 
-# `s3:/` is what pathlib makes of `s3://`
-_URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(//?)|(?i:(file)):()")
+_LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
 # how file systems without hard links refuse one
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_READ_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """size_bytes and mtime_ns of a file: equal before and after means that nobody wrote to it in between."""
-
-    size_bytes: int
-    mtime_ns: int
+def storage_of(path: str) -> Storage:
+    """What holds the file of that path, or URI."""
+    return _LOCAL if "://" not in path or Address.parse(path) is None else _OBJECTS
 
 
-def local_path(path: str | os.PathLike[str]) -> str:
-    """The path as text; UsageError for a URI, since only local files are served. Every path that a user can type goes
-    through here before anything is made.
-
-    >>> local_path("data/a:b.csv"), local_path("file:///tmp/x")
-    ('data/a:b.csv', '/tmp/x')
-    """
-    text = os.fspath(path)
-    if isinstance(text, bytes):
-        text = os.fsdecode(text)
-    if (match := _URI.match(text)) is None:
-        return text
-    scheme, slashes = match[1] or match[3], match[2] or ""
-    if scheme.lower() == "file" and slashes == "//" and text[match.end() :].startswith("/"):
-        return text[match.end() :]
-    if slashes != "//" and os.path.lexists(f"{scheme}:" if slashes else text):
-        return text  # a folder, or a file, that has such a name
-    if scheme.lower() == "file":
-        raise UsageError(f"{text}: a file: URI of this machine begins with file:///; or give the path alone")
-    raise UsageError(f"{text}: {scheme}:// is not served; copy the files to a local disk, or name a local folder")
+def is_remote(path: str) -> bool:
+    """Whether it is in a store."""
+    return storage_of(path) is not _LOCAL
 
 
 def stat(path: str) -> Stat:
-    """Size and time of change of the file, or of what a link leads to. Raises OSError as the system says it."""
-    about = os.stat(path)
-    return Stat(about.st_size, about.st_mtime_ns)
+    """Size and time of change, or etag, of the file, or of what a link leads to; OSError as the system says it."""
+    return storage_of(path).stat(path)
+
+
+def last_seen(path: str) -> Stat:
+    """What the file was when it was read, or listed, last: of a disk, what it is now."""
+    return storage_of(path).last_seen(path)
+
+
+def look_over(folder: str) -> None:
+    """Have a store say of all objects below a folder what they are now, which `last_seen` then knows of each."""
+    for _ in below(folder) if is_remote(folder) else ():
+        pass
+
+
+def open_reader(path: str) -> contextlib.closing[Reader]:
+    """The file as a context manager that gives a `Reader`."""
+    return contextlib.closing(storage_of(path).open(path))
 
 
 def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
@@ -76,23 +86,27 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
     Raises:
         OSError: as the operating system says it.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(descriptor).st_size
+    with open_reader(path) as reader:
+        size = reader.stat().size_bytes
         stop = size if stop is None else min(stop, size)
-        return _fill(descriptor, room(max(stop - start, 0), np.uint8), start)
-    finally:
-        os.close(descriptor)
+        return reader.fill(room(max(stop - start, 0), np.uint8), start)
 
 
-def _fill(descriptor: int, into: Bytes, start: int) -> Bytes:
-    done = 0
-    while done < len(into):
-        count = os.preadv(descriptor, [into[done : done + _READ_BYTES]], start + done)
-        if count == 0:
-            return into[:done]
-        done += count
-    return into
+def below(folder: str) -> Iterator[tuple[str, Stat]]:
+    """(name relative to it, state) of all objects below a folder of a store."""
+    return _OBJECTS.below(folder)
+
+
+def read_scattered(path: str, starts: list[int], stops: list[int]) -> tuple[Bytes, list[int]]:
+    """(bytes, where in them each begins) of ascending ranges of an object; those close together come at once."""
+    return _OBJECTS.read_scattered(path, starts, stops)
+
+
+def expect(files: Iterable[tuple[str, Stat]]) -> None:
+    """These files are about to be read from their starts: what is in a store is asked for before."""
+    for path, about in files:
+        if is_remote(path):
+            _OBJECTS.expect(path, about)
 
 
 def read_into(path: str, into: Bytes, before: Stat, source: str) -> None:
@@ -102,28 +116,18 @@ def read_into(path: str, into: Bytes, before: Stat, source: str) -> None:
         DataError: the file changed, or can't be read; it names the source.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            done = len(_fill(descriptor, into, 0))
-            about = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
+        with open_reader(path) as reader:
+            done, now = len(reader.fill(into, 0)), reader.stat()
     except OSError as error:
         raise DataError(f"can't be read: {error.strerror}", source=source) from error
-    if done < len(into) or Stat(about.st_size, about.st_mtime_ns) != before:
-        raise DataError(
-            f"changed while it was read ({before.size_bytes} bytes before, {about.st_size} now); build again",
-            source=source,
-        )
+    if done < len(into) or now != before:
+        raise _changed(before, now, source)
 
 
 def read_exactly(path: str, start: int, into: Bytes) -> None:
     """Fill the array with the file's bytes from start on; DataError if the file ends before it is full."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        got = len(_fill(descriptor, into, start))
-    finally:
-        os.close(descriptor)
+    with open_reader(path) as reader:
+        got = len(reader.fill(into, start))
     if got != len(into):
         raise DataError(f"ends at byte {start + got}, where {start + len(into)} are needed", source=path)
 
@@ -132,26 +136,21 @@ def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = 
     """The file from start to stop (None: its end), in arrays of block_bytes, the last one shorter;
     each is the caller's own.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_reader(path) as reader:
         while True:
             size = block_bytes if stop is None else min(block_bytes, stop - start)
-            block = _fill(descriptor, np.empty(size, np.uint8), start)
+            block = reader.fill(np.empty(size, np.uint8), start)
             if len(block) == 0:
                 return
             yield block
             start += len(block)
-    finally:
-        os.close(descriptor)
 
 
 def map_file(path: str) -> Bytes:
-    """The whole file as a read-only array backed by the page cache; an empty file gives an empty array."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
-            return np.empty(0, np.uint8)
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    """The whole file as a read-only array backed by the page cache; an empty file gives an empty array. What is in a
+    store becomes a file without a name in the folder for temporary files.
+    """
+    return storage_of(path).map(path)
 
 
 def unmap_pages(mapped: Bytes) -> None:
@@ -191,6 +190,17 @@ def create_file(path: str | Path) -> BinaryIO:
     return os.fdopen(descriptor, "w+b", buffering=0)
 
 
+def replace_file(path: str | Path) -> BinaryIO:
+    """A file to write to, unbuffered, whether it is there or not; what it held is gone."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666), "wb", buffering=0)
+
+
+def open_file(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
+    """A file to read from its start. follow_links: False refuses a link, and waits for no pipe that has the name."""
+    guards = 0 if follow_links else os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | guards), "rb")
+
+
 def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
     """A file that is there, cut to size_bytes, to write to behind them, unbuffered; DataError if it is shorter."""
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b", buffering=0)
@@ -210,18 +220,20 @@ def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
     view = memoryview(data).cast("B")
     done = 0
     while done < len(view):
-        done += file.write(view[done : done + _READ_BYTES])
+        done += file.write(view[done : done + READ_BYTES])
     return done
 
 
 def put_if_absent(path: str | Path, data: bytes, temporary_in: Path | None = None) -> bool:
     """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
-    temporary_in: as for `atomic_write`.
+    temporary_in: as for `atomic_write`, on a disk.
 
     `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always. File systems
     without hard links (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of
     one host.
     """
+    if isinstance(path, str) and is_remote(path):
+        return writing.put_if_absent(path, data)
     path = Path(path)
     descriptor, temporary = tempfile.mkstemp(dir=temporary_in or path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -288,14 +300,16 @@ def _sync(path: str | Path, flags: int) -> None:
 def check_unchanged(path: str, before: Stat, source: str) -> None:
     """Raises DataError if the file is another one than when it was planned, or gone."""
     try:
-        now = stat(path)
+        now = last_seen(path)
     except OSError as error:
         raise DataError(f"can't be read any more: {error.strerror}", source=source) from error
     if now != before:
-        raise DataError(
-            f"changed while it was read ({before.size_bytes} bytes before, {now.size_bytes} now); build again",
-            source=source,
-        )
+        raise _changed(before, now, source)
+
+
+def _changed(before: Stat, now: Stat, source: str) -> DataError:
+    sizes = f"{before.size_bytes} bytes before, {now.size_bytes} now"
+    return DataError(f"changed while it was read ({sizes}); build again", source=source)
 
 
 def _umask() -> int:

@@ -1,19 +1,22 @@
 """INPUTs as a user types them (files, folders, globs, `@list.txt`) to a `Listing`: every file once, in one order, with
 what was left out.
 
-It looks at names and sizes only; `detect` looks inside, `layout` reads meaning into folders. Remote URIs are refused by
-storage.
+It looks at names and sizes only; `detect` looks inside, `layout` reads meaning into folders. What holds on a disk holds
+in a store, which has no links.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat as modes
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
-from recordmill.storage.files import Stat, local_path, read_range
+from recordmill.storage.files import Stat, input_path, is_remote, plain_name, read_range, stat
+from recordmill.storage.folders import has_name, is_folder, real_path
+from recordmill.storage.store_walk import walk_store
 from recordmill.storage.walk import Found, Ignored, Walk, has_magic, within
 
 
@@ -110,19 +113,27 @@ def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_exten
 
 def _resolve(given: str, follow_links: bool, ignored: Ignored) -> tuple[Root, list[Found], Iterable[str]]:
     """The root, its files and which of these were given by their own names."""
-    path = local_path(given)
+    path = input_path(given)
     if not path:
         raise UsageError("an INPUT is empty: name files, folders, a quoted glob or @list.txt")
     if path[0] == "@" and not os.path.lexists(path):
-        return _read_list(given, local_path(path[1:]), follow_links, ignored)
+        return _read_list(given, input_path(path[1:]), follow_links, ignored)
     base, found = _expand(path, given, follow_links, ignored)
-    is_folder = os.path.isdir(path)
-    by_name = [found[0].path] if os.path.lexists(path) and not is_folder else []
-    return Root(given, base, is_folder), found, by_name
+    by_name = _named(path, found)
+    return Root(given, base, not by_name and is_folder(path)), found, by_name
+
+
+def _named(path: str, found: Sequence[Found]) -> list[str]:
+    """The file that the path is, if it is no folder and no glob."""
+    if is_remote(path):
+        return [path] if [file.path for file in found] == [path] else []
+    return [found[0].path] if has_name(path) and not is_folder(path) else []
 
 
 def _expand(path: str, given: str, follow_links: bool, ignored: Ignored) -> tuple[str, list[Found]]:
     """The real folder that names are relative to, and the files of one path or glob."""
+    if is_remote(path):
+        return _of_store(path, given, ignored)
     if os.path.isdir(path):
         walk = Walk(path, follow_links, ignored)
         walk.everything()
@@ -138,12 +149,30 @@ def _expand(path: str, given: str, follow_links: bool, ignored: Ignored) -> tupl
         raise UsageError(f"{given}: no such file or folder{_hint(path)}")
     found = walk.finish()
     if not found:
-        left_out = f" that holds data ({'; '.join(ignored.notes())})" if ignored.count else ""
-        raise UsageError(
-            f"{given}: no file "
-            f"{'matches' if has_magic(path) and not os.path.isdir(path) else 'in this folder'}{left_out}"
-        )
+        raise _nothing(given, has_magic(path) and not os.path.isdir(path), ignored)
     return walk.root, found
+
+
+def _nothing(given: str, is_glob: bool, ignored: Ignored) -> UsageError:
+    left_out = f" that holds data ({'; '.join(ignored.notes())})" if ignored.count else ""
+    return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
+
+
+def _of_store(path: str, given: str, ignored: Ignored) -> tuple[str, list[Found]]:
+    path, is_glob = path.rstrip("/"), False
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            about, (base, _, name) = stat(path), path.rpartition("/")
+            return base, [Found(plain_name(name, path), path, about)]
+        base, pattern = path, None
+        if has_magic(path) and not is_folder(path):
+            (base, pattern), is_glob = _split_glob(path), True
+        found = walk_store(base, pattern, ignored)
+    except OSError as error:
+        raise UsageError(f"{given}: {error.strerror}") from error
+    if not found:
+        raise _nothing(given, is_glob, ignored)
+    return base, found
 
 
 def _single(path: str) -> tuple[str, list[Found]]:
@@ -165,7 +194,7 @@ def _split_glob(path: str) -> tuple[str, str]:
     """
     parts = path.split("/")
     first = next(
-        (at for at, part in enumerate(parts) if has_magic(part) and not os.path.isdir("/".join(parts[: at + 1]))),
+        (at for at, part in enumerate(parts) if has_magic(part) and not is_folder("/".join(parts[: at + 1]))),
         len(parts) - 1,
     )
     fixed = "/".join(parts[:first])
@@ -177,14 +206,14 @@ def _read_list(given: str, list_path: str, follow_links: bool, ignored: Ignored)
         text = read_range(list_path).tobytes()
     except OSError as error:
         raise UsageError(f"{given}: the list {list_path!r} can't be read: {error.strerror}") from error
-    folder = os.path.realpath(os.path.dirname(list_path) or ".")
+    folder = real_path(os.path.dirname(list_path) or ".")
     found: list[Found] = []
     named: list[str] = []
     for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         entry = os.fsdecode(line.rstrip(b"\r"))
         if not entry.strip():
             continue
-        path = os.path.join(folder, local_path(entry))
+        path = _beside(folder, input_path(entry), list_path)
         try:
             files = _expand(path, entry, follow_links, ignored)[1]
         except UsageError as error:
@@ -192,10 +221,11 @@ def _read_list(given: str, list_path: str, follow_links: bool, ignored: Ignored)
                 f"{list_path}, line {number}: {error} (paths are relative to the list's folder, {folder})"
             ) from error
         found.extend(files)
-        if not os.path.isdir(path) and os.path.lexists(path):
-            named.append(files[0].path)
+        named.extend(_named(path, files))
     if not found:
         raise UsageError(f"{given}: the list is empty; it needs one path a line")
+    if len({is_remote(file.path) for file in found}) > 1:
+        raise UsageError(f"{given}: some of its files are on a disk and others in a store; make a list of each")
     base = (
         folder
         if all(within(file.path, folder) for file in found)
@@ -203,9 +233,18 @@ def _read_list(given: str, list_path: str, follow_links: bool, ignored: Ignored)
     )
     return (
         Root(given, base, False),
-        [Found(os.path.relpath(file.path, base), file.path, file.stat) for file in found],
+        [Found(plain_name(os.path.relpath(file.path, base), file.path), file.path, file.stat) for file in found],
         named,
     )
+
+
+def _beside(folder: str, entry: str, list_path: str) -> str:
+    """The path, or URI, that a line of a list names."""
+    if is_remote(entry) or not is_remote(folder):
+        return entry if is_remote(entry) else os.path.join(folder, entry)
+    if os.path.isabs(entry) or ".." in entry.split("/"):
+        raise UsageError(f"{list_path}: it lies in a store, and {entry!r} leads out of its folder there")
+    return f"{folder}/{entry.removeprefix('./')}"
 
 
 def _check_names(files: Sequence[InputFile]) -> None:

@@ -1,10 +1,11 @@
-"""Removal below an open folder, by descriptor: a name in a `Folder` goes with all that is in it, no link is followed,
-and nothing is removed by a path that somebody could have bent meanwhile.
+"""Work below an open folder, by descriptor: new folders, other names, and removal, by which a name goes with all that
+is in it. No link is followed, and nothing is removed by a path that somebody could have bent meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import stat
@@ -12,6 +13,9 @@ from collections.abc import Callable
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _IS_FOLDER = (errno.EISDIR, errno.EPERM)  # how systems refuse to unlink a folder
+_EXCHANGE = 2  # RENAME_EXCHANGE of <linux/fs.h>
+# how systems say that they can't, not that it failed: no such call, another file system, a mount point
+_UNABLE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV, errno.EBUSY, errno.EPERM, errno.EACCES)
 
 
 class Folder:
@@ -45,6 +49,38 @@ class Folder:
     def own_inode(self) -> tuple[int, int]:
         about = os.fstat(self.descriptor)
         return about.st_dev, about.st_ino
+
+    def is_at(self, path: str | os.PathLike[str]) -> bool:
+        """Whether the path leads to it now."""
+        return os.path.samestat(os.stat(path), os.fstat(self.descriptor))
+
+    def changed(self, name: str) -> float:
+        """The time of the last change of a name in it, of a link its own, in seconds."""
+        return os.stat(_single(name), dir_fd=self.descriptor, follow_symlinks=False).st_mtime
+
+    def take_mode_of(self, other: Folder) -> None:
+        """Who may use it: as of the other."""
+        os.fchmod(self.descriptor, stat.S_IMODE(os.fstat(other.descriptor).st_mode))
+
+    def make(self, path: str) -> None:
+        """Make a folder in it, or below it (`data/index`), whose names nobody else gives."""
+        os.mkdir(path, dir_fd=self.descriptor)
+
+    def move(self, name: str, to: Folder, new: str) -> None:
+        """Move a name of it into that folder."""
+        os.rename(_single(name), _single(new), src_dir_fd=self.descriptor, dst_dir_fd=to.descriptor)
+
+    def take(self, path: str | os.PathLike[str], new: str) -> None:
+        """Move what is at the path into it."""
+        os.rename(path, _single(new), dst_dir_fd=self.descriptor)
+
+    def give(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Move a name of it to the path."""
+        os.rename(_single(name), path, src_dir_fd=self.descriptor)
+
+    def remove_empty(self, name: str) -> None:
+        """Remove a folder in which nothing is."""
+        os.rmdir(_single(name), dir_fd=self.descriptor)
 
     def is_folder(self, name: str) -> bool:
         """Whether the name is a folder itself, and no link to one."""
@@ -96,3 +132,20 @@ def _single(name: str) -> str:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"{name!r} is no name in a folder")
     return name
+
+
+def exchange(folder: Folder, one: str, other: str) -> bool:
+    """Exchange two names in a folder in one step (renameat2, RENAME_EXCHANGE); False where the system can't, and
+    nothing has happened then.
+
+    Raises:
+        OSError: anything else.
+    """
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(folder.descriptor, os.fsencode(one), folder.descriptor, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    if (code := ctypes.get_errno()) in _UNABLE:
+        return False
+    raise OSError(code, os.strerror(code), one)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
+import stat as modes
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from recordmill.base.errors import DataError
+from recordmill.storage.files import is_remote, read_range, stat
 
 MOST_BYTES = 256 << 20  # 256 MiB: a manifest of some 900,000 shards; far beyond what any of these files needs
 _SHOWN = 60  # characters of a wrong value that a message shows
@@ -26,15 +27,23 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, 
     Raises:
         OSError: as the operating system says it, FileNotFoundError among it. DataError: no regular file, or too large.
     """
+    if is_remote(os.fspath(path)):
+        return _read_object(os.fspath(path), most_bytes)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
+        if not modes.S_ISREG(about.st_mode):
             raise DataError("is no regular file", source=os.fspath(path))
         data = file.read(most_bytes + 1) if about.st_size <= most_bytes else b""
         if about.st_size > most_bytes or len(data) > most_bytes:
             raise DataError(f"has {about.st_size:,} bytes, above the {most_bytes:,} allowed", source=os.fspath(path))
         return data
+
+
+def _read_object(path: str, most_bytes: int) -> bytes:
+    if (size := stat(path).size_bytes) > most_bytes:
+        raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
+    return read_range(path).tobytes()
 
 
 def parse(data: bytes | str, source: str) -> Any:

@@ -84,6 +84,11 @@ def clutter(name: str) -> str | None:
     return MARKER if lower in _MARKERS or lower.startswith(_MARKER_STARTS) else None
 
 
+def extension_of(name: str) -> str:
+    """In lower case, without the dot; of a name without a dot all of it."""
+    return name.rpartition("/")[2].rpartition(".")[2].lower()
+
+
 def has_magic(text: str) -> bool:
     """Whether the text would be a glob if no file had it as its own name."""
     return _MAGIC.search(text) is not None
@@ -168,10 +173,7 @@ class Walk:
     def _take_file(self, name: str, path: str, about: os.stat_result) -> None:
         if not modes.S_ISREG(about.st_mode):
             self.ignored.add(SPECIAL, name, path)
-        elif (
-            about.st_size == 0
-            and name.rpartition("/")[2].rpartition(".")[2].lower() not in self.ignored.data_extensions
-        ):
+        elif about.st_size == 0 and extension_of(name) not in self.ignored.data_extensions:
             self.ignored.add(EMPTY, name, path)
         else:
             self.found[name] = Found(name, path, Stat(about.st_size, about.st_mtime_ns))

@@ -155,7 +155,8 @@ def finish_build(
     try:
         plan = load_plan(plan_path)
     except FileNotFoundError:  # a repeated attempt, after the folder of the run was removed
-        if (done := committed_by(RunFolder.attach(Path(plan_path).parent))) is not None:
+        folder = RunFolder.attach(Path(plan_path).parent)
+        if (done := committed_by(folder, str(folder.out))) is not None:
             return done
         raise
     with _Reported(plan):

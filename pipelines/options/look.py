@@ -1,4 +1,4 @@
-"""The options of what looks at records and files: `head`, `inspect`, `bench`, `verify`, and `recordmill.open`."""
+"""The options of what looks at records and files: `head`, `inspect`, `bench`, `verify`, `clean`, `recordmill.open`."""
 
 from __future__ import annotations
 
@@ -118,4 +118,15 @@ VERIFY: Options = (
     THREADS,
     grouped(QUIET, "the report", help="no progress and no summary, only what is wrong"),
     grouped(JSON, "the report", help="print the findings as JSON"),
+)
+CLEAN: Options = (
+    Option(
+        "remove",
+        "remove what is listed",
+        form=SWITCH,
+        default=False,
+        group="the work",
+        common=True,
+    ),
+    grouped(JSON, "the work", help="print it as JSON"),
 )

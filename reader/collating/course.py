@@ -22,7 +22,7 @@ from recordmill.reader.collating.packing import Packs
 from recordmill.reader.collating.ways import Bucketed, Packed, Way
 from recordmill.reader.fetching.fetcher import Fetcher, Rows
 from recordmill.reader.fetching.order import Order, make_schedule
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.reader.sampling.steps import Steps
 from recordmill.records.columns.ragged import Array
@@ -162,7 +162,7 @@ def _packed_lot(rows: Rows, place: Int64s, packs: Packs, ends: tuple[tuple[int, 
     return Lot(own, None, bins, ends, cut)
 
 
-def make_course(dataset: Readable, batch_size: int, order: Order, ways: Mapping[str, Way]) -> Course:
+def make_course(dataset: Fetchable, batch_size: int, order: Order, ways: Mapping[str, Way]) -> Course:
     """The course of this host.
 
     Raises:
@@ -178,7 +178,7 @@ def make_course(dataset: Readable, batch_size: int, order: Order, ways: Mapping[
     return Course(make_schedule(dataset, batch_size, order))
 
 
-def _packed_course(dataset: Readable, batch_size: int, order: Order, packed: Mapping[str, Packed]) -> Course:
+def _packed_course(dataset: Fetchable, batch_size: int, order: Order, packed: Mapping[str, Packed]) -> Course:
     if order.pad_remainder:
         raise UsageError(
             "packed batches all have batch_size rows: there is no remainder that pad_remainder would fill up"
@@ -191,7 +191,7 @@ def _packed_course(dataset: Readable, batch_size: int, order: Order, packed: Map
     return Course(make_schedule(dataset, batch_size, alone), packs=packs, drop=order.drop_remainder)
 
 
-def _bucketed_course(dataset: Readable, batch_size: int, order: Order, buckets: Buckets) -> Course:
+def _bucketed_course(dataset: Fetchable, batch_size: int, order: Order, buckets: Buckets) -> Course:
     if buckets.way.boundaries is None:
         alone = dataset.select([buckets.name])
         found = quantiles((batch.column(0) for batch in alone.record_batches()), buckets.way.buckets)

@@ -11,6 +11,7 @@ from recordmill.records.columns.gather import gather_columns
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
 from recordmill.storage.files import local_path
+from recordmill.storage.folders import exists, make_folder
 
 
 def in_memory(dataset: Readable) -> dict[str, Array | Ragged | Strings]:
@@ -25,8 +26,8 @@ def memory_mapped(dataset: Readable, folder: str | os.PathLike[str]) -> dict[str
         UsageError: the folder holds columns already.
     """
     path = Path(local_path(folder))
-    path.mkdir(parents=True, exist_ok=True)
-    if (path / COLUMNS_NAME).exists():
+    make_folder(path, parents=True, exist_ok=True)
+    if exists(path / COLUMNS_NAME):
         raise UsageError(
             f"{path} holds columns already; open them with recordmill.reader.open_columns, or name another folder"
         )

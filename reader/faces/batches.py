@@ -8,24 +8,22 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from recordmill.base.errors import UsageError
 from recordmill.base.sizes import bytes_of
 from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Batch, Form
 from recordmill.reader.collating.ways import Way, refuse_packed_images
 from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
+from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.images.features import images_by_feature
 from recordmill.reader.images.options import Wanted
 from recordmill.reader.images.rows import ImageDecoder
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.records.columns.parts import to_numpy
 from recordmill.schemas.feature import Schema
-
-MASK = "mask"  # [rows] bool beside the columns: which rows count, where batches are filled up
 
 
 class Batches(Iterator[Any]):
@@ -37,19 +35,18 @@ class Batches(Iterator[Any]):
 
     def __init__(
         self,
-        dataset: Readable,
+        dataset: Fetchable,
         batch_size: int,
         order: Order,
         memory: int | str,
         form: Form,
         images: Wanted | None = None,
         on_bad: OnBad = "error",
+        ids: bool = False,
     ) -> None:
         ways = form.check(dataset.schema)
-        if order.pad_remainder and MASK in dataset.schema:
-            raise UsageError(
-                f"pad_remainder says in {MASK!r} which rows count, and a feature is called so: leave it out"
-            )
+        beside = Beside(order.pad_remainder, ids)
+        beside.check(dataset.schema)
         memory_bytes = bytes_of(memory, "memory_bytes")
         self._course = make_course(dataset, batch_size, order_of(order, on_bad, ways), ways)
         schedule = self._course.schedule
@@ -60,10 +57,10 @@ class Batches(Iterator[Any]):
         decoder = ImageDecoder(images_by_feature(dataset, images), dataset.threads, order.seed, memory_bytes)
         if decoder.images:
             refuse_packed_images(ways)
-        schema = _required(dataset.schema, form.label)
+        schema = required(dataset.schema, form.label)
         left_bytes, around = max(memory_bytes - decoder.work_bytes, 1), self._refill is not None
         fetcher = Fetcher(dataset, schedule, schema, left_bytes, decoder.row_bytes, around)
-        self._batches = _generate(self._course, fetcher, form, ways, decoder, self._refill, self.cut)
+        self._batches = _generate(self._course, fetcher, form, ways, decoder, self._refill, self.cut, beside)
 
     def __next__(self) -> Any:
         batch, self._place = next(self._batches)
@@ -118,6 +115,7 @@ def _generate(
     decoder: ImageDecoder,
     refill: Refill | None,
     cut: dict[str, int],
+    beside: Beside,
 ) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
     """Each batch, and where the next one stands if its number does not say it."""
     schema = fetcher.schema
@@ -125,7 +123,7 @@ def _generate(
 
     def finish(lot: Lot) -> tuple[list[Any], Lot]:
         with spent("collate"):
-            return form.batches(columns_of(lot, schema), lot, ways), lot
+            return form.batches(columns_of(lot, schema, beside, fetcher.dataset), lot, ways), lot
 
     lots: Iterator[tuple[list[Any], Lot]]
     if refill is None:
@@ -156,17 +154,16 @@ def _count(more: Mapping[str, int], cut: dict[str, int]) -> None:
         cut[name] = cut.get(name, 0) + records
 
 
-def columns_of(lot: Lot, schema: Schema) -> Batch:
-    """The columns by name, as `records.columns.parts` gives them, images decoded, and the mask where there is one."""
-    rows, images = lot.rows, lot.images
-    columns: Batch = {
+def columns_of(lot: Lot, schema: Schema, beside: Beside, dataset: Fetchable) -> Batch:
+    """The columns by name, as `records.columns.parts` gives them, images decoded, and what stands beside them."""
+    rows, images = beside.added(lot.rows, dataset.ends), lot.images
+    return {
         feature.name: images[feature.name] if feature.name in images else to_numpy(column, feature)
-        for feature, column in zip(schema, rows.batch.columns, strict=True)
+        for feature, column in zip(beside.schema(schema), rows.batch.columns, strict=True)
     }
-    return columns if rows.mask is None else {**columns, MASK: rows.mask}
 
 
-def _required(schema: Schema, label: str | None) -> Schema:
+def required(schema: Schema, label: str | None) -> Schema:
     """The schema in which a record without the label is an error."""
     features = (replace(f, required=True) if f.name == label and not f.ragged_rank else f for f in schema)
     return replace(schema, features=tuple(features))

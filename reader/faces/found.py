@@ -20,7 +20,7 @@ from recordmill.reader.fetching.around import place_of
 from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.fetcher import Rows
 from recordmill.reader.fetching.order import Order
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.images.rows import ImageDecoder
 from recordmill.reader.sampling.schedule import Schedule
 from recordmill.schemas.feature import Schema
@@ -54,7 +54,7 @@ def order_of(order: Order, on_bad: str, ways: Mapping[str, Way]) -> Order:
     return replace(order, drop_remainder=False)
 
 
-def finder(dataset: Readable, schema: Schema, decoder: ImageDecoder, on_bad: str) -> Find:
+def finder(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad: str) -> Find:
     """A function for the fetcher's threads: a lot to one with images.
 
     It raises DataError where an image can't be decoded, with "skip" it leaves that row out.
@@ -93,7 +93,7 @@ def _without(found: Lot, bad: list[tuple[int, str]]) -> Lot:
 class Refill:
     """Batches of what can be used. skipped: how many records were left out so far."""
 
-    def __init__(self, dataset: Readable, schedule: Schedule, drop_remainder: bool) -> None:
+    def __init__(self, dataset: Fetchable, schedule: Schedule, drop_remainder: bool) -> None:
         self._dataset, self._begin, self._drop = dataset, schedule, drop_remainder
         self.schedule = schedule  # what is left of it behind the batch that was given last
         self.skipped = 0

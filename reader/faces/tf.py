@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.reader.collating.course import Course, Lot, make_course
@@ -21,9 +21,10 @@ from recordmill.reader.faces.tf_blocks import Sent, block_spec, blocks_of, decod
 from recordmill.reader.faces.tf_parse import VALID, parser
 from recordmill.reader.faces.tf_portable import collater, parser_of, serialized_records, usable_only
 from recordmill.reader.faces.tf_steps import prepared_steps
+from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable, Readable
 from recordmill.reader.images.features import images_by_feature
 from recordmill.reader.images.graph import batch_decoder
 from recordmill.reader.images.options import Images, Wanted
@@ -47,7 +48,7 @@ class Options:
     defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
     collate: feature to way, as for `batches`. weights: the feature that is w in (x, y, w).
     start_step: how many steps of the run have been done. portable: as TensorFlow's own operations, in an order of their
-    own, records through a buffer of shuffle_records.
+    own, records through a buffer of shuffle_records. ids: `record/shard` and `record/index` beside the features.
     """
 
     batch_size: int | None
@@ -62,9 +63,10 @@ class Options:
     memory_bytes: int
     portable: bool
     shuffle_records: int
+    ids: bool
 
 
-def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
+def to_tf(dataset: Fetchable, options: Options) -> tf.data.Dataset:
     """The data set as batches of `(x, y)`, or of x without a label.
 
     x is a dict of tensors by feature name, or, where only one feature is left beside the label, that tensor itself.
@@ -78,7 +80,7 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
         if (error.name or "").split(".")[0] != "tensorflow":
             raise
         raise MissingExtraError("to_tf", "tf", "tensorflow") from None
-    _check(options)
+    _check(dataset, options)
     schema, label = _label(dataset.schema, options)
     form = Form(options.collate, label, options.weights)
     ways = form.check(dataset.schema)
@@ -92,11 +94,11 @@ def to_tf(dataset: Readable, options: Options) -> tf.data.Dataset:
     return _fed(dataset, schema, form, ways, images, options)
 
 
-def _portable(dataset: Readable, options: Options, finish: Callable[[Any], Any]) -> tf.data.Dataset:
+def _portable(dataset: Fetchable, options: Options, finish: Callable[[Any], Any]) -> tf.data.Dataset:
     import tensorflow as tf
 
     order, rows = options.order, options.batch_size or _UNBATCHED_ROWS
-    records = serialized_records(dataset, bool(order.shuffle), order.seed, options.shuffle_records)
+    records = serialized_records(cast(Readable, dataset), bool(order.shuffle), order.seed, options.shuffle_records)
     drop = order.drop_remainder and options.batch_size is not None
     if options.on_bad == "skip":
         usable = usable_only(records, finish)
@@ -110,7 +112,7 @@ def _portable(dataset: Readable, options: Options, finish: Callable[[Any], Any])
 
 
 def _fed(
-    dataset: Readable,
+    dataset: Fetchable,
     schema: Schema,
     form: Form,
     ways: Mapping[str, Way],
@@ -121,18 +123,21 @@ def _fed(
     import tensorflow as tf
 
     drop = options.order.drop_remainder and options.batch_size is not None
-    order = order_of(replace(options.order, epochs=None, drop_remainder=drop), options.on_bad, ways)
+    pad = options.order.pad_remainder and options.batch_size is not None
+    given = replace(options.order, epochs=None, drop_remainder=drop, pad_remainder=pad)
+    order, beside = order_of(given, options.on_bad, ways), Beside(pad, options.ids)
     course = make_course(dataset, options.batch_size or _UNBATCHED_ROWS, order, ways)
     begin = course if options.start_step == 0 else course.begun_after(options.start_step)
     epochs, fetched = options.order.epochs, _without(schema, options.defaults)  # it may be iterated without end
-    sent, iterations = sent_features(decoded_schema(fetched, images, options.defaults), ways), count()
+    schema = beside.schema(decoded_schema(fetched, images, options.defaults))
+    sent, iterations = sent_features(schema, ways), count()
 
     def blocks() -> Iterator[dict[str, Any]]:
-        yield from _blocks(dataset, _iteration(begin, epochs, next(iterations)), fetched, sent, images, options)
+        yield from _blocks(dataset, _iteration(begin, epochs, next(iterations)), fetched, sent, images, options, beside)
 
     fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent))
     others = {name: value for name, value in options.defaults.items() if name not in images}
-    same = options.batch_size if drop or course.packs is not None else None
+    same = options.batch_size if drop or pad or course.packs is not None else None
     batches = prepared_steps(fed, sent, others, same, form.given)
     if options.batch_size is None:
         batches = batches.unbatch()
@@ -147,7 +152,13 @@ def _fed(
 
 
 def _blocks(
-    dataset: Readable, course: Course, schema: Schema, sent: list[Sent], images: Mapping[str, Images], options: Options
+    dataset: Fetchable,
+    course: Course,
+    schema: Schema,
+    sent: list[Sent],
+    images: Mapping[str, Images],
+    options: Options,
+    beside: Beside,
 ) -> Iterator[dict[str, Any]]:
     """What one iteration is fed with. schema: as records are fetched."""
     skip = options.on_bad == "skip"
@@ -156,13 +167,17 @@ def _blocks(
     memory_bytes = max(options.memory_bytes - decoder.work_bytes, 1)
     fetcher = Fetcher(dataset, course.schedule, schema, memory_bytes, decoder.row_bytes, skip)
     find = finder(dataset, schema, decoder, options.on_bad)
+
+    def blocks(lot: Lot) -> list[dict[str, Any]]:
+        return blocks_of(replace(lot, rows=beside.added(lot.rows, dataset.ends)), sent)
+
     try:
         if skip:
             drop = options.order.drop_remainder and options.batch_size is not None
             found = Refill(dataset, course.schedule, drop).refilled(fetcher.fetch(lambda rows: find(Lot(rows))))
-            yield from chain.from_iterable(blocks_of(lot, sent) for lot in found)
+            yield from chain.from_iterable(map(blocks, found))
         else:
-            yield from chain.from_iterable(course.lots(fetcher, lambda lot: blocks_of(find(lot), sent)))
+            yield from chain.from_iterable(course.lots(fetcher, lambda lot: blocks(find(lot))))
     finally:
         decoder.close()
 
@@ -171,11 +186,7 @@ def _iteration(begin: Course, epochs: int | None, number: int) -> Course:
     """What an iteration gives: the first one what is left of so many epochs, each other one so many more."""
     if epochs is None:
         return begin
-    first = begin.schedule.epoch // epochs + number
-    until = replace(begin.schedule, epochs=(first + 1) * epochs)
-    if number == 0:
-        return replace(begin, schedule=until)
-    return replace(begin, schedule=replace(until, epoch=first * epochs, position=0), done=0)
+    return replace(begin, schedule=begin.schedule.iteration(number, epochs), done=0 if number else begin.done)
 
 
 def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
@@ -183,7 +194,7 @@ def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
     return replace(schema, features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema))
 
 
-def _check(options: Options) -> None:
+def _check(dataset: Fetchable, options: Options) -> None:
     if options.batch_size is not None and options.batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, or None for single records, not {options.batch_size}")
     order = options.order
@@ -193,6 +204,9 @@ def _check(options: Options) -> None:
         order.shuffle == "global" or order.num_hosts != 1 or order.state is not None or options.start_step
     ):
         raise UsageError("portable=True has an order of its own: no global shuffle, hosts, state or start_step")
+    if options.portable and (order.pad_remainder or options.ids or dataset.mixed is not None):
+        raise UsageError("portable=True knows no record's number: no pad_remainder, no ids, no mixture")
+    Beside(order.pad_remainder, options.ids).check(dataset.schema)
     if options.on_bad == "skip" and options.start_step:
         raise UsageError('on_bad="skip": nobody knows at which record step start_step begins; give a `state` instead')
     if order.shuffle and options.shuffle_records < 1:
@@ -234,7 +248,7 @@ def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
 
 
 def _finisher(
-    dataset: Readable,
+    dataset: Fetchable,
     schema: Schema,
     form: Form,
     ways: Mapping[str, Way],

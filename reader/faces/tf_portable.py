@@ -18,9 +18,9 @@ from recordmill.reader.collating.form import LENGTH
 from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded, Way
 from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
 from recordmill.reader.faces.tf_steps import padded_tensor
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable, Readable
 from recordmill.schemas.feature import Schema
-from recordmill.storage.files import check_unchanged
+from recordmill.storage.files import check_unchanged, is_remote
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -40,6 +40,11 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
         raise UsageError(
             f"{odd[0].name} is compressed with {odd[0].compression}, which TensorFlow can't read; use "
             "batches(), which can"
+        )
+    if remote := [file for file in files if is_remote(file.path)]:
+        raise UsageError(
+            f"{remote[0].path}: portable=True has TensorFlow open the files, which may know nothing of the store; "
+            "leave it out"
         )
     for file in files:
         check_unchanged(file.path, file.stat, file.path)
@@ -85,7 +90,7 @@ def usable_only(records: tf.data.Dataset, finish: Callable[[Any], Any]) -> tf.da
     return records.interleave(one, _TURN_RECORDS, 1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def parser_of(dataset: Readable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
+def parser_of(dataset: Fetchable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
     """`tf_parse.parser` for features that may have other names than in the records."""
     stored = dataset.stored(schema)
     shown = dict(zip(stored.names, schema.names, strict=True))

@@ -13,7 +13,7 @@ from recordmill.reader.faces.batches import Batches
 from recordmill.reader.faces.found import OnBad
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.images.options import Spec, wanted_images
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Trainable:
-    """Batches in an exact order, which is the same by every face. To be mixed into what is `Readable`."""
+    """Batches in an exact order, which is the same by every face. To be mixed into what is `Fetchable`."""
 
     def batches(
-        self: Readable,
+        self: Fetchable,
         batch_size: int,
         *,
         shuffle: bool | Literal["window", "global"] = False,
@@ -44,6 +44,7 @@ class Trainable:
         channels: int = 3,
         antialias: bool = False,
         on_bad: OnBad = "error",
+        ids: bool = False,
     ) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
@@ -74,6 +75,8 @@ class Trainable:
             on_bad: "skip" leaves records out that are damaged, do not fit the schema or hold images that can't be
                 decoded, and fills batches up with the next ones; a warning at an epoch's end says how many, and the
                 iterator has no length. "error" ends at the first one, and names it.
+            ids: each batch has `"record/shard"` and `"record/index"` beside its columns: which of `ds.files` a row's
+                record is in, and its number there.
 
         Raises:
             UsageError: options that do not fit, or a state of something else.
@@ -81,10 +84,10 @@ class Trainable:
         window = bytes_of(window_bytes, "window_bytes")
         order = Order(shuffle, seed, window, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state)
         images = wanted_images(decode_images, channels, antialias)
-        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad)
+        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad, ids)
 
     def to_tf(
-        self: Readable,
+        self: Fetchable,
         batch_size: int | None = 256,
         *,
         shuffle: bool | Literal["window", "global"] = True,
@@ -92,10 +95,12 @@ class Trainable:
         label: str | Literal[False] | None = None,
         epochs: int | None = 1,
         drop_remainder: bool = False,
+        pad_remainder: bool = False,
         decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
         on_bad: OnBad = "error",
+        ids: bool = False,
         defaults: Mapping[str, Any] | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
@@ -116,7 +121,7 @@ class Trainable:
         TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
         """
         window = bytes_of(window_bytes, "window_bytes")
-        order = Order(shuffle, seed, window, epochs, drop_remainder, False, num_hosts, host_index, state)
+        order = Order(shuffle, seed, window, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state)
         options = in_tf.Options(
             batch_size,
             order,
@@ -130,5 +135,6 @@ class Trainable:
             bytes_of(memory_bytes, "memory_bytes"),
             portable,
             shuffle_records,
+            ids,
         )
         return in_tf.to_tf(self, options)

@@ -19,7 +19,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.fetching.around import decoded_around
 from recordmill.reader.fetching.clock import spent
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.fetching.scatter import Held, ordered_frames
 from recordmill.reader.fetching.streams import Streams
 from recordmill.reader.sampling.schedule import Schedule
@@ -65,16 +65,17 @@ class _Work:
 class Fetcher:
     """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
     of a row beside its columns, as decoded images. around: leave out what can't be read, and name it. at_once: so many
-    steps are a stretch; 0: as many as are worth it.
+    steps are a stretch; 0: as many as are worth it. every: only the schedule's first step and every so many-th one.
     """
 
-    dataset: Readable
+    dataset: Fetchable
     schedule: Schedule
     schema: Schema
     memory_bytes: int = MEMORY_BYTES
     made_bytes: int = 0
     around: bool = False
     at_once: int = 0
+    every: int = 1
 
     def fetch(self, finish: Callable[[Rows], Result]) -> Iterator[Result]:
         """finish(rows) of all stretches, in order; it runs in the threads.
@@ -109,7 +110,7 @@ class Fetcher:
         )
         goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
         goal = goal if dear else min(goal, STRETCH_BYTES * _COPIES)
-        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=dear)
+        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=dear, every=self.every)
 
     def _work(self, row_bytes: int) -> Iterator[_Work]:
         streams = Streams(self.dataset.files, self.dataset.ends)
@@ -151,14 +152,39 @@ class Fetcher:
         return self.dataset.stored(self.schema)
 
     def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
-        files, ends = self.dataset.files, self.dataset.ends
-        try:
-            block = FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0)
-            with spent("decode"):
-                return decode_block(block, self._stored, "")
-        except DataError as error:
-            blame(files, ends, numbers, held, self._stored)
-            raise error
+        return decoded(self.dataset, numbers, held, self._stored)
+
+
+def records_of(dataset: Fetchable, numbers: Int64s, schema: Schema) -> Rows:
+    """The records of these numbers, negative ones from the end, in this order, as one step.
+
+    Raises:
+        IndexError: there is no such record. DataError: a record is damaged, or does not fit the schema.
+    """
+    total = len(dataset)
+    if len(outside := numbers[(numbers < -total) | (numbers >= total)]):
+        raise IndexError(f"record {outside[0]} of {total}")
+    numbers = numbers % max(total, 1)
+    numbers = numbers if dataset.matching is None else dataset.matching.at(numbers)
+    held = Streams(dataset.files, dataset.ends).hold(numbers)
+    batch = decoded(dataset, numbers, held, dataset.stored(schema))
+    return Rows(Stretch(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
+
+
+def decoded(dataset: Fetchable, numbers: Int64s, held: Held, stored: Schema) -> pa.RecordBatch:
+    """The columns of the records with these numbers among all, in this order. stored: as the records name them.
+
+    Raises:
+        DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+    """
+    files, ends = dataset.files, dataset.ends
+    try:
+        block = FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0)
+        with spent("decode"):
+            return decode_block(block, stored, "")
+    except DataError as error:
+        blame(files, ends, numbers, held, stored)
+        raise error
 
 
 def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, schema: Schema) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.sampling.layout import Extent, Layout
-from recordmill.reader.sampling.sampler import Sampler, mode_of
+from recordmill.reader.sampling.mixture import MixtureSampler
+from recordmill.reader.sampling.sampler import Mode, Sampler, mode_of
 from recordmill.reader.sampling.schedule import Schedule
 from recordmill.reader.sampling.steps import End, Steps
 from recordmill.shards.pieces import PIECE_BYTES
@@ -38,7 +39,7 @@ class Order:
     state: Mapping[str, Any] | None = None
 
 
-def make_schedule(dataset: Readable, batch_size: int, order: Order) -> Schedule:
+def make_schedule(dataset: Fetchable, batch_size: int, order: Order) -> Schedule:
     """The steps of this host.
 
     Raises:
@@ -61,9 +62,21 @@ def make_schedule(dataset: Readable, batch_size: int, order: Order) -> Schedule:
     records = len(dataset)
     end: End = "drop" if order.drop_remainder else "pad" if order.pad_remainder else "short"
     steps = Steps(records, batch_size, end, order.num_hosts, order.host_index)
+    sampler = make_sampler(dataset, mode, order)
+    schedule = Schedule(sampler, steps, order.epochs)
+    return schedule if order.state is None else schedule.at(order.state)
+
+
+def make_sampler(dataset: Fetchable, mode: Mode, order: Order) -> Sampler | MixtureSampler:
+    """The order of a data set's epochs, or of a mixture's."""
+    if (mixed := dataset.mixed) is not None:
+        samplers = (_one_sampler(one, mode, order) for one in mixed.datasets)
+        return MixtureSampler(tuple(samplers), mixed.proportions, mixed.records, dataset.fingerprint)
+    return _one_sampler(dataset, mode, order)
+
+
+def _one_sampler(dataset: Fetchable, mode: Mode, order: Order) -> Sampler:
     piece_bytes = max(min(order.window_bytes // _PIECES, PIECE_BYTES), 1)
     extents = (Extent(file.records, file.framed_bytes, file.seekable) for file in dataset.files)
     layout = Layout.of(extents if mode == "window" else (), piece_bytes, dataset.matching)
-    sampler = Sampler(mode, records, layout, order.seed, dataset.fingerprint, order.window_bytes)
-    schedule = Schedule(sampler, steps, order.epochs)
-    return schedule if order.state is None else schedule.at(order.state)
+    return Sampler(mode, len(dataset), layout, order.seed, dataset.fingerprint, order.window_bytes)

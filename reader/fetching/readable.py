@@ -1,15 +1,17 @@
-"""`Readable`: what the faces of the reader (arrays, NumPy batches, tf.data) ask of a data set.
-`reader.dataset.Dataset` is one.
+"""What the faces of the reader ask of a data set: `Fetchable` for training (NumPy batches, tf.data, PyTorch), and
+`Readable` for whole files, too. `reader.dataset.Dataset` is the latter, a mixture the former.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from recordmill.reader.sampling.kept import Kept
+from recordmill.reader.sampling.proportions import Proportions
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
@@ -18,18 +20,20 @@ from recordmill.shards.loads.batches import Load
 from recordmill.shards.pieces import PIECE_BYTES
 
 
-class Readable(Protocol):
-    """Records in a fixed order, read by pieces on threads.
+class Fetchable(Protocol):
+    """Records that are read by number on threads.
 
-    catalog: the files. threads: how many read and decode. schema: the features that are read. file_records: the records
-    of each file, with those that a predicate leaves out. matching: which of all records there are; None: all. files,
-    ends: [files] the open files, and the number of records up to and with each. fingerprint: what tells the data set
-    from others.
+    threads: how many read and decode. schema: the features that are read. file_records: the records of each file, with
+    those that a predicate leaves out. matching: which of all records there are; None: all. files, ends: [files] the
+    open files, and the number of records up to and with each. fingerprint: what tells the data set from others. mixed:
+    what it is mixed of; None: it is one data set.
     """
 
-    catalog: Catalog
     threads: int
     files: list[FileAccess]
+
+    @property
+    def mixed(self) -> Mixed | None: ...
 
     @property
     def ends(self) -> Int64s: ...
@@ -48,7 +52,7 @@ class Readable(Protocol):
 
     def __len__(self) -> int: ...
 
-    def select(self, columns: Sequence[str]) -> Readable:
+    def select(self, columns: Sequence[str]) -> Fetchable:
         """The same records with these features only."""
 
     def stored(self, schema: Schema) -> Schema:
@@ -56,6 +60,24 @@ class Readable(Protocol):
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records."""
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Records [start, stop) in order as they come."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """datasets: whose files follow each other. records: of an epoch of all of them."""
+
+    datasets: tuple[Fetchable, ...]
+    proportions: Proportions
+    records: int
+
+
+class Readable(Fetchable, Protocol):
+    """Records in a fixed order, read by pieces on threads. catalog: the files."""
+
+    catalog: Catalog
 
     def spans(self) -> Iterator[tuple[int, int, bool]]:
         """(first of all records, the one behind the last, whether it can be read from anywhere) of each file
@@ -74,6 +96,3 @@ class Readable(Protocol):
 
     def decode(self, load: Load) -> list[pa.RecordBatch]:
         """The records of a load, or those of them that a predicate keeps."""
-
-    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Records [start, stop) in order as they come."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.fetching.readable import Readable
+from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.images.options import Images, Wanted
 from recordmill.records.columns.decode_images import looks_like_image
 
 _SNIFFED = 16  # records looked at to tell which features are images
 
 
-def images_by_feature(dataset: Readable, wanted: Wanted | None) -> dict[str, Images]:
+def images_by_feature(dataset: Fetchable, wanted: Wanted | None) -> dict[str, Images]:
     """By name. Where no name is said, these are the bytes features that are images in the first records.
 
     Raises:

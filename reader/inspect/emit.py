@@ -17,6 +17,7 @@ from recordmill.reader.dataset import Dataset
 from recordmill.reader.inspect.emit_parse import helpers, quoted, steps
 from recordmill.schemas import tfio, tfmd
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.storage.folders import has_name, real_path
 from recordmill.storage.walk import has_magic
 
 SCHEMA, PARSE_SPEC, READER = "schema", "parse-spec", "reader"
@@ -122,10 +123,10 @@ def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
 def as_typed(path: str, inputs: Sequence[str]) -> str:
     """A file's path, beginning as the INPUT does that named it: `../x/*.tfrecord` gives `../x/a.tfrecord`."""
     for given in inputs:
-        if not os.path.lexists(given):  # a glob: what is in front of its first wildcard
+        if not has_name(given):  # a glob: what is in front of its first wildcard
             parts = given.split("/")
             given = "/".join(parts[: next((at for at, part in enumerate(parts) if has_magic(part)), len(parts))])
-        for real in dict.fromkeys((given, os.path.realpath(given or "."))):
+        for real in dict.fromkeys((given, real_path(given or "."))):
             if path == real:
                 return given
             if real and path.startswith(real.rstrip("/") + "/"):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
+from recordmill.reader.sampling.mixture import MixtureSampler
 from recordmill.reader.sampling.permutation import Int64s
 from recordmill.reader.sampling.sampler import Sampler
 from recordmill.reader.sampling.steps import Steps, Stretch
@@ -30,7 +31,7 @@ class Schedule:
     it begins.
     """
 
-    sampler: Sampler
+    sampler: Sampler | MixtureSampler
     steps: Steps
     epochs: int | None = 1
     epoch: int = 0
@@ -51,23 +52,25 @@ class Schedule:
             return None if self.steps.count() or self.steps.count(self.position) else 0
         return self.steps.count(self.position) + (self.epochs - self.epoch - 1) * self.steps.count()
 
-    def stretches(self, most: int, *, by_windows: bool = False) -> Iterator[Stretch]:
+    def stretches(self, most: int, *, by_windows: bool = False, every: int = 1) -> Iterator[Stretch]:
         """All steps that are left, at most so many at once; never of two epochs, and, by_windows, of no window that the
-        step before does not reach into.
+        step before does not reach into. every: only the first step and every so many-th one behind it, counted across
+        the ends of epochs: what one of so many that take turns gets.
         """
         if self.remaining == 0:
             return  # and not for ever nothing
-        position = self.position
+        position, step = self.position, 0
         for epoch in count(self.epoch) if self.epochs is None else range(self.epoch, self.epochs):
             left = self.steps.count(position)
-            while left:
-                taken = min(left, most)
+            while step < left:
+                begin = position + step * self.steps.span
+                taken = min(-(-(left - step) // every), most)
                 if by_windows:
-                    behind = self.sampler.window_of(epoch, position)[1]
-                    taken = min(taken, -(-(behind - position) // self.steps.span))
-                yield Stretch(epoch, position, taken)
-                position, left = position + taken * self.steps.span, left - taken
-            position = 0
+                    behind = self.sampler.window_of(epoch, begin)[1]
+                    taken = min(taken, -(-(behind - begin) // (self.steps.span * every)))
+                yield Stretch(epoch, begin, taken, every)
+                step += taken * every
+            position, step = 0, step - left
 
     def numbers(self, stretch: Stretch) -> Int64s:
         """[rows] the records of this host's batches of a stretch, one after the other."""
@@ -91,6 +94,16 @@ class Schedule:
             return replace(self, position=self.position + step * self.steps.span)
         epochs, steps = divmod(step - left, max(self.steps.count(), 1))
         return replace(self, epoch=self.epoch + 1 + epochs, position=steps * self.steps.span)
+
+    def iteration(self, number: int, epochs: int | None) -> Schedule:
+        """What the iteration of this number gives of what is read again and again, `epochs` epochs each time: the first
+        one, number 0, what is left of so many, each other one so many more.
+        """
+        if epochs is None:
+            return self
+        first = self.epoch // epochs + number
+        until = replace(self, epochs=(first + 1) * epochs)
+        return until if number == 0 else replace(until, epoch=first * epochs, position=0)
 
     def state(self) -> State:
         """Where it begins, as JSON takes it."""

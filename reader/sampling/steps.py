@@ -20,11 +20,12 @@ End = Literal["short", "drop", "pad"]
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive steps of one epoch: so many, from a position on."""
+    """Steps of one epoch: so many, from a position on, each of them or every so many-th one."""
 
     epoch: int
     position: int
     steps: int
+    every: int = 1
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Steps:
         """[rows] this host's positions of these steps, one step after the other; those from `records` on are none,
         but fill a batch up.
         """
-        steps = stretch.position + self.span * np.arange(stretch.steps, dtype=np.int64)
+        steps = stretch.position + self.span * stretch.every * np.arange(stretch.steps, dtype=np.int64)
         own = steps[:, None] + (self.host_index * self.batch_size + np.arange(self.batch_size, dtype=np.int64))
         found = own.reshape(-1)
         return found if self.end == "pad" else found[found < self.records]

@@ -32,6 +32,7 @@ from recordmill.records.writers.npy_file import NpyFile
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file, local_path, write_all
+from recordmill.storage.folders import remove_file
 from recordmill.storage.strict_json import load_fields
 
 COLUMNS_NAME = "_columns.json"
@@ -90,7 +91,7 @@ class NpyWriter:
     ) -> None:
         self.folder, self.schema, self.rows, self._earlier = Path(folder), schema, rows, lengths
         if lengths is not None:
-            (self.folder / COLUMNS_NAME).unlink(missing_ok=True)
+            remove_file(self.folder / COLUMNS_NAME, missing_ok=True)
         self._columns = [self._open(feature) for feature in schema]
 
     def write(self, batch: pa.RecordBatch) -> None:

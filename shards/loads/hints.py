@@ -20,7 +20,8 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds_read import from_features_json
 from recordmill.shards.catalog import ShardFile
-from recordmill.storage.files import local_path
+from recordmill.storage.files import input_path
+from recordmill.storage.folders import is_file
 from recordmill.storage.strict_json import parse, read_bounded
 
 FEATURES_FILE, INFO_FILE = "features.json", "dataset_info.json"
@@ -68,7 +69,7 @@ def _path(folder: str) -> str | None:
         os.path.join(folder, FEATURES_FILE),
         *(os.path.join(above, place) for above in (folder, os.path.dirname(folder)) for place in _PLACES),
     ]
-    return next((place for place in places if os.path.isfile(place)), None)
+    return next((place for place in places if is_file(place)), None)
 
 
 def read_hint(path: str) -> Hint:
@@ -84,7 +85,7 @@ def read_hint(path: str) -> Hint:
 
     def names(file: str) -> tuple[str, ...] | None:
         beside = os.path.join(folder, file)
-        return tuple(_text(beside).splitlines()) if os.path.isfile(beside) else None
+        return tuple(_text(beside).splitlines()) if is_file(beside) else None
 
     try:
         features = from_features_json(_json(path), names)
@@ -106,8 +107,8 @@ def read_hinted_schema(path: str | os.PathLike[str]) -> Schema:
     Raises:
         UsageError: there is no such file. DataError: it is none.
     """
-    name = local_path(path)
-    if not os.path.isfile(name):
+    name = input_path(path)
+    if not is_file(name):
         raise UsageError(f"--schema {name}: no such file")
     return tfmd.from_pbtxt(_text(name), name)
 

@@ -29,7 +29,7 @@ from recordmill.sources.values.overrides import finish_schema
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.arrow_ipc import BatchWriter, open_batches
 from recordmill.storage.digest import combine, digest_file
-from recordmill.storage.files import Stat
+from recordmill.storage.files import Stat, stat
 from recordmill.storage.listing import InputFile
 
 NAME = "memory"  # what stands for a file's name in keys, rejects and the manifest
@@ -131,7 +131,7 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
     if not files.rows:
         raise DataError("there are no rows", source=NAME)
     schema, notes = finish_schema(unifier.schema(), unifier.untold(), classes, common, "the data")
-    about = Stat(sum(os.path.getsize(path) for path in files.segments), 0)
+    about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
     digests = {0: combine(bytes.fromhex(digest_file(path)) for path in files.segments)}
     inputs = (InputFile(0, NAME, files.segments[0], about),)
     return MemorySource(

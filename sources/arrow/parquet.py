@@ -27,8 +27,9 @@ from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.digest import digest_file
-from recordmill.storage.files import check_unchanged, map_file
+from recordmill.storage.files import check_unchanged, is_remote
 from recordmill.storage.listing import InputFile
+from recordmill.storage.range_file import mapped_file
 
 UNION, STRICT = "union", "strict"
 
@@ -138,7 +139,7 @@ def _footer(file: InputFile, options: ParquetOptions) -> _Footer:
 
 def _open(file: InputFile) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(pa.BufferReader(pa.py_buffer(map_file(file.path))), pre_buffer=False)
+        return pq.ParquetFile(mapped_file(file.path), pre_buffer=is_remote(file.path))
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
 

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from recordmill.base.errors import Reject, UsageError
 from recordmill.base.people.nearest import did_you_mean
 from recordmill.sources.images.label_file import LabelRows, read_label_file
-from recordmill.storage.files import local_path
+from recordmill.storage.files import input_path, is_remote
+from recordmill.storage.folders import join, real_path
 from recordmill.storage.listing import InputFile, Root
 
 _PATH_COLUMNS = (
@@ -73,10 +74,10 @@ def label_columns(request: LabelRequest, files: Sequence[InputFile], roots: Sequ
         UsageError: no such file or column, or no path in it is one of the files.
         DataError: the labels file is malformed, or files with several rows have empty cells among them.
     """
-    path = local_path(request.path)
+    path = input_path(request.path)
     name = os.path.basename(path)
     rows = read_label_file(path)
-    finder = _Finder(files, roots, os.path.realpath(os.path.dirname(path) or "."))
+    finder = _Finder(files, roots, real_path(os.path.dirname(path) or "."))
     column = _path_column(request, rows.table, finder, name)
     owner = finder.owners(rows.table.column(column))
     counts = np.bincount(owner[owner >= 0], minlength=len(files))
@@ -122,9 +123,10 @@ class _Finder:
         if not value:
             return -1
         if value[0] == "/":  # as the files' own paths are: without links
-            value = os.path.join(os.path.realpath(os.path.dirname(value)), os.path.basename(value))
+            value = os.path.join(real_path(os.path.dirname(value)), os.path.basename(value))
         for folder in self._folders:
-            if (at := self._by_path.get(os.path.normpath(os.path.join(folder, value)))) is not None:
+            path = join(folder, value) if is_remote(folder) else os.path.normpath(os.path.join(folder, value))
+            if (at := self._by_path.get(path)) is not None:
                 return at
         return self._by_name.get(value, -1) if "/" not in value else -1
 

@@ -20,7 +20,7 @@ from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 from recordmill.sources.inputs.contract import Chunk, PlanOptions, Source
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
-from recordmill.storage.files import stat
+from recordmill.storage.files import open_reader, stat
 from recordmill.storage.listing import InputFile
 
 _FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
@@ -47,7 +47,7 @@ def read_label_file(path: str) -> LabelRows:
     name = os.path.basename(path)
     planned = _FORMATS.get(name.rpartition(".")[2].lower())
     try:
-        with open(path, "rb"):
+        with open_reader(path):  # whether it may be read
             file = InputFile(0, name, path, stat(path))
     except OSError as error:
         raise UsageError(f"--labels {path}: can't be read: {error.strerror}") from error

@@ -19,7 +19,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk, Unit
 from recordmill.storage.digest import chunk_digests, combine
-from recordmill.storage.files import Bytes, read_into
+from recordmill.storage.files import Bytes, expect, read_into
 from recordmill.storage.listing import InputFile
 
 
@@ -39,6 +39,7 @@ def read_images(
             size += files[last].stat.size_bytes
             last += 1
         batch = _Batch(size, decode, max_pixels)
+        expect((file.path, file.stat) for file in files[first:last])
         for ordinal in range(first, last):
             batch.add(ordinal, files[ordinal])
         yield batch.finish(files, schema, side)

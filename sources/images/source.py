@@ -11,7 +11,6 @@ labels file.
 
 from __future__ import annotations
 
-import os.path
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,8 @@ from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import apply_dtypes, select_given
-from recordmill.storage.files import local_path, read_range
+from recordmill.storage.files import input_path, read_range
+from recordmill.storage.folders import real_path
 from recordmill.storage.listing import InputFile, Listing
 
 STRUCTURE, DECODE = "structure", "decode"
@@ -210,7 +210,7 @@ def plan_images(
         DataError: the labels file can't be read or doesn't fit the schema.
     """
     options, common = options or ImageOptions(), common or PlanOptions()
-    files, notes = _choose(listing, None if options.labels is None else os.path.realpath(local_path(options.labels)))
+    files, notes = _choose(listing, None if options.labels is None else real_path(input_path(options.labels)))
     files, rejects = _bounded(files, common.memory_bytes)
     files, said, left = without_strays(
         files,

@@ -67,7 +67,7 @@ class JsonlSource:
     digests: Mapping[int, str]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
-    base64: frozenset[str] = frozenset()
+    base64: tuple[str, ...] = ()
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -163,7 +163,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     blank = note_blank_lines(_blank_lines(files, parts))
     told = (*_arrays(files, tasks), *inferred.notes, *binary, *blank, *notes)
     source = JsonlSource(schema, tuple(files), units, options, paths, streamed, _digests(parts), told)
-    return replace(source, base64=base64 | found)
+    return replace(source, base64=tuple(sorted(base64 | found)))
 
 
 def _arrays(files: Sequence[InputFile], tasks: Sequence[Task]) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYT
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import check_unchanged, read_range
+from recordmill.storage.folders import is_file, real_path
 from recordmill.storage.listing import InputFile
 
 SCHEMA_FILE = "schema.pbtxt"
@@ -126,11 +127,11 @@ def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[S
         root = os.path.dirname(os.path.dirname(file.path))
         if root not in known:
             known[root] = (
-                {os.path.realpath(shard.path): shard for shard in of_data_set(root, lenient=True).files}
+                {real_path(shard.path): shard for shard in of_data_set(root, lenient=True).files}
                 if is_data_set(root)
                 else {}
             )
-        shard = known[root].get(os.path.realpath(file.path))
+        shard = known[root].get(real_path(file.path))
         if known[root] and shard is None:
             stale += 1
             continue
@@ -213,4 +214,4 @@ def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, S
 def _schema_file(path: str) -> str | None:
     folder = os.path.dirname(path)
     places = (os.path.join(folder, SCHEMA_FILE), os.path.join(os.path.dirname(folder), SCHEMA_FILE))
-    return next((place for place in places if os.path.isfile(place)), None)
+    return next((place for place in places if is_file(place)), None)

@@ -17,11 +17,14 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
     from recordmill.pipelines.build import BuildResult, build
+    from recordmill.pipelines.clean import clean
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.dataset import Dataset, open
+    from recordmill.reader.hosts import hosts
     from recordmill.reader.images.options import Images, RandomCrop
+    from recordmill.reader.mixing.mixture import mixture
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.verify import verify
@@ -29,10 +32,13 @@ if TYPE_CHECKING:
 _PLACES = {
     "build": "pipelines.build",
     "BuildResult": "pipelines.build",
+    "clean": "pipelines.clean",
     "read": "pipelines.read",
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
+    "mixture": "reader.mixing.mixture",
+    "hosts": "reader.hosts",
     "Images": "reader.images.options",
     "Bucketed": "reader.collating.ways",
     "OneHot": "reader.collating.ways",
@@ -66,7 +72,10 @@ __all__ = [
     "Schema",
     "UsageError",
     "build",
+    "clean",
     "example",
+    "hosts",
+    "mixture",
     "open",
     "parse_example",
     "read",

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 from typing import Any
 
@@ -98,12 +97,13 @@ def _kind(inputs: list[str]) -> tuple[str | None, list[str]]:
     from recordmill.base.errors import UsageError
     from recordmill.base.people.nearest import did_you_mean
     from recordmill.sources.registry import KIND_NAMES
+    from recordmill.storage.folders import has_name
 
     if len(inputs) == 1:
         return None, inputs
     if inputs[0] in KIND_NAMES:
         return inputs[0], inputs[1:]
     meant = did_you_mean(inputs[0], KIND_NAMES)
-    if meant and inputs[0].isalnum() and not os.path.lexists(inputs[0]):
+    if meant and inputs[0].isalnum() and not has_name(inputs[0]):
         raise UsageError(f"{inputs[0]} is neither a kind nor a file{meant}")
     return None, inputs

@@ -1,4 +1,5 @@
-"""The commands `build`, `transform`, `read`, `head`, `inspect`, `bench` and `verify`: arguments in, an exit code out.
+"""The commands `build`, `transform`, `read`, `head`, `inspect`, `bench`, `verify` and `clean`: arguments in, an exit
+code out.
 Only argparse is imported before a command runs.
 """
 
@@ -21,6 +22,7 @@ _COMMANDS = {
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
     "bench": "how fast batches for training come, and where the time goes",
     "verify": "check every byte of a data set against its manifest",
+    "clean": "what killed builds and reads left in an output folder",
 }
 
 _DESCRIPTION = "Raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy."

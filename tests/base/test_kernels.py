@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from numba.core.caching import NullCache
 
 from recordmill.base.kernels import _retrying, kernel
 
@@ -45,3 +46,15 @@ def test_an_error_that_stays_is_raised(message: str, attempts: int) -> None:
     with pytest.raises(SystemError, match=re.escape(message)):
         _retrying(compile_for)(int)
     assert made == [(int,)] * attempts
+
+
+def test_a_constant_does_not_compile_a_kernel_of_its_own() -> None:
+    def add(value: int, constant: int) -> int:
+        return value + constant
+
+    added = kernel(add)
+    adding = kernel(lambda value: added(value, 3) + added(value, constant=5))
+    for compiled in (added, adding):
+        compiled._cache = NullCache()  # type: ignore[attr-defined]
+    assert adding(1) == 10
+    assert len(added.signatures) == 1  # type: ignore[attr-defined]

@@ -278,7 +278,7 @@ def test_a_run_folder_that_was_half_removed_can_still_be_proved_dead(
         with pytest.raises(KeyboardInterrupt):
             folder.close()
     assert (folder.path / LOCK_NAME).exists()
-    os.close(folder._descriptor)
+    folder._lock.close()
     assert clean_dead(tmp_path) == [folder.path.name]
 
 

@@ -32,7 +32,7 @@ def plan(tmp_path: Path) -> BuildPlan:
     (folder / "a.csv").write_text("x,y\n" + "\n".join(lines[:700]) + "\n")
     (folder / "b.csv").write_text("x,y\n" + "\n".join([*lines[700:], "7"]) + "\n")
     run = RunFolder.create(tmp_path / "out")
-    source = plan_source(str(folder), run, make_options(tmp_path / "out", kind="csv"))
+    source = plan_source(str(folder), run, str(tmp_path / "out"), make_options(tmp_path / "out", kind="csv"))
     order = OrderOptions(splits=(("train", 0.7), ("test", 0.3)))
     names = ("train", "test")
     plan = BuildPlan(str(run.path), 0, source.schema, names, Buckets.plan(2, 2**64, 2), source, order=order, threads=1)

@@ -12,7 +12,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "base.people": "",
     "base": "base.people",
     "schemas": "base",
-    "storage": "base",
+    "storage.stores": "base",
+    "storage": "base storage.stores",
     "images": "base",
     "sources": "base base.people images",
     "pipelines.options": "base base.people schemas sources",
@@ -47,8 +48,12 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.collating": "base base.people reader.fetching reader.sampling records.columns schemas",
     "reader.faces": "base reader.collating reader.fetching reader.images reader.sampling records.columns "
     "records.writers schemas storage",
+    "reader.torch": "base reader.collating reader.faces reader.fetching reader.images reader.sampling records.columns "
+    "schemas",
+    "reader.mixing": "base reader.faces reader.fetching reader.sampling reader.torch records.tfrecord schemas shards",
     "reader": "base base.people pipelines.options reader.collating reader.faces reader.fetching reader.images "
-    "reader.sampling records.columns records.inference records.tfrecord records.writers schemas shards shards.loads",
+    "reader.sampling reader.torch records.columns records.inference records.tfrecord records.writers schemas shards "
+    "shards.loads",
     "reader.inspect": "base images pipelines.options reader reader.faces records.columns records.inference "
     "records.protobuf schemas shards shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "

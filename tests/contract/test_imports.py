@@ -54,9 +54,11 @@ def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
 
 
 def import_all(folder: str) -> str:
+    """All modules but those that PyTorch's classes are needed to define."""
     names = [
         f"recordmill.{path.relative_to(ROOT).with_suffix('').as_posix().replace('/', '.')}".removesuffix(".__init__")
         for path in sorted((ROOT / folder).rglob("*.py"))
+        if not any(at_import and is_any(name, {"torch"}) for name, _, at_import in imports(path))
     ]
     return "import " + ", ".join(names)
 

@@ -87,7 +87,7 @@ def test_the_signature_shows_every_keyword_with_its_default(command: str, call: 
 
 
 def test_open_and_verify_have_the_keywords_that_are_declared() -> None:
-    for command, call in (("open", dataset.open), ("verify", recordmill.verify)):
+    for command, call in (("open", dataset.open), ("verify", recordmill.verify), ("clean", recordmill.clean)):
         shown = inspect.signature(call).parameters
         for option in keywords_of(command):
             assert shown[option.name].default == option.default, f"{command}: {option.name}"

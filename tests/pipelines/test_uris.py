@@ -1,4 +1,4 @@
-"""Only local files are served: a URI is refused wherever a path can be typed, in one sentence, and nothing is made."""
+"""A URI that is not served is refused wherever a path can be typed, in one sentence, and nothing is made."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from recordmill.records.writers.npy import open_columns
 from recordmill.storage.files import local_path
 
 URIS = [
-    "s3://bucket/x",
-    "gs://bucket/x",
     "hdfs://host/x",
-    "S3://bucket/x",
-    "az://c/x",
-    "http://h/x",
+    "HDFS://host/x",
+    "ftp://h/x",
+    "https://h/x?signature=secret",
     "file:x",
     "file://host/x",
 ]
+READ_ONLY = ["s3://bucket/x", "gs://bucket/x", "S3://bucket/x", "az://c/x", "http://h/x"]
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_data_set(tmp_path / "set", {"train": mixed_rows(3)}, shards=1)
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
-    (tmp_path / "list.txt").write_text("s3://bucket/x.csv\n")
+    (tmp_path / "list.txt").write_text("hdfs://bucket/x.csv\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -53,7 +52,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/x", "file:x"])
+@pytest.mark.parametrize("uri", ["hdfs://bucket/x", "file:x"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_takes_one(here: Path, command: str, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(os.listdir(here))
@@ -61,6 +60,24 @@ def test_no_command_takes_one(here: Path, command: str, uri: str, capsys: pytest
     said = capsys.readouterr().err
     assert said.count("\n") == 1, said
     assert "is not served" in said or "file:///" in said
+    assert sorted(os.listdir(here)) == before
+
+
+@pytest.mark.parametrize("uri", READ_ONLY)
+def test_only_builds_write_to_a_store(here: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(os.listdir(here))
+    assert main([word.replace("URI", uri) for word in COMMANDS["read --out"]]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    assert "for reading only" in said or "is not served" in said
+    calls: list[Any] = [
+        lambda: recordmill.read("set", uri),
+        lambda: recordmill.open("set").to_numpy(memmap_dir=uri),
+        lambda: open_columns(uri),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match=r"for reading only|is not served"):
+            call()
     assert sorted(os.listdir(here)) == before
 
 
@@ -79,7 +96,7 @@ def test_python_takes_none_either(here: Path, uri: str) -> None:
         lambda: open_columns(uri),
     ]
     for call in calls:
-        with pytest.raises(UsageError, match=r"is not served|file:///"):
+        with pytest.raises(UsageError, match=r"is not served|file:///|names no bucket|for reading only"):
             call()
     assert sorted(os.listdir(here)) == before
 

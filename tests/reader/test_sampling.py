@@ -133,12 +133,15 @@ def test_the_shuffle_is_a_good_one() -> None:
 
 
 @given(
-    records=st.integers(0, 60), batch=st.integers(1, 9), hosts=st.integers(1, 5), later=st.integers(1, 5),
+    files=st.lists(st.builds(Extent, st.integers(0, 25), st.integers(1, 500), st.booleans()), min_size=1, max_size=4),
+    mode=st.sampled_from(MODES), batch=st.integers(1, 9), hosts=st.integers(1, 5), later=st.integers(1, 5),
     end=st.sampled_from(["short", "drop", "pad"]), cut=st.integers(0, 40), at_once=st.integers(1, 4)
 )  # fmt: skip
 def test_hosts_share_every_epoch_and_others_go_on(
-    records: int, batch: int, hosts: int, later: int, end: str, cut: int, at_once: int
+    files: list[Extent], mode: object, batch: int, hosts: int, later: int, end: str, cut: int, at_once: int
 ) -> None:
+    records = sum(file.records for file in files)
+
     def run(schedules: list[Schedule]) -> list[list[int]]:
         """The records that count of each step of all hosts, in order."""
         per_host = []
@@ -155,7 +158,7 @@ def test_hosts_share_every_epoch_and_others_go_on(
         return [flat(step) for step in zip(*per_host, strict=True)]
 
     def schedules(count: int) -> list[Schedule]:
-        sampler = make_sampler("global", [Extent(records, 10 * records, True)], 5)
+        sampler = make_sampler(mode, files, 5)
         return [Schedule(sampler, Steps(records, batch, end, count, i), epochs=2) for i in range(count)]  # type: ignore[arg-type]
 
     try:
@@ -187,3 +190,28 @@ def test_other_modes_are_refused() -> None:
     with pytest.raises(UsageError, match="'all'"):
         mode_of("all")
     assert mode_of(True) == "window"
+
+
+@given(
+    mode=st.sampled_from(MODES), records=st.integers(1, 200), batch=st.integers(1, 9), workers=st.integers(1, 5),
+    end=st.sampled_from(["short", "drop", "pad"]), begun=st.integers(0, 50), at_once=st.integers(1, 4)
+)  # fmt: skip
+def test_workers_take_the_steps_in_turn(
+    mode: object, records: int, batch: int, workers: int, end: str, begun: int, at_once: int
+) -> None:
+    sampler = make_sampler(mode, [Extent(records, 10 * records, True)], 5)
+    whole = Schedule(sampler, Steps(records, batch, end), epochs=3)  # type: ignore[arg-type]
+    assert whole.remaining is not None
+    schedule = whole.after(min(begun, whole.remaining))
+
+    def steps(schedule: Schedule, every: int, by_windows: bool) -> list[list[int]]:
+        found = []
+        for stretch in schedule.stretches(at_once, by_windows=by_windows, every=every):
+            numbers = schedule.numbers(stretch).tolist()
+            found += [numbers[i * batch : (i + 1) * batch] for i in range(stretch.steps)]
+        return found
+
+    truth = steps(schedule, 1, False)
+    for worker in range(min(workers, len(truth))):
+        for by_windows in (False, True):
+            assert steps(schedule.after(worker), workers, by_windows) == truth[worker::workers]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +24,8 @@ from recordmill.building.plan import BuildPlan, load_plan
 from recordmill.preprocessing.tensors import as_lists, list_schema, representations
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import Unit
+from recordmill.storage.files import create_file, write_all
+from recordmill.storage.folders import copy_tree, is_folder, make_scratch, remove_tree, rename
 from recordmill.transforms.beam_types import AsSingleton, Create, FlatMap, Map, PCollection, PTransform
 from recordmill.transforms.tft.portable import make_portable
 
@@ -96,17 +96,18 @@ def publish(target: str, model: str, metadata: Any, asset_map: dict[str, str]) -
     from tensorflow_transform.tf_metadata import metadata_io
 
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
-    shutil.copytree(model, attempt / TRANSFORM_FN, ignore=shutil.ignore_patterns(".tft_metadata", "fingerprint.pb"))
+    copy_tree(model, attempt / TRANSFORM_FN, leave_out=(".tft_metadata", "fingerprint.pb"))
     make_portable(attempt / TRANSFORM_FN, os.fspath(Path(target).parents[1]))
     metadata_io.write_metadata(metadata, os.fspath(attempt / METADATA))
     if asset_map:
-        (attempt / METADATA / "asset_map").write_text(json.dumps(asset_map, sort_keys=True))
+        with create_file(attempt / METADATA / "asset_map") as file:
+            write_all(file, json.dumps(asset_map, sort_keys=True).encode())
     try:
-        os.rename(attempt, target)
+        rename(attempt, target)
     except OSError:
-        if not os.path.isdir(target):
+        if not is_folder(target):
             raise
-        shutil.rmtree(attempt)
+        remove_tree(attempt)
     return target
 
 
@@ -114,4 +115,4 @@ def temporary(folder: str) -> Any:
     """The context in which the analysis keeps its files in the run's folder."""
     import tensorflow_transform.beam as tft_beam
 
-    return tft_beam.Context(temp_dir=tempfile.mkdtemp(prefix="tft-", dir=folder))
+    return tft_beam.Context(temp_dir=make_scratch("tft-", folder))

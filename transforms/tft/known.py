@@ -8,12 +8,14 @@ run's folder, and a report that names them, from which a cache is made when the 
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +26,7 @@ from recordmill.preprocessing.known_groups import KNOWN, Groups, framed, read_el
 from recordmill.preprocessing.tensors import list_schema, representations
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import Unit
-from recordmill.storage.files import put_if_absent
+from recordmill.storage.files import create_file, put_if_absent, read_range
 from recordmill.transforms.beam_types import (
     AsIter,
     AsSingleton,
@@ -179,23 +181,25 @@ class _KeepElements(DoFn):
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._files: dict[tuple[str, str], BinaryIO] = {}
+        self._files: dict[tuple[str, str], tuple[str, BinaryIO]] = {}
 
     def start_bundle(self) -> None:
         self._files = {}
 
     def process(self, found: tuple[str, bytes, bytes]) -> None:
         name, key, element = found
-        file = self._files.get((name, key.hex()))
-        if file is None:
-            path = Path(self._folder, f"found-{uuid.uuid4().hex}")
-            file = self._files[name, key.hex()] = path.open("xb")
-        file.write(framed(element))
+        if (name, key.hex()) not in self._files:
+            path = os.path.join(self._folder, f"found-{uuid.uuid4().hex}")
+            self._files[name, key.hex()] = (
+                path,
+                cast(BinaryIO, io.BufferedWriter(cast(io.RawIOBase, create_file(path)))),
+            )
+        self._files[name, key.hex()][1].write(framed(element))
 
     def finish_bundle(self) -> Iterator[object]:
-        for (name, key), file in self._files.items():
+        for (name, key), (path, file) in self._files.items():
             file.close()
-            yield windowed((name, key, file.name))
+            yield windowed((name, key, path))
 
 
 def _report(
@@ -221,7 +225,7 @@ def read_report(folder: str) -> tuple[dict[int, dict[bytes, list[str]]], int, bo
     """(number of a new group to the files of its entries, how many records were analysed, whether those of known files
     are among them).
     """
-    report = json.loads(Path(folder, REPORT).read_bytes())
+    report = json.loads(read_range(os.path.join(folder, REPORT)).tobytes())
     groups = {
         int(name.removeprefix(_GROUP.format(""))): {bytes.fromhex(key): paths for key, paths in entries.items()}
         for name, entries in report["groups"].items()

@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from recordmill.storage.files import read_range, replace_file, write_all
+from recordmill.storage.folders import is_folder, paths_in
+
 _NUMBERED = re.compile(r"(__(?:inference|forward|backward)_.*?)_(\d+)")
 _TENSOR = "_user_specified_name"
 MODEL = "saved_model.pb"
@@ -25,9 +28,10 @@ def make_portable(model: Path, folder: str) -> None:
     from tensorflow.core.protobuf import saved_model_pb2
 
     path = model / MODEL
-    whole = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    whole = saved_model_pb2.SavedModel.FromString(read_range(os.fspath(path)).tobytes())
     names = _function_names(whole)
-    digests = {asset.name: hashlib.sha256(asset.read_bytes()).hexdigest() for asset in model.glob("assets/*")}
+    assets = paths_in(model / "assets") if is_folder(model / "assets") else []
+    digests = {asset.name: hashlib.sha256(read_range(os.fspath(asset))).hexdigest() for asset in assets}
     inside = re.compile(re.escape(folder.rstrip("/")) + r"/[^'\"\s]*")
 
     def plain(text: str) -> str:
@@ -43,7 +47,8 @@ def make_portable(model: Path, folder: str) -> None:
                 if _TENSOR in argument.attr and argument.attr[_TENSOR].s.isdigit():  # how many were made before
                     del argument.attr[_TENSOR]
         _sort(library, lambda function: str(function.signature.name))
-    path.write_bytes(whole.SerializeToString(deterministic=True))
+    with replace_file(path) as file:
+        write_all(file, whole.SerializeToString(deterministic=True))
 
 
 def _sort(messages: Any, key: Callable[[Any], str]) -> None:

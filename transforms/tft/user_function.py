@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.storage.folders import is_file
 
 FUNCTION = "preprocessing_fn"
 
@@ -27,7 +28,7 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """
     path, _, name = given.partition(".py:")
     path, name = (path + ".py", name) if name else (given, FUNCTION)
-    if not os.path.isfile(path):
+    if not is_file(path):
         raise UsageError(f"--transform {given}: there is no file {path}")
     stem = os.path.splitext(os.path.basename(path))[0]
     module_name = f"recordmill_transform_{stem}"

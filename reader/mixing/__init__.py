@@ -1,0 +1,1 @@
+"""Several data sets and weights in, one sequence for training out."""

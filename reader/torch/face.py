@@ -1,0 +1,122 @@
+"""`InTorch`: what a data set can do for PyTorch. Keywords in, datasets for its loaders out; PyTorch is imported when
+they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.reader.collating.form import Form
+from recordmill.reader.collating.ways import Collate
+from recordmill.reader.fetching.beside import Beside
+from recordmill.reader.fetching.fetcher import MEMORY_BYTES
+from recordmill.reader.fetching.order import WINDOW_BYTES, Order, make_schedule
+from recordmill.reader.fetching.readable import Fetchable
+from recordmill.reader.images.options import Spec, wanted_images
+
+if TYPE_CHECKING:
+    from recordmill.reader.torch.by_number import TorchRecords
+    from recordmill.reader.torch.iterable import TorchBatches
+
+
+class InTorch:
+    """Batches of tensors in the order of `batches`. To be mixed into what is `Fetchable`."""
+
+    def to_torch(
+        self: Fetchable,
+        batch_size: int,
+        *,
+        shuffle: bool | Literal["window", "global"] = False,
+        seed: int = 0,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        pad_remainder: bool = False,
+        num_hosts: int | None = None,
+        host_index: int | None = None,
+        state: Mapping[str, Any] | None = None,
+        start_step: int = 0,
+        window_bytes: int = WINDOW_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
+        label: str | None = None,
+        weights: str | None = None,
+        collate: Mapping[str, Collate] | None = None,
+        decode_images: Spec | None = None,
+        channels: int = 3,
+        antialias: bool = False,
+        ids: bool = False,
+    ) -> TorchBatches:
+        """An IterableDataset of batches of tensors, in the order and with the values of `batches`; what becomes of each
+        feature: `recordmill.reader.torch.tensors`.
+
+        Give it to `DataLoader(batches, batch_size=None, num_workers=...)`: the workers share the steps, and the order
+        stays that of the seed. Iterated again it goes on with the next epochs; `set_epoch` says another one.
+
+        Args:
+            epochs: of one iteration; None: without end.
+            num_hosts, host_index: as in `batches`; by default the ranks of torch.distributed, where it is initialised.
+            start_step: so many batches of this host have been had, or had behind a `state`: the first iteration goes on
+                there. See also `state_dict` and `state_after` of what is returned.
+
+        The other arguments are those of `batches`.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed. UsageError: options that do not fit, or a state of something
+                else.
+        """
+        iterable = _imported("iterable")
+        if epochs is not None and epochs < 1:
+            raise UsageError(f"epochs must be at least 1, or None for no end, not {epochs}")
+        if (num_hosts is None) != (host_index is None):
+            raise UsageError("give num_hosts and host_index, or neither")
+        ranks = None
+        if num_hosts is None or host_index is None:
+            num_hosts, host_index = iterable.ranks()
+            ranks = num_hosts
+        order = Order(
+            shuffle, seed, window_bytes, None, drop_remainder, pad_remainder, num_hosts, host_index, state
+        )  # fmt: skip
+        images, form = wanted_images(decode_images, channels, antialias), Form(collate or {}, label, weights)
+        given = _imported("given").Given.of(self, form, images, Beside(pad_remainder, ids), seed, memory_bytes)
+        begin = make_schedule(self, batch_size, order).after(start_step)
+        batches: TorchBatches = iterable.TorchBatches(given, begin, epochs, ranks)
+        return batches
+
+    def to_torch_map(
+        self: Fetchable,
+        *,
+        label: str | None = None,
+        weights: str | None = None,
+        collate: Mapping[str, Collate] | None = None,
+        decode_images: Spec | None = None,
+        channels: int = 3,
+        antialias: bool = False,
+        ids: bool = False,
+    ) -> TorchRecords:
+        """A map-style Dataset, whose records a loader's own sampler chooses by number: `DataLoader(records, batch_size,
+        shuffle=True)`. Records with lists need `collate={name: Padded(length)}`, or a `collate_fn` of one's own.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed. UsageError: options that do not fit.
+        """
+        images, form = wanted_images(decode_images, channels, antialias), Form(collate or {}, label, weights)
+        given = _imported("given").Given.of(self, form, images, Beside(ids=ids), 0, MEMORY_BYTES)
+        records: TorchRecords = _imported("by_number").TorchRecords(given)
+        return records
+
+
+def _imported(module: str) -> Any:
+    """A module of this room that needs PyTorch.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(f"recordmill.reader.torch.{module}")
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != "torch":
+            raise
+        raise MissingExtraError("to_torch", "torch", "torch") from None

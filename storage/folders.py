@@ -1,0 +1,145 @@
+"""Names: what is there, on a disk or in a store; and on a disk new folders, other names, removal, copies. What stands
+in files is `files`' matter, and what must be removed though others may bend paths meanwhile is `removal`'s.
+
+Each is one call of the system, or a walk of such calls, and raises OSError as the system says it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from recordmill.storage.files import below, is_remote, storage_of
+
+Pathlike = str | os.PathLike[str]
+
+
+def join(folder: Pathlike, *names: str) -> str:
+    """The path of a name below a folder, or the URI."""
+    text = os.fspath(folder)
+    return "/".join((text.rstrip("/"), *names)) if is_remote(text) else str(Path(text, *names))
+
+
+def exists(path: Pathlike) -> bool:
+    """Whether something is there, or where a link leads to."""
+    return storage_of(os.fspath(path)).exists(os.fspath(path))
+
+
+def has_name(path: Pathlike) -> bool:
+    """Whether the name is taken, also by a link that leads nowhere."""
+    return os.path.lexists(path) or (is_remote(os.fspath(path)) and exists(path))
+
+
+def is_file(path: Pathlike) -> bool:
+    """Whether it is a regular file, or a link to one."""
+    return storage_of(os.fspath(path)).is_file(os.fspath(path))
+
+
+def is_folder(path: Pathlike) -> bool:
+    """Whether it is a folder, or a link to one."""
+    return storage_of(os.fspath(path)).is_folder(os.fspath(path))
+
+
+def is_link(path: Pathlike) -> bool:
+    """Whether the name itself is a link."""
+    return os.path.islink(path)
+
+
+def link_target(path: Pathlike) -> str:
+    """Where the link says that it leads."""
+    return os.readlink(path)
+
+
+def real_path(path: Pathlike) -> str:
+    """The absolute path without a link in it; the URI of an object is one."""
+    return os.fspath(path) if is_remote(os.fspath(path)) else os.path.realpath(path)
+
+
+def inode(path: Pathlike) -> int:
+    """The number by which its file system knows it, whatever it is called."""
+    return os.stat(path).st_ino
+
+
+def names_in(folder: Pathlike) -> list[str]:
+    """The names in a folder, sorted."""
+    return storage_of(os.fspath(folder)).names(os.fspath(folder))
+
+
+def paths_in(folder: Path, pattern: str = "") -> list[Path]:
+    """The folder's files and folders, or those whose names match the glob, sorted; none match where no folder is."""
+    return sorted(folder.glob(pattern) if pattern else folder.iterdir())
+
+
+def paths_below(folder: Pathlike) -> list[Path]:
+    """Everything below the folder, sorted; no linked folder is entered."""
+    return sorted(Path(folder).rglob("*"))
+
+
+def files_below(folder: Pathlike) -> dict[str, str]:
+    """Name relative to the folder, with `/`, to path of all files below it."""
+    if is_remote(os.fspath(folder)):
+        return {name: join(folder, name) for name, _ in below(os.fspath(folder))}
+    found = (path for path in paths_below(folder) if path.is_file())
+    return {path.relative_to(folder).as_posix(): str(path) for path in found}
+
+
+def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False) -> None:
+    """Make a folder; exist_ok: it may be there already; parents: with the folders above it."""
+    Path(path).mkdir(exist_ok=exist_ok, parents=parents)
+
+
+def make_scratch(prefix: str, folder: str | None = None) -> str:
+    """A new folder of a new name in that folder, or in the system's folder for temporary files; gives its path."""
+    return tempfile.mkdtemp(prefix=prefix, dir=folder)
+
+
+def private_folder(name: str) -> str:
+    """A folder of that name among the system's temporary files, which only this user may enter; made if need be.
+
+    Raises:
+        OSError: somebody else's folder, or a link, has the name.
+    """
+    path = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    about = os.lstat(path)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise OSError(errno.EACCES, "is no private folder of yours; remove it, or name another TMPDIR", path)
+    return path
+
+
+def rename(old: Pathlike, new: Pathlike) -> None:
+    """Give a file or a folder another name, in one step; a file that has the name is replaced, and so is an empty
+    folder by a folder.
+    """
+    os.rename(old, new)
+
+
+def remove_file(path: Pathlike, *, missing_ok: bool = False) -> None:
+    """Remove a file or a link."""
+    Path(path).unlink(missing_ok=missing_ok)
+
+
+def remove_empty(folder: Pathlike) -> None:
+    """Remove a folder in which nothing is."""
+    os.rmdir(folder)
+
+
+def remove_tree(folder: Pathlike, *, ignore_errors: bool = False) -> None:
+    """Remove a folder of one's own with all that is in it."""
+    shutil.rmtree(folder, ignore_errors=ignore_errors)
+
+
+def copy_tree(
+    source: Pathlike, target: Pathlike, *, leave_out: tuple[str, ...] = (), links: bool = False, into: bool = False
+) -> None:
+    """Copy a folder with all that is in it. leave_out: globs of names that are not copied; links: a link stays one;
+    into: the target may be there already.
+    """
+    ignore = shutil.ignore_patterns(*leave_out) if leave_out else None
+    shutil.copytree(source, target, symlinks=links, ignore=ignore, dirs_exist_ok=into)

@@ -1,0 +1,122 @@
+"""Paths that users give: `s3://bucket/key` and its like to an `Address`, what lies on this machine to a path; and what
+is neither is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from recordmill.base.errors import UsageError
+
+BUCKETS = ("s3", "gs", "az")  # schemes of stores, whose folders can be listed
+WEB = ("http", "https")  # single files, to be read
+# `s3:/` is what pathlib makes of `s3://`
+_URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(//?)|(?i:(file)):()")
+
+
+class Address(NamedTuple):
+    """An object. root: scheme and bucket, or host (`s3://photos`); key: its name there, which may be empty."""
+
+    root: str
+    key: str
+
+    @property
+    def scheme(self) -> str:
+        return self.root.partition(":")[0]
+
+    @property
+    def bucket(self) -> str:
+        return self.root.partition("://")[2]
+
+    @property
+    def uri(self) -> str:
+        return f"{self.root}/{self.key}" if self.key else self.root
+
+    @classmethod
+    def parse(cls, path: str) -> Address | None:
+        """The address that a path is; None for one of this machine's.
+
+        >>> Address.parse("s3://b/x/y.csv"), Address.parse("s3:/b/x"), Address.parse("a/b:c")
+        (Address(root='s3://b', key='x/y.csv'), None, None)
+        """
+        scheme, _, rest = path.partition("://")
+        bucket, _, key = rest.partition("/")
+        if not bucket or scheme not in (*BUCKETS, *WEB):
+            return None
+        key = key.strip("/")
+        return cls(f"{scheme}://{bucket}", unquote(key) if scheme in WEB else key)
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """The path as text; UsageError for a URI, since only local files are served. Every path that a user can type goes
+    through here, or `input_path`, before anything is made.
+
+    >>> local_path("data/a:b.csv"), local_path("file:///tmp/x")
+    ('data/a:b.csv', '/tmp/x')
+    """
+    text = _text(path)
+    if (match := _URI.match(text)) is None:
+        return text
+    scheme, slashes = match[1] or match[3], match[2] or ""
+    if scheme.lower() == "file" and slashes == "//" and text[match.end() :].startswith("/"):
+        return text[match.end() :]
+    if _is_named_so(text, scheme, slashes):
+        return text
+    if scheme.lower() == "file":
+        raise UsageError(f"{text}: a file: URI of this machine begins with file:///; or give the path alone")
+    if scheme.lower() in BUCKETS:
+        raise UsageError(f"{text}: {scheme}:// is served here for reading only; name a local folder")
+    shown = text.partition("?")[0]  # what follows may be a secret
+    raise UsageError(f"{shown}: {scheme}:// is not served; copy the files to a local disk, or name a local folder")
+
+
+def input_path(path: str | os.PathLike[str]) -> str:
+    """As `local_path`, but the URI of an object that can be read is one, written with `//`.
+
+    >>> input_path("s3:/bucket/a.csv"), input_path("data/a.csv")
+    ('s3://bucket/a.csv', 'data/a.csv')
+    """
+    text = _text(path)
+    if (match := _URI.match(text)) is None:
+        return text
+    scheme, slashes = (match[1] or match[3]).lower(), match[2] or ""
+    if scheme not in (*BUCKETS, *WEB) or _is_named_so(text, scheme, slashes):
+        return local_path(text)
+    rest = text[match.end() :]
+    if not rest.strip("/"):
+        raise UsageError(f"{text}: names no {'host' if scheme in WEB else 'bucket'}")
+    if scheme in WEB and "?" in rest:
+        shown = text.partition("?")[0]
+        raise UsageError(f"{shown}?...: a URL with a query is not served (it may hold a secret); download the file")
+    return f"{scheme}://{rest}"
+
+
+def output_path(path: str | os.PathLike[str]) -> str:
+    """As `local_path`, but the URI of a folder in a store is one, without a slash at its end."""
+    text = _text(path)
+    scheme = text.partition(":/")[0].lower()
+    if scheme not in BUCKETS:
+        return local_path(text)
+    given = input_path(text).rstrip("/")
+    address = Address.parse(given)
+    if address is not None and not address.key:
+        raise UsageError(f"{text}: name a folder in the bucket, as in {given}/data")
+    return given
+
+
+def plain_name(name: str, uri: str) -> str:
+    """What the last part of the URI is called: on the web, `a%20b.csv` is `a b.csv`."""
+    return unquote(name) if uri.partition(":")[0] in WEB else name
+
+
+def _is_named_so(text: str, scheme: str, slashes: str) -> bool:
+    """Whether a folder, or a file, of this machine has such a name."""
+    return slashes != "//" and os.path.lexists(f"{scheme}:" if slashes else text)
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    return os.fsdecode(text) if isinstance(text, bytes) else text

@@ -1,0 +1,166 @@
+"""The connection to a bucket or host, by the settings of its platform (environment, AWS profiles, instance roles), one
+in each process; and what stores answer, in one sentence. No setting is kept, shown or pickled.
+"""
+
+from __future__ import annotations
+
+import configparser
+import datetime
+import errno
+import os
+import re
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from recordmill.base.errors import UsageError
+from recordmill.storage.stores.address import Address
+
+CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
+MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
+
+_clients: dict[str, Any] = {}
+_lock = threading.Lock()
+_process = os.getpid()
+_OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"status (?:code: )?(\d{3})\b|\((\d{3}) [A-Z]")
+_WRONG_KEY = {
+    "InvalidAccessKeyId",
+    "XAdminUserNotFound",
+    "SignatureDoesNotMatch",
+    "AuthenticationFailed",
+    "InvalidAuthenticationInfo",
+}
+_WRONG_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+
+Answer = TypeVar("Answer")
+
+
+def ask(address: Address, request: Callable[[Any], Answer]) -> Answer:
+    """What the request gives of the address's client.
+
+    Raises:
+        OSError: with one sentence that says what is wrong; FileNotFoundError and PermissionError among them.
+    """
+    try:
+        return request(client(address))
+    except errors() as error:
+        raise told(error, address) from None  # its own text may hold what was sent
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What requests raise; some of it is Python's own."""
+    from obstore.exceptions import BaseError
+
+    return BaseError, FileNotFoundError, PermissionError, ValueError, NotImplementedError
+
+
+def client(address: Address) -> Any:
+    """The process's own connection to the address's bucket or host."""
+    if os.getpid() != _process:
+        raise OSError(errno.ENOTSUP, "a forked process can't use connections to stores: start it by spawn", address.uri)
+    with _lock:
+        if address.root not in _clients:
+            _clients[address.root] = _connect(address)
+        return _clients[address.root]
+
+
+def _connect(address: Address) -> Any:
+    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+    common: dict[str, Any] = {
+        "client_options": {"connect_timeout": f"{CONNECT_SEC}s", "timeout": f"{REQUEST_SEC}s"},
+        "retry_config": {"max_retries": MOST_RETRIES, "retry_timeout": datetime.timedelta(seconds=RETRY_SEC)},
+    }
+    allow_http = f"{_PREFIXES.get(address.scheme, '')}_ALLOW_HTTP"
+    if os.environ.get(allow_http, "").lower() in ("1", "true") or address.scheme == "http":
+        common["client_options"]["allow_http"] = True
+    if address.scheme == "s3":
+        return S3Store(address.bucket, **{**_of_profile(), **common})
+    if address.scheme == "gs":
+        return GCSStore(address.bucket, **common)
+    if address.scheme == "az":
+        return AzureStore(address.bucket, **common)
+    return HTTPStore.from_url(address.root, **common)
+
+
+def _of_profile() -> dict[str, str]:
+    """What the files of the AWS command line say, where the environment doesn't."""
+    environment = os.environ
+    profile = environment.get("AWS_PROFILE", "default")
+    found: dict[str, str] = {}
+    settings = _sections(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
+    about = settings.get(profile) or settings.get(f"profile {profile}") or {}
+    if not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys() and "region" in about:
+        found["region"] = about["region"]
+    if not any(environment.get(name) for name in _OWN_ENVIRONMENT):
+        credentials = _sections(environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
+        keys = {**about, **credentials.get(profile, {})}
+        names = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
+        names["aws_session_token"] = "session_token"
+        found.update({ours: keys[theirs] for theirs, ours in names.items() if theirs in keys})
+        if "AWS_PROFILE" in environment and "access_key_id" not in found:
+            raise UsageError(
+                f"AWS_PROFILE={profile}: the files of the AWS command line have no keys of that profile (roles and "
+                "single sign-on: put keys into the environment, as `aws configure export-credentials` does)"
+            )
+    return found
+
+
+def _sections(path: str) -> dict[str, dict[str, str]]:
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(os.path.expanduser(path), encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):
+        raise UsageError(f"{path}: can't be read as the AWS command line writes it") from None
+    return {name: dict(parser[name]) for name in parser.sections()}
+
+
+def told(error: Exception, address: Address) -> OSError:
+    """The error in a sentence of our own: what a store answers may repeat what was sent to it."""
+    from obstore import exceptions
+
+    text = str(error)
+    code = match[1] if (match := _CODE.search(text)) else ""
+    where = "host" if address.scheme.startswith("http") else "bucket"
+    if code in _WRONG_REGION or "301 Moved" in text:
+        return OSError(errno.EREMOTE, f"the {where} lies in another region: set AWS_REGION to it", address.uri)
+    if code in _WRONG_KEY or isinstance(error, exceptions.UnauthenticatedError):
+        return PermissionError(errno.EACCES, "the store does not know the key, or it has another secret", address.uri)
+    if code == "NoSuchBucket" or "ContainerNotFound" in text:
+        return FileNotFoundError(errno.ENOENT, f"there is no bucket {address.bucket!r}", address.uri)
+    if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
+        return FileNotFoundError(errno.ENOENT, "no such object", address.uri)
+    if isinstance(error, exceptions.PermissionDeniedError | PermissionError):
+        return PermissionError(errno.EACCES, f"the key in use is not allowed to do that in this {where}", address.uri)
+    if isinstance(error, exceptions.InvalidPathError):
+        return OSError(errno.EINVAL, "a name with an empty part, or `.` or `..`, can't be reached", address.uri)
+    return OSError(*_other(text, code, where), address.uri)
+
+
+def _other(text: str, code: str, where: str) -> tuple[int, str]:
+    said = text.partition("\n\nDebug source")[0]  # what follows names settings, and the error of the connection
+    if "dns error" in text:
+        return errno.EHOSTUNREACH, "the store's name is unknown: look at the endpoint and the network"
+    if "ConnectionRefused" in text or "tcp connect error" in text:
+        return errno.ECONNREFUSED, "the store can't be reached: look at the endpoint and the network"
+    if "TimedOut" in text or "timed out" in text:
+        return errno.ETIMEDOUT, f"the store did not answer within {REQUEST_SEC} s, several times"
+    if "BadScheme" in text:
+        return errno.EPROTO, "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that"
+    if "redential" in said or "metadata" in said:
+        return (
+            errno.EACCES,
+            f"no key for this {where} is in the environment, in a profile, or given by an instance role",
+        )
+    status = next((one or other for one, other in _STATUS.findall(said)), "")
+    shown = " ".join(part for part in (status, code) if part)
+    return errno.EIO, f"the store failed{f' ({shown})' if shown else ''}, several times"

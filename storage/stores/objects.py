@@ -1,0 +1,288 @@
+"""Objects of stores as a `Storage`: small reads by blocks that are kept, large ones by several requests at once.
+
+The content of an object is known by its etag. Each answer says which content it came from: where an object is replaced
+while a range of it is read, the range is read anew, and `last_seen` says what it was read from, so that who planned
+with another content is told. Nothing is asked only to learn that.
+"""
+
+from __future__ import annotations
+
+import mmap
+import random
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from recordmill.base.errors import DataError
+from recordmill.storage.stores.address import WEB, Address
+from recordmill.storage.stores.blocks import Blocks
+from recordmill.storage.stores.client import ask, errors, told
+from recordmill.storage.stores.protocol import Bytes, Stat
+
+BLOCK_BYTES = 1 << 20  # 1 MiB: a request's latency is about the time in which that much comes
+PART_BYTES = 2 << 20  # 2 MiB: of a large range, so that it comes by several connections
+REQUESTS = 64  # that are under way at once in this process, and so threads that wait for them
+_AHEAD = 4  # blocks that are asked for before whoever reads on comes to them
+_GAP_BYTES = 16 << 10  # 16 KiB: bytes between two ranges that are cheaper to read than a request of their own
+_ATTEMPTS = 4  # to go on with a body that ends early, or to read a range of an object that is replaced
+_SEEN = 1 << 17  # objects whose etags are remembered, some 40 MB
+_CHUNK_BYTES = 256 << 10  # 256 KiB: of an answer, copied as they come
+
+Result = TypeVar("Result")
+
+
+class _ReplacedError(Exception):
+    """An answer is of another content than the ones before it."""
+
+
+class ObjectReader:
+    """An object that is read by ranges."""
+
+    def __init__(self, storage: ObjectStorage, address: Address) -> None:
+        self._storage, self._address = storage, address
+        storage.last_seen(address.uri)  # FileNotFoundError if it is not there
+
+    def fill(self, into: Bytes, start: int) -> Bytes:
+        def read(about: Stat) -> Bytes:
+            wanted = into[: max(about.size_bytes - start, 0)]
+            if len(wanted) >= 2 * PART_BYTES:
+                self._storage.read_parts(self._address, about, [(start, wanted)])
+            else:
+                self._storage.read_blocks(self._address, about, wanted, start)
+            return wanted
+
+        return self._storage.of_one_content(self._address, read)
+
+    def stat(self) -> Stat:
+        return self._storage.last_seen(self._address.uri)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class ObjectStorage:
+    """See `Storage`; one for all stores of this process."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, Stat] = OrderedDict()
+        self._lock = threading.Lock()
+        self._blocks = Blocks()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def stat(self, path: str) -> Stat:
+        import obstore
+
+        address = _address(path)
+        if not address.key:
+            raise FileNotFoundError(2, "names a bucket and no object", path)
+        try:
+            return self._see(address, ask(address, lambda client: obstore.head(client, address.key)))
+        except PermissionError:  # of which the answer to such a request does not say the reason
+            ask(address, lambda client: obstore.get_range(client, address.key, start=0, end=1))
+            raise
+
+    def last_seen(self, path: str) -> Stat:
+        uri = _address(path).uri
+        return self._seen.get(uri) or self.stat(uri)
+
+    def open(self, path: str) -> ObjectReader:
+        return ObjectReader(self, _address(path))
+
+    def map(self, path: str) -> Bytes:
+        reader = self.open(path)
+        size = reader.stat().size_bytes
+        if size == 0:
+            return np.empty(0, np.uint8)
+        with tempfile.TemporaryFile(prefix="recordmill-") as file:  # which has no name: it goes with the mapping
+            file.truncate(size)
+            mapped = np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
+            if len(reader.fill(mapped, 0)) < size:
+                raise DataError("became shorter while it was read", source=path)
+            mapped.flags.writeable = False
+            return mapped
+
+    def exists(self, path: str) -> bool:
+        return self.is_file(path) or self.is_folder(path)
+
+    def is_file(self, path: str) -> bool:
+        try:
+            return bool(_address(path).key) and self.stat(path) is not None
+        except FileNotFoundError:
+            return False
+
+    def is_folder(self, path: str) -> bool:
+        try:
+            return next(self.below(path), None) is not None
+        except FileNotFoundError:
+            return False
+
+    def names(self, folder: str) -> list[str]:
+        import obstore
+
+        address = _address(folder)
+        _check_listable(address)
+        found = ask(address, lambda client: obstore.list_with_delimiter(client, address.key or None))
+        keys = [*found["common_prefixes"], *(about["path"] for about in found["objects"])]
+        return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key})
+
+    def below(self, folder: str) -> Iterator[tuple[str, Stat]]:
+        """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
+        import obstore
+
+        address = _address(folder)
+        _check_listable(address)
+        prefix = f"{address.key}/" if address.key else ""
+        pages = ask(address, lambda client: obstore.list(client, address.key or None, chunk_size=1000))
+        try:
+            for page in pages:
+                for about in page:
+                    if (name := about["path"][len(prefix) :]) and about["path"].startswith(prefix):
+                        yield name, self._see(Address(address.root, about["path"]), about)
+        except errors() as error:
+            raise told(error, address) from None
+
+    def expect(self, path: str, about: Stat) -> None:
+        """The object is about to be read from its start: have it asked for."""
+        address = _address(path)
+        if about.size_bytes:
+            self._begin(address, about, 0)
+
+    def of_one_content(self, address: Address, read: Callable[[Stat], Result]) -> Result:
+        """What `read` gives, called again with what the object is now where it was replaced meanwhile."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return read(self.last_seen(address.uri))
+            except _ReplacedError:
+                self.stat(address.uri)
+        raise DataError("is replaced again and again while it is read", source=address.uri)
+
+    def read_parts(self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]) -> None:
+        """Fill each (start, array) with what lies in the object from there on, by many requests at once."""
+        parts = [
+            (start + at, array[at : at + PART_BYTES])
+            for start, array in ranges
+            for at in range(0, len(array), PART_BYTES)
+        ]
+        if len(parts) == 1:
+            self._fetch(address, about, *parts[0])
+            return
+        waiting = [self._submit(self._fetch, address, about, *part) for part in parts]
+        try:
+            for future in waiting:
+                future.result()
+        finally:
+            for future in waiting:  # one has failed: nobody wants the others
+                future.cancel()
+
+    def read_scattered(self, path: str, starts: list[int], stops: list[int]) -> tuple[Bytes, list[int]]:
+        """(bytes, where in them each range begins) of ascending ranges; ranges close to each other are one request."""
+        address = _address(path)
+        runs: list[list[int]] = []  # [start, stop, where it begins in the result]
+        places = []
+        for start, stop in zip(starts, stops, strict=True):
+            if runs and start - runs[-1][1] <= _GAP_BYTES:
+                runs[-1][1] = max(runs[-1][1], stop)
+            else:
+                runs.append([start, stop, runs[-1][2] + runs[-1][1] - runs[-1][0] if runs else 0])
+            places.append(runs[-1][2] + start - runs[-1][0])
+        data = np.empty(sum(stop - start for start, stop, _ in runs), np.uint8)
+
+        def read(about: Stat) -> None:
+            if runs and runs[-1][1] > about.size_bytes:
+                raise DataError(f"ends at byte {about.size_bytes}, where {runs[-1][1]} are needed", source=path)
+            self.read_parts(address, about, [(start, data[at : at + stop - start]) for start, stop, at in runs])
+
+        self.of_one_content(address, read)
+        return data, places
+
+    def read_blocks(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+        """Fill the array, all of which the object has, by blocks; the next ones are asked for where it is read on."""
+        stop = start + len(into)
+        for number in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
+            if number and (_key(address, about), number - 1) in self._blocks:
+                for ahead in range(number, min(number + _AHEAD + 1, -(-about.size_bytes // BLOCK_BYTES))):
+                    self._begin(address, about, ahead)
+            key = (_key(address, about), number)
+            block = self._blocks.get(key, partial(self._block, address, about, number))
+            at = number * BLOCK_BYTES
+            low, high = max(start, at), min(stop, at + len(block))
+            into[low - start : high - start] = block[low - at : high - at]
+
+    def _begin(self, address: Address, about: Stat, number: int) -> None:
+        key = (_key(address, about), number)
+        self._blocks.begin(key, partial(self._block, address, about, number), self._submit)
+
+    def _block(self, address: Address, about: Stat, number: int) -> Bytes:
+        start = number * BLOCK_BYTES
+        block = np.empty(min(BLOCK_BYTES, about.size_bytes - start), np.uint8)
+        self._fetch(address, about, start, block)
+        return block
+
+    def _fetch(self, address: Address, about: Stat, start: int, into: Bytes) -> None:
+        """Fill the array by one request, or more where an answer ends early: each goes on where the last one ended."""
+        done = failed = 0
+        while True:
+            before = done
+            try:
+                for chunk in self._answer(address, about, start + done, start + len(into)):
+                    into[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                    done += len(chunk)
+                if done == len(into):
+                    return
+            except errors() as error:
+                failed = failed + 1 if done == before else 1
+                if failed == _ATTEMPTS:
+                    raise told(error, address) from None
+                time.sleep(random.uniform(0.5, 1) * 0.2 * 2**failed)
+            else:
+                failed += 1
+                if failed == _ATTEMPTS:
+                    raise DataError(f"ends at byte {start + done}, before its length", source=address.uri)
+
+    def _answer(self, address: Address, about: Stat, start: int, stop: int) -> Any:
+        """The bytes [start, stop) of an object that has more than start, as they come."""
+        import obstore
+
+        answer = ask(address, lambda client: obstore.get(client, address.key, options={"range": (start, stop)}))
+        if self._see(address, answer.meta) != about:
+            raise _ReplacedError
+        return answer.stream(min_chunk_size=_CHUNK_BYTES)
+
+    def _see(self, address: Address, about: Any) -> Stat:
+        etag = (about["e_tag"] or "").strip('"')
+        changed = int(about["last_modified"].timestamp()) * 10**9  # in seconds, as all answers have it
+        now = Stat(about["size"], 0 if etag else changed, etag)
+        with self._lock:
+            self._seen[address.uri] = now
+            self._seen.move_to_end(address.uri)
+            if len(self._seen) > _SEEN:
+                self._seen.popitem(last=False)
+        return now
+
+    def _submit(self, call: Any, *args: Any) -> Future[Any]:
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(REQUESTS, thread_name_prefix="recordmill-request")
+            return self._threads.submit(call, *args)
+
+
+def _address(path: str) -> Address:
+    address = Address.parse(path)
+    assert address is not None, path
+    return address
+
+
+def _key(address: Address, about: Stat) -> tuple[str, Stat]:
+    return address.uri, about
+
+
+def _check_listable(address: Address) -> None:
+    if address.scheme in WEB:
+        raise FileNotFoundError(2, "a web server lists no folders: name its files", address.uri)

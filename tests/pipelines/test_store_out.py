@@ -1,0 +1,206 @@
+"""Builds into a store: the bytes of a local build, one generation after the other, and nothing of what failed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from store_server import BUCKET, SECRET, Store, azure_server, s3_server
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import UsageError
+from recordmill.building import store_commit
+from recordmill.building.commit import CommitConflict
+from recordmill.shards import store_run
+from recordmill.shards.manifest import generations, load
+from recordmill.storage.stores import writing
+
+ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
+KEYS = {"_manifests", "data", "dataset_info.json", "features.json", "manifest.json", "schema.pbtxt"}
+
+
+@pytest.fixture(scope="module", params=[s3_server, azure_server], ids=["s3", "az"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with request.param(tmp_path_factory.mktemp("store")) as server:
+        yield server
+
+
+@pytest.fixture
+def out(store: Store, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return f"{store.root}/{request.node.originalname}"
+
+
+def build(out: str | Path, rows: dict[str, Any] = ROWS, **options: Any) -> recordmill.BuildResult:
+    return recordmill.build(rows, out, name="same", num_shards=2, splits="train=0.8,test=0.2", **options)
+
+
+def objects(store: Store, out: str) -> dict[str, bytes]:
+    prefix = out.partition(f"{BUCKET}/")[2]
+    found = [about["path"] for page in obstore.list(store.client, prefix) for about in page]
+    return {path[len(prefix) + 1 :]: bytes(obstore.get(store.client, path).bytes()) for path in found}
+
+
+def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{at},{at}\n" for at in range(500)) + "x\n")
+    source = store.put("main/in.csv", (tmp_path / "in.csv").read_bytes())
+    options = {"name": "same", "num_shards": 3, "compression": "gzip", "max_rejects": 5}
+    near = recordmill.build(str(tmp_path / "in.csv"), tmp_path / "near", **options)
+    far = recordmill.build(source, out, **options)
+    assert far.out == out
+    found, folder = objects(store, out), far.manifest.parts[0].folder
+    local = {path.relative_to(tmp_path / "near" / near.manifest.parts[0].folder).as_posix(): path.read_bytes()
+             for path in (tmp_path / "near" / near.manifest.parts[0].folder).rglob("*") if path.is_file()}  # fmt: skip
+    assert local == {
+        name.removeprefix(f"{folder}/"): data for name, data in found.items() if name.startswith(f"{folder}/")
+    }
+    assert folder == f"data-{far.manifest.run['id']}"
+    assert [path.read_bytes() for path in map(Path, near.rejects)] == [
+        found[name] for name in far.manifest.rejects["files"]
+    ]
+    assert not [name for name in found if name.startswith("_run-")]
+    assert SECRET.encode() not in b"".join(found.values())
+    assert recordmill.open(out).to_table().equals(recordmill.open(near.out).to_table())
+    assert recordmill.verify(out) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("recordmill-")]
+    assert not [path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()]  # nothing stays on this machine
+    template = json.loads(found["dataset_info.json"])["splits"][0]["filepathTemplate"]
+    assert template.startswith(f"{folder}/")
+
+
+def test_generations_follow_each_other(store: Store, out: str, tmp_path: Path) -> None:
+    first = build(out)
+    with pytest.raises(UsageError, match="already holds a data set"):
+        build(out)
+    second = build(out, overwrite=True)
+    assert generations(out) == [1, 2]
+    assert load(out, 1) == first.manifest
+    assert first.manifest.parts[0].folder != second.manifest.parts[0].folder
+    third = build(out, {"z": [1, 2, 3] * 50}, overwrite=True)
+    assert generations(out) == [2, 3]
+    kept = {name.split("/")[0] for name in objects(store, out) if name.startswith("data-")}
+    assert kept == {second.manifest.parts[0].folder, third.manifest.parts[0].folder}
+    assert recordmill.open(out).schema.names == ("z",) or list(recordmill.open(out).schema.names) == ["z"]
+    assert recordmill.verify(out) == []
+
+
+def test_of_two_builders_one_commits(store: Store, out: str) -> None:
+    ended: list[object] = []
+    together = threading.Barrier(2)
+    put = store_commit.put_if_absent
+
+    def at_once(uri: str, data: bytes) -> bool:
+        together.wait(60)
+        return put(uri, data)
+
+    def run() -> None:
+        try:
+            ended.append(build(out))
+        except CommitConflict as error:
+            ended.append(error)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store_commit, "put_if_absent", at_once)
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    won = [one for one in ended if isinstance(one, recordmill.BuildResult)]
+    assert len(won) == 1, ended
+    assert load(out) == won[0].manifest
+    folders = {name.split("/")[0] for name in objects(store, out) if name.startswith(("data-", "_run-"))}
+    assert folders == {won[0].manifest.parts[0].folder}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_lost_answer_to_the_manifest_is_resolved(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    out = f"{out}-{arrives}"
+    put = obstore.put
+
+    def lost(client: Any, key: str, data: Any, **options: Any) -> Any:
+        if options.get("mode") != "create":
+            return put(client, key, data, **options)
+        if arrives:
+            put(client, key, data, **options)
+        raise obstore.exceptions.GenericError("the connection was lost")
+
+    monkeypatch.setattr(obstore, "put", lost)
+    if arrives:
+        built = build(out)
+        assert load(out) == built.manifest
+    else:
+        with pytest.raises(OSError, match="the store failed"):
+            build(out)
+        assert generations(out) == []
+        monkeypatch.setattr(obstore, "put", put)
+        built = build(out)
+        assert load(out) == built.manifest
+
+
+def test_our_own_put_that_was_repeated_is_ours(store: Store, out: str) -> None:
+    assert writing.put_if_absent(f"{out}/m", b"one")
+    assert writing.put_if_absent(f"{out}/m", b"one")
+    assert not writing.put_if_absent(f"{out}/m", b"other")
+    assert objects(store, out) == {"m": b"one"}
+
+
+@pytest.mark.parametrize("at", ["upload_file", "put_if_absent", "generations"])
+def test_a_build_that_fails_leaves_nothing_or_what_the_next_removes(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    out = f"{out}-{at}"
+    old = build(out)
+    before = objects(store, out)
+
+    def fail(*_: object) -> Any:
+        raise OSError(5, "the store failed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store_commit, at, fail)
+        with pytest.raises(OSError, match="the store failed"):
+            build(out, overwrite=True)
+    assert load(out) == old.manifest
+    left = set(objects(store, out)) - set(before)
+    assert not left or at == "put_if_absent"  # of which it can't be known whether it was heard
+
+
+def test_what_a_killed_build_left_goes_when_its_lease_has_run_out(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = build(out)
+    name = out.partition(f"{BUCKET}/")[2]
+    for key in ("_run-0123456789ab/lease.json", "data-0123456789ab/train-00000-of-00001.tfrecord",
+                "rejects/0123456789ab.00000.jsonl"):  # fmt: skip
+        store.put(f"{name}/{key}", b"{}")
+    left = {key for key in objects(store, out) if "0123456789ab" in key}
+    assert len(left) == 3
+    build(out, overwrite=True)
+    assert left <= set(objects(store, out))  # it may be alive
+    assert [problem.problem for problem in recordmill.verify(out)] == ["is of no committed generation"]
+    monkeypatch.setattr(store_run, "LEASE_SEC", -1)
+    new = build(out, overwrite=True)
+    assert not left & set(objects(store, out))
+    assert load(out) == new.manifest
+    assert load(out, 2).parts[0].folder != old.manifest.parts[0].folder
+
+
+def test_a_folder_of_others_is_no_out(
+    store: Store, out: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store.put(f"{out.partition(f'{BUCKET}/')[2]}/photo.jpg", b"x")
+    (tmp_path / "a.csv").write_text("a\n1\n2\n")
+    assert main(["build", str(tmp_path / "a.csv"), "--out", out]) == 2
+    assert "is not empty (photo.jpg, ...)" in capsys.readouterr().err
+    assert main(["build", str(tmp_path / "a.csv"), "--out", store.root]) == 2
+    assert "name a folder in the bucket" in capsys.readouterr().err
+    assert main(["build", f"{store.root}/some", "--out", f"{store.root}/some/out"]) == 2
+    assert set(objects(store, out)) == {"photo.jpg"}

@@ -1,0 +1,60 @@
+"""Hosts as frameworks tell them: TensorFlow's own context, and modules with the functions of JAX and PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from made_data_set import mixed_rows, write_data_set
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.dataset import open
+from recordmill.reader.hosts import hosts
+
+
+def test_of_jax() -> None:
+    jax = SimpleNamespace(process_count=lambda: 4, process_index=lambda: 3)
+    assert hosts(jax) == {"num_hosts": 4, "host_index": 3}
+
+
+def test_of_torch() -> None:
+    distributed = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2, get_rank=lambda: 0
+    )
+    assert hosts(distributed) == {"num_hosts": 2, "host_index": 0}
+    distributed.is_initialized = lambda: False
+    with pytest.raises(UsageError, match="init_process_group"):
+        hosts(distributed)
+
+
+def test_of_something_else() -> None:
+    with pytest.raises(UsageError, match="not from 4"):
+        hosts(4)
+
+
+def test_of_a_strategy_s_input_context(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(100)}, shards=2), columns=["id"])
+    seen = []
+    for index in range(3):
+        context = tf.distribute.InputContext(num_input_pipelines=3, input_pipeline_id=index, num_replicas_in_sync=3)
+        batches = ds.to_tf(8, shuffle="global", pad_remainder=True, label=False, **hosts(context))
+        assert int(batches.cardinality()) == 5
+        for batch in batches:
+            assert batch["id"].shape == batch["mask"].shape == (8,)
+            seen += tf.boolean_mask(batch["id"], batch["mask"]).numpy().tolist()
+    assert sorted(seen) == list(range(100))
+
+
+def test_a_strategy_distributes_it(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(64)}, shards=2), columns=["id"])
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+
+    def made(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        size = context.get_per_replica_batch_size(16)
+        return ds.to_tf(size, shuffle=True, drop_remainder=True, label=False, **hosts(context))
+
+    seen = [i for batch in strategy.distribute_datasets_from_function(made) for i in batch["id"].numpy().tolist()]
+    assert sorted(seen) == list(range(64))

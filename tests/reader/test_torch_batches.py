@@ -1,0 +1,301 @@
+"""PyTorch's loaders get the batches of `batches()`: every type, any number of workers and ranks, from any step on."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.reader.dataset import Dataset, open
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it")
+stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata: `.ci/torch` runs it")
+from torch.utils.data import DataLoader  # noqa: E402
+
+from recordmill.reader.torch.tensors import RaggedRows  # noqa: E402
+
+ROWS, BATCH = 300, 32
+TABLE = mixed_rows(ROWS)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=3)
+
+
+@pytest.fixture(scope="module")
+def ds(out: Path) -> Dataset:
+    return open(out, columns=["id", "matrix"], threads=2)
+
+
+def ids(batches: Any) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in batches]
+
+
+def loader(batches: Any, workers: int = 0, **options: Any) -> Any:
+    return DataLoader(batches, batch_size=None, num_workers=workers, **options)
+
+
+def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
+    batches = list(loader(open(out).to_torch(BATCH), 1))
+    for feature in MIXED:
+        values = [batch[feature.name] for batch in batches]
+        truth = TABLE[feature.name].to_pylist()
+        if feature.ragged_rank:
+            assert all(isinstance(value, RaggedRows) for value in values)
+            assert [row for value in values for row in _rows(value)] == [row or [] for row in truth]
+            continue
+        if not feature.required:
+            valid = [there for batch in batches for there in batch[f"{feature.name}/valid"].tolist()]
+            assert valid == [value is not None for value in truth]
+        if feature.timestamp:
+            truth = TABLE[feature.name].cast("int64").to_pylist()
+        if feature.dtype not in ("string", "bytes"):
+            dtype = torch.int64 if feature.timestamp else getattr(torch, feature.dtype)
+            assert {value.dtype for value in values} == {dtype}
+            assert values[0].shape == (BATCH, *feature.shape)
+        found = [
+            row
+            for value in values
+            for row in (
+                value if isinstance(value, list) else value.flatten(1).tolist() if value.dim() > 1 else value.tolist()
+            )
+        ]
+        empty = "" if feature.dtype == "string" else b"" if feature.dtype == "bytes" else 0
+        assert found == [empty if row is None else row for row in truth], feature
+
+
+def _rows(value: Any) -> list[Any]:
+    inner = _rows(value.values) if isinstance(value.values, RaggedRows) else value.values
+    inner = inner.tolist() if isinstance(inner, torch.Tensor) else inner
+    splits = value.row_splits.tolist()
+    return [inner[begin:end] for begin, end in pairwise(splits)]
+
+
+def test_a_batch_has_the_form_that_is_asked_for(out: Path) -> None:
+    from recordmill.reader.collating.ways import Padded
+
+    ds = open(out, columns=["maybe", "exact", "label"])
+    x, y, weights = next(iter(ds.to_torch(8, label="label", weights="exact")))
+    assert sorted(x) == ["maybe", "maybe/valid"]
+    assert y.tolist() == [i % 3 for i in range(8)]
+    assert weights.dtype == torch.float64
+    x, y = next(iter(open(out, columns=["matrix", "label"]).to_torch(8, label="label")))
+    assert x.shape == (8, 2, 3)
+    padded = next(iter(open(out, columns=["tokens"]).to_torch(8, collate={"tokens": Padded(5, value=-1)})))
+    assert padded["tokens"].shape == (8, 5)
+    assert padded["tokens/length"].tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
+    nested = next(iter(open(out, columns=["tokens"]).to_torch(8)))["tokens"].to_nested()
+    assert [len(row) for row in nested.unbind()] == [0, 1, 2, 0, 0, 1, 2, 3]
+    x.add_(1)  # a consumer may write into what it gets
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("shuffle", [False, "window", "global"])
+def test_the_order_is_that_of_batches_however_many_workers(ds: Dataset, shuffle: Any, workers: int) -> None:
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "window_bytes": 20_000}
+    truth = ids(ds.batches(BATCH, **options, epochs=4))
+    assert ids(loader(ds.to_torch(BATCH, **options, epochs=4), workers)) == truth
+    batches = ds.to_torch(BATCH, **options, epochs=2)
+    loading = loader(batches, workers)
+    assert len(loading) == len(truth) // 2
+    assert ids(loading) + ids(loading) == truth
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
+def test_each_iteration_is_the_next_epoch_also_behind_one_that_was_left(ds: Dataset, options: dict[str, Any]) -> None:
+    truth = ids(ds.batches(BATCH, shuffle=True, epochs=4))
+    per_epoch = len(truth) // 4
+    batches = ds.to_torch(BATCH, shuffle=True)
+    loading = loader(batches, 2, **options)
+    assert ids(loading) == truth[:per_epoch]
+    assert ids(islice(loading, 1)) == truth[per_epoch : per_epoch + 1]
+    assert ids(loading) == truth[2 * per_epoch : 3 * per_epoch]
+    batches.set_epoch(3)
+    assert ids(loading) == truth[3 * per_epoch :]
+    batches.set_epoch(0)
+    assert ids(loading) == truth[:per_epoch]
+
+
+def test_spawned_workers_agree_on_the_epoch_too(ds: Dataset) -> None:
+    truth = ids(ds.batches(BATCH, shuffle=True, epochs=2))
+    loading = loader(ds.to_torch(BATCH, shuffle=True), 2, multiprocessing_context="spawn")
+    assert ids(loading) + ids(loading) == truth
+
+
+def test_seeds_that_a_program_sets_do_not_hold_the_epoch(ds: Dataset) -> None:
+    truth = ids(ds.batches(BATCH, shuffle=True, epochs=3))
+    loading = loader(ds.to_torch(BATCH, shuffle=True), 2)
+    found = []
+    for _ in range(3):
+        torch.manual_seed(1)
+        found += ids(loading)
+    assert found == truth
+
+
+def test_two_iterations_at_once_do_not_mix(ds: Dataset) -> None:
+    truth = ids(ds.batches(BATCH, shuffle=True, epochs=2))
+    loading = loader(ds.to_torch(BATCH, shuffle=True), 2)
+    pairs = [(one["id"].tolist(), other["id"].tolist()) for one, other in zip(loading, loading, strict=True)]
+    found = sorted([[one for one, _ in pairs], [other for _, other in pairs]])
+    assert found == sorted([truth[: len(pairs)], truth[len(pairs) :]])
+
+
+def test_without_end(ds: Dataset) -> None:
+    loading = loader(ds.to_torch(BATCH, shuffle=True, epochs=None), 2)
+    assert ids(islice(loading, 25)) == ids(islice(ds.batches(BATCH, shuffle=True, epochs=None), 25))
+    with pytest.raises(TypeError):
+        len(loading)
+
+
+def test_hosts_share_an_epoch_by_numbers(ds: Dataset) -> None:
+    seen = []
+    for host in range(3):
+        batches = ds.to_torch(BATCH, shuffle="global", pad_remainder=True, num_hosts=3, host_index=host)
+        for batch in loader(batches, 2):
+            seen += batch["id"][batch["mask"]].tolist()
+    assert sorted(seen) == list(range(ROWS))
+    with pytest.raises(UsageError, match="or neither"):
+        ds.to_torch(BATCH, num_hosts=3)
+
+
+RANK = """
+import sys, torch, recordmill
+from torch.utils.data import DataLoader
+out, rank, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+if __name__ == "__main__":
+    early = recordmill.open(out, columns=["id"]).to_torch(16, shuffle=True, drop_remainder=True)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    ds = recordmill.open(out, columns=["id"]).to_torch(16, shuffle=True, drop_remainder=True)
+    print(*[i for batch in DataLoader(ds, batch_size=None, num_workers=2) for i in batch["id"].tolist()])
+    try:
+        iter(early)
+    except recordmill.UsageError as error:
+        print(error)
+"""
+
+
+def test_ranks_share_an_epoch_by_themselves(out: Path, tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(out), str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
+    hosts = [[int(i) for i in lines[0].split()] for lines in said]
+    for host, found in enumerate(hosts):
+        truth = open(out, columns=["id"]).batches(16, shuffle=True, drop_remainder=True, num_hosts=2, host_index=host)
+        assert found == [i for batch in ids(truth) for i in batch]
+    assert len(hosts[0]) == len(hosts[1]) == 144
+    assert all("has 2 ranks, and had 1" in lines[1] for lines in said)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_goes_on_at_every_step(ds: Dataset, workers: int) -> None:
+    def loading() -> Any:
+        batches = ds.to_torch(50, shuffle="global", seed=2, epochs=1)
+        return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
+
+    truth = ids(ds.batches(50, shuffle="global", seed=2, epochs=3))
+    for step in range(7):
+        running = loading()
+        assert ids(islice(running, step)) == truth[:step]
+        state = pickle.loads(pickle.dumps(running.state_dict()))
+        again = loading()
+        again.load_state_dict(state)
+        assert ids(again) == truth[step:6]
+        assert ids(again) == truth[6:12]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_goes_on_behind_an_epoch(ds: Dataset, workers: int) -> None:
+    def loading() -> Any:
+        batches = ds.to_torch(50, shuffle="global", seed=2)
+        return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
+
+    truth = ids(ds.batches(50, shuffle="global", seed=2, epochs=3))
+    running = loading()
+    assert ids(running) == truth[:6]
+    state = running.state_dict()
+    again = loading()
+    again.load_state_dict(state)
+    assert ids(again) == truth[6:12]
+    assert ids(islice(again, 2)) == truth[12:14]
+
+
+def test_a_state_goes_on_in_one_process_without_torchdata(ds: Dataset) -> None:
+    truth = ids(ds.batches(50, shuffle=True, seed=2, epochs=2))
+    batches = ds.to_torch(50, shuffle=True, seed=2)
+    reading = iter(batches)
+    for step in range(6):
+        state = json.loads(json.dumps(batches.state_dict()))
+        again = ds.to_torch(50, shuffle=True, seed=2)
+        again.load_state_dict(state)
+        assert again.state_dict() == state
+        assert ids(again) + ids(again) == truth[step:]
+        next(reading)
+
+
+def test_steps_that_were_counted_go_on_with_other_workers_and_hosts(ds: Dataset) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 2, "drop_remainder": True}
+    truth = ids(ds.batches(30, **options, epochs=3))
+    batches = ds.to_torch(30, **options)
+    assert ids(islice(loader(batches, 2), 4)) == truth[:4]
+    again = ds.to_torch(30, **options, start_step=4)
+    assert len(again) == 6
+    loading = loader(again, 3)
+    assert ids(loading) + ids(loading) == truth[4:20]
+    state = json.loads(json.dumps(batches.state_after(14)))
+    hosts = [ds.to_torch(30, **options, state=state, num_hosts=2, host_index=host) for host in range(2)]
+    parts = [ids(loader(host, 2)) for host in hosts]
+    assert [one + other for one, other in zip(*parts, strict=True)] == [
+        truth[step] + truth[step + 1] for step in range(14, 20, 2)
+    ]
+
+
+def test_what_is_no_state_of_it_is_refused(ds: Dataset) -> None:
+    batches = ds.to_torch(BATCH, shuffle=True, seed=1)
+    state = batches.state_dict()
+    with pytest.raises(UsageError, match="another seed"):
+        ds.to_torch(BATCH, shuffle=True, seed=2).load_state_dict(state)
+    with pytest.raises(UsageError, match="of worker 1 of 2, and this is 0 of 1"):
+        batches.load_state_dict({**state, "worker": 1, "workers": 2})
+    with pytest.raises(UsageError, match="epochs must be at least 1"):
+        ds.to_torch(BATCH, epochs=0)
+    with pytest.raises(UsageError, match="no iteration begins with epoch 3"):
+        ds.to_torch(BATCH, epochs=2).set_epoch(3)
+    next(iter(loader(batches, 1)))
+    with pytest.raises(UsageError, match="the workers of a DataLoader have the position"):
+        batches.state_dict()
+
+
+def test_it_can_be_pickled_at_any_time(ds: Dataset) -> None:
+    batches = ds.to_torch(BATCH, shuffle=True, seed=1)
+    reading = iter(batches)
+    next(reading)
+    again = pickle.loads(pickle.dumps(batches))
+    assert ids(again) == ids(ds.batches(BATCH, shuffle=True, seed=1, epochs=2))[10:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_record_is_an_error_that_says_where(tmp_path: Path, workers: int) -> None:
+    out = write_data_set(tmp_path / "out", {"train": TABLE}, shards=2)
+    shard = sorted((out / FOLDER).glob("train-00001*"))[0]
+    index = np.load(out / FOLDER / "index" / "train-00001.npy")
+    data = bytearray(shard.read_bytes())
+    data[int(index["offset"][7]) + 30] ^= 4
+    shard.write_bytes(data)
+    with pytest.raises(DataError, match=r"record 7, byte \d+: CRC of the data"):
+        list(loader(open(out).to_torch(BATCH), workers))

@@ -1,0 +1,189 @@
+"""Ranges of remote files against the files themselves: whatever fails, however they are cut, with few requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from web_files import CUT, FAIL, SLOW, WebFiles, web_files
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.storage import files
+from recordmill.storage.compression import open_blocks
+from recordmill.storage.digest import digest_file
+from recordmill.storage.files import (
+    Bytes,
+    Stat,
+    check_unchanged,
+    expect,
+    map_file,
+    read_blocks,
+    read_exactly,
+    read_into,
+    read_range,
+    read_scattered,
+    stat,
+)
+from recordmill.storage.listing import list_inputs
+from recordmill.storage.stores import client, objects
+from recordmill.storage.stores.address import Address
+from recordmill.storage.stores.objects import ObjectStorage
+
+SIZE = 60_000
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(objects, "PART_BYTES", 3000)
+    monkeypatch.setattr(objects, "_GAP_BYTES", 50)
+    monkeypatch.setattr(objects.time, "sleep", lambda _: None)
+    monkeypatch.setattr(files, "_OBJECTS", ObjectStorage())
+
+
+@pytest.fixture
+def web(tmp_path: Path, small_blocks: None) -> Iterator[WebFiles]:
+    data = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
+    (tmp_path / "a").write_bytes(data.tobytes())
+    (tmp_path / "empty").write_bytes(b"")
+    with web_files(tmp_path) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"),
+    [(0, None), (0, 1), (999, 1001), (1000, 2000), (59_999, None), (60_000, None), (70_000, None), (5, 40_000), (7, 7)],
+)
+def test_ranges_are_the_files(web: WebFiles, start: int, stop: int | None) -> None:
+    data = np.frombuffer((web.folder / "a").read_bytes(), np.uint8)
+    assert np.array_equal(read_range(f"{web.url}/a", start, stop), data[start:stop])
+
+
+def test_all_ways_to_read(web: WebFiles) -> None:
+    data, url = (web.folder / "a").read_bytes(), f"{web.url}/a"
+    assert b"".join(block.tobytes() for block in read_blocks(url, 1234, 10)) == data[10:]
+    assert b"".join(block.tobytes() for block in open_blocks(url, block_bytes=777)) == data
+    assert map_file(url).tobytes() == data
+    assert map_file(f"{web.url}/empty").tobytes() == read_range(f"{web.url}/empty").tobytes() == b""
+    assert digest_file(url) == digest_file(str(web.folder / "a"))
+    into = np.empty(100, np.uint8)
+    read_exactly(url, 50, into)
+    assert into.tobytes() == data[50:150]
+    with pytest.raises(DataError, match="ends at byte 60000, where 60050 are needed"):
+        read_exactly(url, SIZE - 50, into)
+    starts = [0, 100, 160, 5000, 59_000]
+    found, places = read_scattered(url, starts, [start + 30 for start in starts])
+    assert [found[at : at + 30].tobytes() for at in places] == [data[start : start + 30] for start in starts]
+
+
+def test_small_reads_share_requests(web: WebFiles) -> None:
+    url = f"{web.url}/a"
+    for at in range(0, SIZE - 12, 100):
+        read_range(url, at, at + 12)
+    assert len([said for said in web.requests if said.startswith("GET")]) == SIZE // 1000
+    assert len(web.requests) == SIZE // 1000 + 1  # and one that asks how long it is
+    web.requests.clear()
+    read_scattered(url, [0, 40, 90, 5000], [30, 70, 120, 5030])
+    assert sorted(web.requests) == ["GET /a bytes=0-119", "GET /a bytes=5000-5029"]
+
+
+def test_what_is_expected_is_asked_for_at_once(web: WebFiles) -> None:
+    for at in range(20):
+        (web.folder / f"f{at}").write_bytes(bytes([at]) * 500)
+    urls = [f"{web.url}/f{at}" for at in range(20)]
+    found = [(url, stat(url)) for url in urls]
+    web.requests.clear()
+    expect(found)
+    into = np.empty(500, np.uint8)
+    for at, (url, about) in enumerate(found):
+        read_into(url, into, about, url)
+        assert into.tobytes() == bytes([at]) * 500
+    assert sorted(web.requests) == sorted(f"GET /f{at} bytes=0-499" for at in range(20))
+
+
+@pytest.mark.parametrize("fault", [FAIL, CUT, SLOW])
+@pytest.mark.parametrize("number", range(12))
+def test_a_fault_at_any_request_changes_nothing(web: WebFiles, fault: str, number: int) -> None:
+    web.faults = {number: fault}
+    web.slow.set()
+    data = (web.folder / "a").read_bytes()
+    assert read_range(f"{web.url}/a", 100, 9_000).tobytes() == data[100:9_000]
+    assert read_range(f"{web.url}/a", 50_000, 50_010).tobytes() == data[50_000:50_010]
+
+
+def test_a_body_that_is_cut_is_taken_up_where_it_ended(web: WebFiles) -> None:
+    stat(f"{web.url}/a")
+    web.requests.clear()
+    web.faults = {0: CUT}
+    read_range(f"{web.url}/a", 0, 1000)
+    assert web.requests == ["GET /a bytes=0-999", "GET /a bytes=500-999"]
+
+
+def test_a_body_that_is_always_cut_ends(web: WebFiles) -> None:
+    stat(f"{web.url}/a")
+    web.faults = dict.fromkeys(range(1, 1000), CUT)
+    with pytest.raises(OSError, match="the store failed"):
+        read_range(f"{web.url}/a", 0, 1000)
+    web.faults = {}
+    assert read_range(f"{web.url}/a", 0, 1000).tobytes() == (web.folder / "a").read_bytes()[:1000]
+
+
+def test_an_object_that_changes_is_told_to_who_planned_with_it(web: WebFiles) -> None:
+    url, path = f"{web.url}/a", web.folder / "a"
+    planned = stat(url)
+    assert planned == Stat(SIZE, 0, planned.etag)
+    read_range(url, 0, 10)
+    path.write_bytes(path.read_bytes()[::-1])
+    check_unchanged(url, planned, "a")  # all that was read came from what was planned
+    assert read_range(url, 30_000, 30_010).tobytes() == path.read_bytes()[30_000:30_010]
+    with pytest.raises(DataError, match="a: changed while it was read"):
+        check_unchanged(url, planned, "a")
+    with pytest.raises(DataError, match="changed while it was read"):
+        read_into(url, np.empty(SIZE, np.uint8), planned, "a")
+
+
+def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object is replaced between the requests for one range."""
+    url, path = f"{web.url}/a", web.folder / "a"
+    stat(url)
+    fetch, old = ObjectStorage._fetch, path.read_bytes()
+
+    def replacing(self: ObjectStorage, address: Address, about: Stat, start: int, into: Bytes) -> None:
+        fetch(self, address, about, start, into)
+        if start == 0:
+            path.write_bytes(old[::-1])
+
+    monkeypatch.setattr(ObjectStorage, "_fetch", replacing)
+    assert read_range(url, 0, 20_000).tobytes() in (old[:20_000], old[::-1][:20_000])
+
+
+def test_what_cannot_be_reached_is_said_in_a_sentence(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError, match="no such object") as missing:
+        read_range(f"{web.url}/nothing")
+    assert missing.value.filename == f"{web.url}/nothing"
+    monkeypatch.setattr(client, "MOST_RETRIES", 0)
+    with pytest.raises(OSError, match="can't be reached"):
+        read_range("http://127.0.0.1:9/a")
+    with pytest.raises(UsageError, match="a web server lists no folders"):
+        list_inputs([f"{web.url}/nothing/"])
+
+
+def test_listed_as_on_a_disk(web: WebFiles) -> None:
+    (web.folder / "b c.csv").write_text("x\n1\n")
+    listing = list_inputs([f"{web.url}/b%20c.csv", f"{web.url}/a"])
+    assert [(file.root, file.name, file.stat.size_bytes) for file in listing.files] == [
+        (0, "b c.csv", 4),
+        (1, "a", SIZE),
+    ]
+    assert listing.named == {file.path for file in listing.files}
+    assert [root.folder for root in listing.roots] == [False, False]
+    (web.folder / "list.txt").write_text("b%20c.csv\na\n")
+    names = [file.name for file in list_inputs([f"@{web.url}/list.txt"]).files]
+    assert names == ["a", "b c.csv"]
+    (web.folder / "list.txt").write_text("/etc/passwd\n")
+    files._OBJECTS.stat(f"{web.url}/list.txt")
+    with pytest.raises(UsageError, match=re.escape("'/etc/passwd' leads out of its folder there")):
+        list_inputs([f"@{web.url}/list.txt"])

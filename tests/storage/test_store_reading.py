@@ -1,0 +1,193 @@
+"""What is in a store against the same on a disk: builds give the same bytes, readers the same records."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from image_samples import encoded
+from made_data_set import mixed_rows, write_data_set
+from store_server import BUCKET, SECRET, Store, azure_server, of_s3, s3_server, settings
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
+from recordmill.pipelines import build as builds
+from recordmill.storage.listing import list_inputs
+
+
+@pytest.fixture(scope="module", params=[s3_server, azure_server], ids=["s3", "az"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with request.param(tmp_path_factory.mktemp("store")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in")
+    for name in ("tables", "lines", "notes", "photos/cat", "photos/dog", "rows", "records"):
+        (folder / name).mkdir(parents=True)
+    for part in range(3):
+        rows = range(part * 1000, part * 1000 + 1000)
+        (folder / "tables" / f"t{part} ü.csv").write_text("a,b\n" + "".join(f"{i},name {i}\n" for i in rows))
+        lines = "".join(json.dumps({"a": i, "b": [i, str(i)][:1]}) + "\n" for i in rows)
+        (folder / "lines" / f"l{part}.jsonl").write_text(lines)
+        (folder / "notes" / f"n{part}.txt").write_text("".join(f"line {i}\n" for i in rows))
+        table = pa.table({"x": list(rows), "y": [i / 2 for i in rows]})
+        pq.write_table(table, folder / "rows" / f"r{part}.parquet", row_group_size=300)
+    for at in range(6):
+        (folder / "photos" / ("cat", "dog")[at % 2] / f"p{at}#%+.jpg").write_bytes(encoded("JPEG", quality=60 + at))
+    (folder / "photos" / "cat" / ".hidden").write_bytes(b"x")
+    write_data_set(folder / "set", {"train": mixed_rows(500), "test": mixed_rows(50, 500)}, shards=3)
+    write_data_set(folder / "packed", {"train": mixed_rows(300)}, shards=2, compression="gzip")
+    for path in (folder / "set").rglob("*.tfrecord"):
+        (folder / "records" / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def remote(store: Store, disk: Path) -> str:
+    return store.put_folder(disk, "in")
+
+
+def shards(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.rglob("*.tfrecord")}
+
+
+@pytest.mark.parametrize("given", ["tables", "tables/*.csv", "lines", "notes/**", "photos", "rows", "records", "set"])
+def test_a_build_from_a_store_gives_the_bytes_of_one_from_a_disk(
+    remote: str, disk: Path, tmp_path: Path, given: str
+) -> None:
+    local = recordmill.build(str(disk / given), tmp_path / "local", num_shards=2, name="same")
+    other = recordmill.build(f"{remote}/{given}", tmp_path / "other", num_shards=2, name="same")
+    assert shards(tmp_path / "other") == shards(tmp_path / "local")
+    assert sum(other.records.values()) > 5
+    assert other.manifest.fingerprint == local.manifest.fingerprint
+    assert [note.replace(remote, str(disk)) for note in other.notes] == list(local.notes)
+
+
+def test_labels_lists_and_schemas_may_be_in_a_store(store: Store, remote: str, disk: Path, tmp_path: Path) -> None:
+    labels = "file,weight\n" + "".join(f"{('cat', 'dog')[at % 2]}/p{at}#%+.jpg,{at}\n" for at in range(6))
+    store.put("in/photos/weights.csv", labels.encode())
+    built = recordmill.build(f"{remote}/photos", tmp_path / "a", labels=f"{remote}/photos/weights.csv")
+    assert sorted(recordmill.open(built.out).to_numpy()["weight"].tolist()) == list(range(6))
+    schema = store.put("in/own.pbtxt", (built.out / "schema.pbtxt").read_bytes())
+    store.put("in/list.txt", b"tables/*.csv\nrows/../tables/none.csv\n")
+    with pytest.raises(UsageError, match="leads out of its folder"):
+        list_inputs([f"@{remote}/list.txt"])
+    uri = store.put("in/list2.txt", f"tables/*.csv\n{remote}/lines/l0.jsonl\n".encode())
+    assert len(list_inputs([f"@{uri}"]).files) == 4
+    (tmp_path / "list").write_text(f"{remote}/tables/*.csv\n")
+    assert recordmill.build(f"@{tmp_path}/list", tmp_path / "b").read == 3000
+    with pytest.raises((UsageError, DataError)):
+        recordmill.build(f"{remote}/tables", tmp_path / "c", schema=schema)
+
+
+@pytest.mark.parametrize("name", ["set", "packed"])
+def test_a_data_set_is_read_as_on_a_disk(remote: str, disk: Path, tmp_path: Path, name: str) -> None:
+    near, far = recordmill.open(str(disk / name)), recordmill.open(f"{remote}/{name}")
+    assert len(far) == len(near)
+    assert far.take([0, 7, 299]).equals(near.take([0, 7, 299]))
+    assert str(far[7]) == str(near[7])
+    for mode in (False, "global", "window"):
+        mine, theirs = (one.batches(64, shuffle=mode, seed=3) for one in (near, far))
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.keys() == other.keys()
+            assert np.array_equal(one["id"], other["id"])
+    assert far.to_table().equals(near.to_table())
+    copy = pickle.dumps(far)
+    assert SECRET.encode() not in copy
+    assert len(pickle.loads(copy)) == len(near)
+
+
+@pytest.mark.parametrize("name", ["set", "packed", "records"])
+def test_commands_say_of_a_store_what_they_say_of_a_disk(
+    remote: str, disk: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["head"], ["inspect"], ["verify"]):
+        said = []
+        for folder in (str(disk), remote):
+            code = main([*command, f"{folder}/{name}"])
+            said.append((code, capsys.readouterr().out.replace(folder, "IN")))
+        assert said[0] == said[1]
+    for place, folder in ("near", str(disk)), ("far", remote):
+        assert main(["read", f"{folder}/{name}", "--out", str(tmp_path / place), "--to", "parquet", "--quiet"]) == 0
+    near = {path.name: path.read_bytes() for path in (tmp_path / "near").rglob("*.parquet")}
+    assert near == {path.name: path.read_bytes() for path in (tmp_path / "far").rglob("*.parquet")} != {}
+
+
+def test_damage_is_found(store: Store, disk: Path, tmp_path: Path) -> None:
+    write_data_set(tmp_path / "set", {"train": mixed_rows(100)}, shards=1)
+    shard = next((tmp_path / "set").rglob("*.tfrecord"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    uri = store.put_folder(tmp_path / "set", "damaged")
+    assert [problem.file for problem in recordmill.verify(uri)][:1] == [f"{uri}/{shard.relative_to(tmp_path / 'set')}"]
+    with pytest.raises(DataError, match="CRC"):
+        recordmill.open(uri).to_table()
+
+
+def test_an_input_that_changes_between_plan_and_read_stops_the_build(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = store.put("changing.csv", b"a,b\n" + b"1,2\n" * 1000)
+    plan = builds.run_build
+
+    def changed(*args: object) -> None:
+        store.put("changing.csv", b"a,b\n" + b"3,4\n" * 1000)
+        from recordmill.storage import files
+
+        files._OBJECTS._blocks.__init__()  # type: ignore[misc]  # as in a worker, which has read nothing yet
+        plan(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builds, "run_build", changed)
+    with pytest.raises(DataError, match="changed while it was read"):
+        recordmill.build(uri, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "said"),
+    [
+        ({"SECRET_ACCESS_KEY": "wrong"}, f"s3://{BUCKET}/in/tables", "does not know the key, or it has another secret"),
+        ({"ACCESS_KEY_ID": "nobody"}, f"s3://{BUCKET}/in/tables", "does not know the key, or it has another secret"),
+        ({}, "s3://no-such-bucket/in", "there is no bucket 'no-such-bucket'"),
+        ({}, f"s3://{BUCKET}/nothing", "no file in this folder"),
+        ({}, f"s3://{BUCKET}/in/tables/*.png", "no file matches"),
+        ({"ENDPOINT_URL": "http://127.0.0.1:9"}, f"s3://{BUCKET}/in", "can't be reached"),
+        ({"ALLOW_HTTP": ""}, f"s3://{BUCKET}/in", "AWS_ALLOW_HTTP=true"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(
+    store: Store,
+    remote: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    given: dict[str, str],
+    path: str,
+    said: str,
+) -> None:
+    from recordmill.storage.stores import client
+
+    if not store.root.startswith("s3"):
+        pytest.skip("of S3")
+    monkeypatch.setattr(client, "MOST_RETRIES", 1)
+    caplog.set_level(logging.DEBUG)
+    with settings(**of_s3(store.endpoint, **given)):
+        for command in (["build", path, "--out", str(tmp_path / "out")], ["inspect", path]):
+            assert main(command) in (1, 2)
+            heard = capsys.readouterr()
+            assert said in heard.err, heard.err
+            assert heard.err.count("\n") == 1
+            assert SECRET not in heard.err + heard.out + caplog.text
+    assert not (tmp_path / "out").exists()

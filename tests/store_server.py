@@ -1,0 +1,172 @@
+"""Real servers of S3 and Azure on loopback, and the settings by which this process and its children reach them.
+
+`.ci/servers` installs them once, in the user's cache; without one its tests are skipped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recordmill.storage import files
+from recordmill.storage.stores import client
+from recordmill.storage.stores.objects import ObjectStorage
+
+KEY, SECRET = "test-key", "test-secret-of-the-store"
+BUCKET = "bucket"
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "recordmill", "servers")
+
+
+@dataclass
+class Store:
+    """A server with one bucket. root: its URI; endpoint: its URL; client: obstore's, for what the tests put there."""
+
+    root: str
+    endpoint: str
+    client: Any
+
+    def put(self, key: str, data: bytes) -> str:
+        """A new object; gives its URI."""
+        import obstore
+
+        obstore.put(self.client, key, data)
+        return f"{self.root}/{key}"
+
+    def put_folder(self, folder: Path, prefix: str) -> str:
+        """All files below a folder as objects below the prefix; gives its URI."""
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                self.put(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+        return f"{self.root}/{prefix}"
+
+
+def find_server(name: str) -> str:
+    """The server's program; skips the test where there is none."""
+    found = shutil.which(name, path=os.pathsep.join((str(_CACHE), f"{_CACHE}/node_modules/.bin", os.environ["PATH"])))
+    if found is None:
+        pytest.skip(f"no {name}: .ci/servers installs it, where Go and npm are there")
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@contextmanager
+def settings(**given: str) -> Iterator[None]:
+    """The process's settings of stores are these, and no others, meanwhile; connections made before are forgotten."""
+    before = _own_settings()
+    for name in before:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in given.items() if value})
+    _forget()
+    try:
+        yield
+    finally:
+        for name in _own_settings():
+            del os.environ[name]
+        os.environ.update(before)
+        _forget()
+
+
+def _own_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))}
+
+
+def of_s3(endpoint: str, **others: str) -> dict[str, str]:
+    """The settings of that S3 server, or others."""
+    given = {"ACCESS_KEY_ID": KEY, "SECRET_ACCESS_KEY": SECRET, "REGION": "us-east-1", "ALLOW_HTTP": "true"}
+    given |= {"ENDPOINT_URL": endpoint, "CONFIG_FILE": os.devnull, "SHARED_CREDENTIALS_FILE": os.devnull, **others}
+    return {f"AWS_{name}": value for name, value in given.items()}
+
+
+def _forget() -> None:
+    client._clients.clear()
+    files._OBJECTS.__init__()  # type: ignore[misc]
+    assert isinstance(files._OBJECTS, ObjectStorage)
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[Store]:
+    """versitygw over an empty folder, whose sub-folders are buckets."""
+    from obstore.store import S3Store
+
+    program = find_server("versitygw")
+    (folder / BUCKET).mkdir(parents=True)
+    port = free_port()
+    keys = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
+    command = [program, "--port", f"127.0.0.1:{port}", "posix", str(folder)]
+    endpoint = f"http://127.0.0.1:{port}"
+    with _running(command, port, folder / "log", keys), settings(**of_s3(endpoint)):
+        yield Store(f"s3://{BUCKET}", endpoint, S3Store(BUCKET, client_options={"allow_http": True}))
+
+
+@contextmanager
+def azure_server(folder: Path) -> Iterator[Store]:
+    """Azurite, with its own well-known account."""
+    from obstore.store import AzureStore
+
+    program, port, account = find_server("azurite-blob"), free_port(), "devstoreaccount1"
+    key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+    command = [program, "--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
+    endpoint = f"http://127.0.0.1:{port}/{account}"
+    given = {"ENDPOINT": endpoint, "ACCOUNT_NAME": account, "ACCOUNT_KEY": key}
+    with (
+        _running([*command, "--blobHost", "127.0.0.1", "--blobPort", str(port)], port, folder / "log", {}),
+        settings(AZURE_ALLOW_HTTP="true", **{f"AZURE_STORAGE_{name}": value for name, value in given.items()}),
+    ):
+        _make_container(endpoint, account, key)
+        yield Store(f"az://{BUCKET}", endpoint, AzureStore(BUCKET, client_options={"allow_http": True}))
+
+
+def _make_container(endpoint: str, account: str, key: str) -> None:
+    """Stores can't be made by obstore: Azure's own request, signed with the shared key."""
+    path = f"/{account}/{BUCKET}"
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    named = "".join(f"{name}:{value}\n" for name, value in sorted(headers.items()))
+    signed = f"PUT\n{chr(10) * 11}{named}/{account}{path}\nrestype:container"
+    digest = hmac.new(base64.b64decode(key), signed.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = f"SharedKey {account}:{base64.b64encode(digest).decode()}"
+    headers["Content-Length"] = "0"
+    asked = urllib.request.Request(f"{endpoint}/{BUCKET}?restype=container", method="PUT", headers=headers)
+    with urllib.request.urlopen(asked) as answer:
+        assert answer.status == 201
+
+
+@contextmanager
+def _running(command: list[str], port: int, log: Path, environment: dict[str, str]) -> Iterator[None]:
+    with open(log, "wb") as written:
+        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=written, stderr=written)
+    try:
+        _wait_for(port, process)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(600):
+        assert process.poll() is None, "the server has ended"
+        with socket.socket() as asked:
+            if asked.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the server does not listen")

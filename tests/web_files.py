@@ -1,0 +1,86 @@
+"""A web server on loopback that gives the files of a folder, whole or by ranges, and can be told to fail."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+FAIL, CUT, SLOW = "503", "cut", "slow"  # ways to fail: an error, half a body, an answer that waits
+
+
+@dataclass
+class WebFiles:
+    """url: of the folder. requests: what was asked for, in order. faults: what goes wrong with the requests of these
+    numbers, from 0. before: called with the number of each request.
+    """
+
+    folder: Path
+    url: str = ""
+    requests: list[str] = field(default_factory=list)
+    faults: dict[int, str] = field(default_factory=dict)
+    slow: threading.Event = field(default_factory=threading.Event)
+
+    def note(self, said: str) -> str | None:
+        self.requests.append(said)
+        return self.faults.get(len(self.requests) - 1)
+
+
+@contextmanager
+def web_files(folder: Path) -> Iterator[WebFiles]:
+    """The server, as long as the context."""
+    files = WebFiles(folder)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self._answer(body=False)
+
+        def do_GET(self) -> None:
+            self._answer(body=True)
+
+        def _answer(self, body: bool) -> None:
+            path = folder / unquote(self.path.lstrip("/"))
+            asked = _RANGE.fullmatch(self.headers.get("Range", ""))
+            fault = files.note(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+            if fault == SLOW:
+                files.slow.wait(2)
+            if fault == FAIL or not path.is_file():
+                self.send_response(503 if fault == FAIL else 404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            data = path.read_bytes()
+            size, tag = len(data), hashlib.sha256(data).hexdigest()[:16]
+            self.send_response(206 if asked else 200)
+            if asked:
+                first, last = int(asked[1]), min(int(asked[2]), size - 1)
+                data = data[first : last + 1]
+                self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("ETag", f'"{tag}"')
+            self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+            self.end_headers()
+            if body:
+                self.wfile.write(data[: len(data) // 2] if fault == CUT else data)
+            self.close_connection = fault == CUT
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: the tests' output is theirs."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    files.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield files
+    finally:
+        server.shutdown()
+        server.server_close()
