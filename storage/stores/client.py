@@ -21,7 +21,7 @@ MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with back
 
 _clients: dict[str, Any] = {}
 _lock = threading.Lock()
-_process = os.getpid()
+_opened_by: set[int] = set()  # the process that has connections, and the ones that it was forked from
 _OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -65,12 +65,18 @@ def errors() -> tuple[type[Exception], ...]:
 
 def client(address: Address) -> Any:
     """The process's own connection to the address's bucket or host."""
-    if os.getpid() != _process:
-        raise OSError(errno.ENOTSUP, "a forked process can't use connections to stores: start it by spawn", address.uri)
+    check_process()
     with _lock:
         if address.root not in _clients:
             _clients[address.root] = _connect(address)
+            _opened_by.add(os.getpid())
         return _clients[address.root]
+
+
+def check_process() -> None:
+    """Raises OSError in a child that was forked from a process with connections, whose threads it does not have."""
+    if _opened_by - {os.getpid()}:
+        raise OSError(errno.ENOTSUP, "a forked process can't use connections to stores: start it by spawn")
 
 
 def _connect(address: Address) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 from recordmill.base.errors import DataError
 from recordmill.storage.stores.address import WEB, Address
 from recordmill.storage.stores.blocks import Blocks
-from recordmill.storage.stores.client import ask, errors, told
+from recordmill.storage.stores.client import ask, check_process, errors, told
 from recordmill.storage.stores.protocol import Bytes, Stat
 
 BLOCK_BYTES = 1 << 20  # 1 MiB: a request's latency is about the time in which that much comes
@@ -267,6 +267,7 @@ class ObjectStorage:
         return now
 
     def _submit(self, call: Any, *args: Any) -> Future[Any]:
+        check_process()
         with self._lock:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(REQUESTS, thread_name_prefix="recordmill-request")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,3 +188,18 @@ def test_listed_as_on_a_disk(web: WebFiles) -> None:
     files._OBJECTS.stat(f"{web.url}/list.txt")
     with pytest.raises(UsageError, match=re.escape("'/etc/passwd' leads out of its folder there")):
         list_inputs([f"@{web.url}/list.txt"])
+
+
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_a_forked_process_says_that_it_can_read_nothing(web: WebFiles) -> None:
+    url = f"{web.url}/a"
+    read_range(url, 0, 20_000)
+    if (child := os.fork()) == 0:
+        said = []
+        for start, stop in (30_000, 30_010), (0, 20_000):  # by one request, and by many
+            try:
+                read_range(url, start, stop)
+            except OSError as error:
+                said.append(error.strerror)
+        os._exit(0 if len(said) == 2 and all("start it by spawn" in text for text in said) else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -1,0 +1,129 @@
+"""The commit to a store when any of its requests fails, is heard without an answer, or is the last that is heard."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import obstore
+import pytest
+from fault_proxy import DEAD, DROP, FAIL, Proxy, fault_proxy
+from store_server import BUCKET, Store, of_s3, s3_server, settings
+
+from recordmill.base.errors import RecordmillError
+from recordmill.building.store_commit import commit_to_store
+from recordmill.shards import store_run
+from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, load
+from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.stores import client
+
+SHARD = "train-00000-of-00001.tfrecord"
+COPIES = {"manifest.json", "schema.pbtxt", "features.json"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with s3_server(tmp_path_factory.mktemp("store")) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(store: Store) -> Iterator[Proxy]:
+    with fault_proxy(store.endpoint) as between, settings(**of_s3(between.url)):
+        yield between
+
+
+def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
+    folder = RunFolder.create(home)
+    try:
+        (folder.data / SHARD).write_bytes(content)
+        (folder.rejects / "000000-x.jsonl").write_bytes(b"{}\n")
+
+        def describe(name: str, rejects: list[str]) -> tuple[Manifest, dict[str, str]]:
+            info = ShardInfo(SHARD, 1, len(content), len(content), "0" * 64, "0" * 16)
+            part = Part(name, "test", {"train": (info,)}, {}, 1, 0)
+            about = {"count": 1, "reasons": {}, "files": rejects}
+            manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
+            return manifest, {"features.json": "{}"}
+
+        return commit_to_store(folder, describe, base, out)
+    finally:
+        folder.close()
+
+
+def objects(store: Store, out: str) -> dict[str, bytes]:
+    prefix = out.partition(f"{BUCKET}/")[2]
+    found = [about["path"] for page in obstore.list(store.client, prefix) for about in page]
+    return {path[len(prefix) + 1 :]: bytes(obstore.get(store.client, path).bytes()) for path in found}
+
+
+def content_of(found: dict[str, bytes], manifest: Manifest) -> bytes:
+    assert set(manifest.rejects["files"]) <= found.keys()
+    return found[f"{manifest.parts[0].folder}/{SHARD}"]
+
+
+def expected(manifests: list[Manifest]) -> set[str]:
+    """The objects of two generations, and the copies."""
+    names = set(COPIES)
+    for manifest in manifests:
+        names |= {f"{manifest.parts[0].folder}/{SHARD}", *manifest.rejects["files"]}
+    return names
+
+
+@pytest.mark.parametrize("fault", [FAIL, DROP])
+def test_a_request_that_fails_is_repeated(store: Store, proxy: Proxy, tmp_path: Path, fault: str) -> None:
+    for at in itertools.count():
+        out = f"{store.root}/{'fail' if fault == FAIL else 'drop'}{at}"
+        proxy.begin()
+        first = commit(tmp_path / "home", out, b"one", 0)
+        proxy.begin(fault, at)
+        second = commit(tmp_path / "home", out, b"two", 1)
+        asked = len(proxy.requests)
+        proxy.begin()
+        assert generations(out) == [1, 2]
+        assert (load(out, 1), load(out, 2)) == (first, second)
+        found = objects(store, out)
+        assert [content_of(found, manifest) for manifest in (first, second)] == [b"one", b"two"]
+        assert {name for name in found if not name.startswith("_manifests")} == expected([first, second])
+        if at >= asked:
+            break
+    assert at > 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_next_one_cleans(
+    store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_run, "LEASE_SEC", -1)
+    seen = set()
+    for at in itertools.count():
+        out = f"{store.root}/dead{at}"
+        proxy.begin()
+        commit(tmp_path / "home", out, b"one", 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(client, "MOST_RETRIES", 0)
+            client._clients.clear()
+            proxy.begin(DEAD, at)
+            try:
+                commit(tmp_path / "home", out, b"two", 1)
+            except (OSError, RecordmillError):
+                ended = False
+            else:
+                ended = True
+            asked = len(proxy.requests)
+        client._clients.clear()
+        proxy.begin()
+        number = generations(out)[-1]
+        assert not ended or number == 2
+        assert content_of(objects(store, out), load(out)) == (b"one", b"two")[number - 1]
+        seen.add(number)
+        commit(tmp_path / "home", out, b"three", number)
+        found = objects(store, out)
+        kept = [load(out, one) for one in generations(out)]
+        assert [content_of(found, manifest) for manifest in kept] == [(b"one", b"two")[number - 1], b"three"]
+        assert {name for name in found if not name.startswith("_manifests")} == expected(kept)
+        if at >= asked:
+            break
+    assert seen == {1, 2}
+    assert at > 10
