@@ -1,9 +1,10 @@
 """Records a second that a training loop gets, beside tf.data tuned by hand: `python benchmarks/train.py OUT [ROUNDS]`.
 
-OUT is a data set of the rows of make_csv.py (`recordmill build csv rows.csv --out OUT`), in the page cache. Batches of
-256, shuffled, one epoch, a consumer that does nothing; the ways alternate, so that what else runs on the machine hits
-all of them; the table has medians, CPU seconds of the whole process, and each way's ratio to tf.data in the same round.
-Then how well each order is shuffled, beside a true permutation and tf.data's buffer.
+OUT is a data set of the rows of make_csv.py (`recordmill build csv rows.csv --out OUT`) or one with lists, in the page
+cache. Batches of 256, shuffled, one epoch, lists padded to the longest of the batch, a consumer that does nothing; the
+ways alternate, so that what else runs on the machine hits all of them; the table has medians, CPU seconds of the whole
+process, and each way's ratio to tf.data in the same round. Then how well each order is shuffled, beside a true
+permutation and tf.data's buffer.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ Way = Callable[[int], Iterable[object]]
 
 def tuned(ds: recordmill.Dataset) -> Way:
     """What TensorFlow's guide on performance makes of it: interleave, shuffle, batch, parse_example, AUTOTUNE."""
-    parse = parser(ds.schema, {})
+    parsed, lists = parser(ds.schema, {}), padded(ds)
     paths = [file.path for file in ds.catalog.files]
+
+    def parse(records: object) -> dict[str, object]:
+        tensors = parsed(records)
+        return tensors | {name: tensors[name].to_tensor() for name in lists}
 
     def batches(seed: int) -> Iterable[object]:
         files = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths), seed)
@@ -42,14 +47,20 @@ def tuned(ds: recordmill.Dataset) -> Way:
     return batches
 
 
+def padded(ds: recordmill.Dataset) -> dict[str, str]:
+    """Every feature of lists, and how it is collated."""
+    return {feature.name: "padded" for feature in ds.schema if feature.ragged_rank}
+
+
 def ways_of(ds: recordmill.Dataset) -> dict[str, Way]:
+    how = {"collate": padded(ds)}
     return {
         "tuned tf.data": tuned(ds),
-        "batches, window": lambda seed: ds.batches(BATCH, shuffle="window", seed=seed),
-        "batches, global": lambda seed: ds.batches(BATCH, shuffle="global", seed=seed),
-        "to_tf, window": lambda seed: ds.to_tf(BATCH, seed=seed, label=False),
-        "to_tf, global": lambda seed: ds.to_tf(BATCH, seed=seed, shuffle="global", label=False),
-        "to_tf, portable": lambda seed: ds.to_tf(BATCH, seed=seed, portable=True, label=False),
+        "batches, window": lambda seed: ds.batches(BATCH, shuffle="window", seed=seed, **how),
+        "batches, global": lambda seed: ds.batches(BATCH, shuffle="global", seed=seed, **how),
+        "to_tf, window": lambda seed: ds.to_tf(BATCH, seed=seed, label=False, **how),
+        "to_tf, global": lambda seed: ds.to_tf(BATCH, seed=seed, shuffle="global", label=False, **how),
+        "to_tf, portable": lambda seed: ds.to_tf(BATCH, seed=seed, portable=True, label=False, **how),
     }
 
 

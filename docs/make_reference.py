@@ -22,6 +22,7 @@ _CALLS = {
     "read": "recordmill.read(inputs, out, ...)",
     "head": "recordmill.open(inputs, ...).head()",
     "inspect": "recordmill.open(inputs, ...)",
+    "bench": "recordmill.open(inputs, ...).batches(...)",
     "verify": "recordmill.verify(inputs, ...)",
     "clean": "recordmill.clean(out, ...)",
 }

@@ -21,6 +21,7 @@ from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.people import html
 from recordmill.base.people.nearest import there_are
 from recordmill.base.progress import Progress
+from recordmill.base.sizes import show_size
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER, BuildPlan, group_units
 from recordmill.building.run_file import Buckets
@@ -31,7 +32,6 @@ from recordmill.pipelines.fitting import find_transform, with_transform
 from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.planning import plan_source
-from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.dead_runs import loaded

@@ -13,10 +13,11 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import MEMORY_BYTES, core_count
+from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
 from recordmill.pipelines.options.given import fill, of_kind
-from recordmill.pipelines.sizes import parse_dtypes, parse_size, parse_splits
+from recordmill.pipelines.options.pairs import parse_dtypes, parse_splits
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.rejects import RejectBudget

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.sizes import show_size
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.plan import FILES, NPZ, held_bytes, plan_read
 from recordmill.pipelines.options.naming import names_keywords
 from recordmill.pipelines.read_options import make_settings
-from recordmill.pipelines.sizes import show_size
 from recordmill.shards.catalog import Inputs
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.people import html
 from recordmill.base.progress import Progress
+from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
 from recordmill.exporting.job import JobResult, run_job
 from recordmill.exporting.notes import Notes, units_of
@@ -31,7 +32,6 @@ from recordmill.pipelines.display import Display
 from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.read_options import ReadSettings, make_settings
-from recordmill.pipelines.sizes import show_size
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.rejects import Rejected, is_of_record, with_remedy

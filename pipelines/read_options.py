@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.sizes import parse_size
 from recordmill.exporting.choices.file_layout import FileRequest
 from recordmill.exporting.plan import NPY, NPZ, ReadOptions, default_threads
 from recordmill.pipelines.convert_options import parse_images, parse_steps
 from recordmill.pipelines.options.given import fill
-from recordmill.pipelines.sizes import parse_size
 from recordmill.records.columns.where import Where
 from recordmill.records.writers.parquet import ParquetWriteOptions
 from recordmill.schemas.feature import Schema

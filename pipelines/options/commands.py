@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from recordmill.pipelines.options.build import BUILD
 from recordmill.pipelines.options.declare import Option, Options
-from recordmill.pipelines.options.look import CLEAN, HEAD, INSPECT, OPEN, VERIFY
+from recordmill.pipelines.options.look import BENCH, CLEAN, HEAD, INSPECT, OPEN, VERIFY
 from recordmill.pipelines.options.read import READ
 from recordmill.pipelines.options.transform import APPLY
 
@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, Options] = {
     "read": READ,
     "head": HEAD,
     "inspect": INSPECT,
+    "bench": BENCH,
     "verify": VERIFY,
     "clean": CLEAN,
 }

@@ -1,8 +1,8 @@
-"""The options of what looks at records and files: `head`, `inspect`, `verify`, `clean`, and `recordmill.open`."""
+"""The options of what looks at records and files: `head`, `inspect`, `bench`, `verify`, `clean`, `recordmill.open`."""
 
 from __future__ import annotations
 
-from recordmill.pipelines.options.declare import SWITCH, WHOLE, Option, Options
+from recordmill.pipelines.options.declare import NUMBER, SIZE, SWITCH, WHOLE, Option, Options
 from recordmill.pipelines.options.read import WHERE
 from recordmill.pipelines.options.shared import COLUMNS, JSON, MAX_REJECTS, QUIET, SCHEMA, SPLIT, THREADS, grouped
 
@@ -58,6 +58,53 @@ INSPECT: Options = (
     grouped(JSON, "the report", help="print it as JSON"),
     THREADS,
     QUIET,
+)
+BENCH: Options = (
+    grouped(SPLIT, CHOICE),
+    grouped(COLUMNS, CHOICE),
+    grouped(WHERE, CHOICE),
+    grouped(SCHEMA, CHOICE),
+    Option(
+        "batch_size",
+        "records of a batch",
+        form=WHOLE,
+        default=256,
+        metavar="N",
+        group="the batches",
+        common=True,
+        shell_only=True,
+    ),
+    Option(
+        "shuffle",
+        "their order: forwards, mixed among what is read together, or every record anywhere",
+        default="window",
+        choices=("none", "window", "global"),
+        group="the batches",
+        common=True,
+        shell_only=True,
+    ),
+    Option(
+        "memory_bytes",
+        "what may be read ahead",
+        form=SIZE,
+        default="512MiB",
+        metavar="SIZE",
+        group="the batches",
+        common=True,
+        shell_only=True,
+    ),
+    Option(
+        "seconds",
+        "how long to take batches; an epoch at the most",
+        form=NUMBER,
+        default=5.0,
+        metavar="S",
+        group="the run",
+        common=True,
+        shell_only=True,
+    ),
+    THREADS,
+    grouped(JSON, "the run", help="print it as JSON"),
 )
 VERIFY: Options = (
     Option(

@@ -8,12 +8,13 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from recordmill.base.errors import UsageError
+from recordmill.base.sizes import bytes_of
 from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Batch, Form
 from recordmill.reader.collating.ways import Way, refuse_packed_images
 from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
 from recordmill.reader.fetching.beside import Beside
+from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Fetchable
@@ -37,7 +38,7 @@ class Batches(Iterator[Any]):
         dataset: Fetchable,
         batch_size: int,
         order: Order,
-        memory_bytes: int,
+        memory: int | str,
         form: Form,
         images: Wanted | None = None,
         on_bad: OnBad = "error",
@@ -46,8 +47,7 @@ class Batches(Iterator[Any]):
         ways = form.check(dataset.schema)
         beside = Beside(order.pad_remainder, ids)
         beside.check(dataset.schema)
-        if memory_bytes < 1:
-            raise UsageError(f"memory_bytes must be at least 1, not {memory_bytes}")
+        memory_bytes = bytes_of(memory, "memory_bytes")
         self._course = make_course(dataset, batch_size, order_of(order, on_bad, ways), ways)
         schedule = self._course.schedule
         self._refill = Refill(dataset, schedule, order.drop_remainder) if on_bad == "skip" else None
@@ -122,7 +122,8 @@ def _generate(
     find = finder(fetcher.dataset, schema, decoder, "error" if refill is None else "skip")
 
     def finish(lot: Lot) -> tuple[list[Any], Lot]:
-        return form.batches(columns_of(lot, schema, beside, fetcher.dataset), lot, ways), lot
+        with spent("collate"):
+            return form.batches(columns_of(lot, schema, beside, fetcher.dataset), lot, ways), lot
 
     lots: Iterator[tuple[list[Any], Lot]]
     if refill is None:

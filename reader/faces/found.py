@@ -17,6 +17,7 @@ from recordmill.reader.collating.course import Lot
 from recordmill.reader.collating.ways import Bucketed, Packed, Way
 from recordmill.reader.faces.rebatch import joined_batches
 from recordmill.reader.fetching.around import place_of
+from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.fetcher import Rows
 from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Fetchable
@@ -60,7 +61,8 @@ def finder(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad: st
     """
 
     def find(lot: Lot) -> Lot:
-        images, bad = decoder.decode(lot.rows, schema)
+        with spent("images"):
+            images, bad = decoder.decode(lot.rows, schema)
         if not bad:
             return replace(lot, images=images)
         if on_bad == "error":

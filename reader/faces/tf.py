@@ -6,7 +6,7 @@ An error of the data is a tf.errors.InvalidArgumentError that has the DataError'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, count
@@ -18,15 +18,15 @@ from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Collate, OneHot, Padded, Way, refuse_packed_images
 from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
 from recordmill.reader.faces.tf_blocks import Sent, block_spec, blocks_of, decoded_schema, sent_features
-from recordmill.reader.faces.tf_parse import VALID, parser
-from recordmill.reader.faces.tf_portable import collater, parser_of, serialized_records, usable_only
+from recordmill.reader.faces.tf_parse import parser
+from recordmill.reader.faces.tf_portable import serialized_records
+from recordmill.reader.faces.tf_records import RecordGraph
 from recordmill.reader.faces.tf_steps import prepared_steps
 from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Fetchable, Readable
 from recordmill.reader.images.features import images_by_feature
-from recordmill.reader.images.graph import batch_decoder
 from recordmill.reader.images.options import Images, Wanted
 from recordmill.reader.images.rows import ImageDecoder
 from recordmill.schemas.feature import Schema
@@ -90,22 +90,21 @@ def to_tf(dataset: Fetchable, options: Options) -> tf.data.Dataset:
     order_of(options.order, options.on_bad, ways)  # which refuses the same of both
     parser(schema, options.defaults)
     if options.portable:
-        return _portable(dataset, options, _finisher(dataset, schema, form, ways, images, options.defaults))
+        return _portable(dataset, options, RecordGraph.of(dataset, schema, form, ways, images, options.defaults))
     return _fed(dataset, schema, form, ways, images, options)
 
 
-def _portable(dataset: Fetchable, options: Options, finish: Callable[[Any], Any]) -> tf.data.Dataset:
+def _portable(dataset: Fetchable, options: Options, graph: RecordGraph) -> tf.data.Dataset:
     import tensorflow as tf
 
     order, rows = options.order, options.batch_size or _UNBATCHED_ROWS
     records = serialized_records(cast(Readable, dataset), bool(order.shuffle), order.seed, options.shuffle_records)
     drop = order.drop_remainder and options.batch_size is not None
     if options.on_bad == "skip":
-        usable = usable_only(records, finish)
+        usable = graph.usable(records)
         result = usable if options.batch_size is None else usable.batch(rows, drop_remainder=drop)
     else:
-        batches = records.batch(rows, drop_remainder=drop)
-        result = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        result = graph.batches(records, rows, drop)
         if options.batch_size is None:
             result = result.unbatch().apply(tf.data.experimental.assert_cardinality(len(dataset)))
     return (result if order.epochs == 1 else result.repeat(order.epochs)).prefetch(tf.data.AUTOTUNE)
@@ -245,24 +244,3 @@ def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:
             f"say what stands for it, defaults={{{name!r}: ...}}, or label=False to get it among the features"
         )
     return replace(schema, features=tuple(replace(f, required=True) if f.name == name else f for f in schema)), name
-
-
-def _finisher(
-    dataset: Fetchable,
-    schema: Schema,
-    form: Form,
-    ways: Mapping[str, Way],
-    images: Mapping[str, Images],
-    defaults: Mapping[str, Any],
-) -> Callable[[Any], Any]:
-    """What makes x, (x, y) or (x, y, w) of a batch of serialized records: parse, collate, decode images, divide."""
-    parse, collate = parser_of(dataset, schema, defaults), collater(schema, ways)
-    decoders = {name: batch_decoder(wanted) for name, wanted in images.items()}
-
-    def finish(records: Any) -> Any:
-        tensors = collate(parse(records))
-        for name, decode in decoders.items():
-            tensors[name] = decode(tensors[name], tensors.get(name + VALID))
-        return form.given(tensors)
-
-    return finish

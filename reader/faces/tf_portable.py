@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
 _READ_BYTES = 1 << 20  # 1 MiB per shard that is open: TensorFlow's default of 256 KiB costs a fifth of the throughput
 _OPEN_SHARDS = 16  # shards read in turn when shuffling, so that a buffer mixes records of many places
-_TURN_RECORDS = 16  # records taken from each of them in turn
+TURN_RECORDS = 16  # records taken from each of them in turn
 
 
 def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_records: int) -> tf.data.Dataset:
@@ -72,22 +72,10 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
         order = shards.shuffle(max(len(files), 1), seed, reshuffle_each_iteration=True)
         open_shards = min(max(len(files), 1), _OPEN_SHARDS)
         records = order.interleave(
-            read, open_shards, _TURN_RECORDS, num_parallel_calls=min(open_shards, dataset.threads), deterministic=True
+            read, open_shards, TURN_RECORDS, num_parallel_calls=min(open_shards, dataset.threads), deterministic=True
         )
         records = records.shuffle(shuffle_records, seed + 1, reshuffle_each_iteration=True)
     return records.apply(tf.data.experimental.assert_cardinality(len(dataset)))
-
-
-def usable_only(records: tf.data.Dataset, finish: Callable[[Any], Any]) -> tf.data.Dataset:
-    """Records that finish (of batches) takes, one by one, each by itself; TensorFlow's log names what it does not take.
-    What is wrong with the files stays an error.
-    """
-    import tensorflow as tf
-
-    def one(record: Any) -> Any:
-        return tf.data.Dataset.from_tensors(record[tf.newaxis]).map(finish).ignore_errors(log_warning=True).unbatch()
-
-    return records.interleave(one, _TURN_RECORDS, 1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 def parser_of(dataset: Fetchable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:

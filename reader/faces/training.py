@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from recordmill.base.sizes import bytes_of
 from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Collate
 from recordmill.reader.faces import tf as in_tf
@@ -34,8 +35,8 @@ class Trainable:
         num_hosts: int = 1,
         host_index: int = 0,
         state: Mapping[str, Any] | None = None,
-        window_bytes: int = WINDOW_BYTES,
-        memory_bytes: int = MEMORY_BYTES,
+        window_bytes: int | str = WINDOW_BYTES,
+        memory_bytes: int | str = MEMORY_BYTES,
         label: str | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
@@ -62,8 +63,8 @@ class Trainable:
             state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
                 hosts may be another one (but in the middle of steps that are bucketed together); the data set, `where`,
                 seed, shuffle and batch_size may not.
-            window_bytes: framed bytes among which "window" mixes records.
-            memory_bytes: what may be under way, read ahead or being decoded.
+            window_bytes: framed bytes among which "window" mixes records; a number, or a size as "64MiB".
+            memory_bytes: what may be under way, read ahead or being decoded; likewise.
             label, weights: features given beside the rest, as `(x, y)` or `(x, y, weights)`; x is the column itself
                 where it is the only one left. A record without a label is an error.
             collate: feature to "ragged" (lists as they are, the default), "dense", "padded" or `Padded(...)`,
@@ -80,9 +81,8 @@ class Trainable:
         Raises:
             UsageError: options that do not fit, or a state of something else.
         """
-        order = Order(
-            shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
-        )  # fmt: skip
+        window = bytes_of(window_bytes, "window_bytes")
+        order = Order(shuffle, seed, window, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state)
         images = wanted_images(decode_images, channels, antialias)
         return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad, ids)
 
@@ -108,8 +108,8 @@ class Trainable:
         host_index: int = 0,
         state: Mapping[str, Any] | None = None,
         start_step: int = 0,
-        window_bytes: int = WINDOW_BYTES,
-        memory_bytes: int = MEMORY_BYTES,
+        window_bytes: int | str = WINDOW_BYTES,
+        memory_bytes: int | str = MEMORY_BYTES,
         portable: bool = False,
         shuffle_records: int = 10_000,
     ) -> tf.data.Dataset:
@@ -120,9 +120,8 @@ class Trainable:
         run are done, or begin at a `state` of `batches`: the first iteration goes on there. portable: a graph of
         TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
         """
-        order = Order(
-            shuffle, seed, window_bytes, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state
-        )  # fmt: skip
+        window = bytes_of(window_bytes, "window_bytes")
+        order = Order(shuffle, seed, window, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state)
         options = in_tf.Options(
             batch_size,
             order,
@@ -133,7 +132,7 @@ class Trainable:
             collate or {},
             weights,
             start_step,
-            memory_bytes,
+            bytes_of(memory_bytes, "memory_bytes"),
             portable,
             shuffle_records,
             ids,

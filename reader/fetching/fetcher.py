@@ -18,6 +18,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.fetching.around import decoded_around
+from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.fetching.scatter import Held, ordered_frames
 from recordmill.reader.fetching.streams import Streams
@@ -115,7 +116,9 @@ class Fetcher:
         streams = Streams(self.dataset.files, self.dataset.ends)
         only_seekable = all(file.seekable for file in self.dataset.files)
         for stretch in self._stretches(row_bytes):
-            yield _Work(stretch, {} if only_seekable else streams.hold(self._numbers(stretch)))
+            with spent("read"):
+                held = {} if only_seekable else streams.hold(self._numbers(stretch))
+            yield _Work(stretch, held)
 
     def _numbers(self, stretch: Stretch) -> Int64s:
         """[rows] the numbers among all records."""
@@ -176,7 +179,9 @@ def decoded(dataset: Fetchable, numbers: Int64s, held: Held, stored: Schema) -> 
     """
     files, ends = dataset.files, dataset.ends
     try:
-        return decode_block(FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0), stored, "")
+        block = FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0)
+        with spent("decode"):
+            return decode_block(block, stored, "")
     except DataError as error:
         blame(files, ends, numbers, held, stored)
         raise error

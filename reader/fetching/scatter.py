@@ -14,6 +14,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
 from recordmill.base.memory import address, address_of, copy, load64, prefetch
 from recordmill.base.room import room
+from recordmill.reader.fetching.clock import spent
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Bytes, Frames, Int64s, scan
 from recordmill.shards.access import FileAccess
 from recordmill.shards.pieces import FrameBlock
@@ -43,13 +44,15 @@ def ordered_frames(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, h
             parts.append((at, rows, numbers[rows] - (int(ends[at - 1]) if at else 0)))
         begin = end
     sizes = np.empty(len(numbers), np.int64)
-    for at, rows, records in parts:
-        sizes[rows] = _lengths(files[at], records, held.get(at, ())) + FRAME_BYTES
-    targets = np.cumsum(sizes) - sizes
-    out = room(int(sizes.sum()), np.uint8)
-    for at, rows, records in parts:
-        _place(files[at], records, held.get(at, ()), targets[rows], sizes[rows], out)
-    frames, _ = scan(out, source="", final=True)
+    with spent("read"):
+        for at, rows, records in parts:
+            sizes[rows] = _lengths(files[at], records, held.get(at, ())) + FRAME_BYTES
+        targets = np.cumsum(sizes) - sizes
+        out = room(int(sizes.sum()), np.uint8)
+        for at, rows, records in parts:
+            _place(files[at], records, held.get(at, ()), targets[rows], sizes[rows], out)
+    with spent("check"):
+        frames, _ = scan(out, source="", final=True)
     if not np.array_equal(frames.starts, targets):
         raise DataError("the index does not fit the shard")
     return frames

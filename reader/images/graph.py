@@ -1,4 +1,4 @@
-"""Encoded images of a batch to one tensor, as a graph of TensorFlow's own operations: the values that
+"""An encoded image to a tensor, as a graph of TensorFlow's own operations: the values that
 `reader.images.rows` gives, but for the last bits of floating point.
 
 TensorFlow decodes what it decodes to the same pixels as Pillow: JPEG of one or three components (with accurate
@@ -20,7 +20,6 @@ from recordmill.reader.images.decode import SHRINKS
 from recordmill.reader.images.options import Images, RandomCrop
 from recordmill.reader.images.rows import black, decoded
 
-_PARALLEL = 16  # images of a batch that may be decoded at once; batches run in parallel too
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
 # Bit depth and colour type (bytes 24 and 25) of the PNGs, as regular expressions, and components of the JPEGs that
 # TensorFlow decodes to so many channels as Pillow does; tried on the files of Pillow's own tests.
@@ -30,9 +29,8 @@ _COMPONENTS = {1: (1,), 3: (1, 3), 4: ()}
 _MAY_BE_TURNED = r"\C*(Exif\x00\x00|eXIf)\C*"  # \C is any byte
 
 
-def batch_decoder(wanted: Images) -> Callable[[Any, Any], Any]:
-    """A function of ([batch] encoded images, [batch] bool or None: which are there) to [batch, height, width,
-    channels].
+def image_decoder(wanted: Images) -> Callable[[Any, Any], Any]:
+    """A function of (an encoded image, whether it is there or None: it is) to [height, width, channels].
 
     Raises:
         UsageError: a random crop, which needs the records' numbers.
@@ -44,23 +42,16 @@ def batch_decoder(wanted: Images) -> Callable[[Any, Any], Any]:
             "portable=True knows no record numbers, which decide a random crop: leave portable out, or crop in the "
             "model (keras.layers.RandomCrop)"
         )
-    spec, missing = tf.TensorSpec(wanted.shape, wanted.numpy_dtype), black(wanted)
+    missing = black(wanted)
 
-    def one(data: Any) -> Any:
+    def decode(data: Any) -> Any:
         image = tf.cond(_is_native(data, wanted), lambda: _native(data, wanted), lambda: _own(data, wanted))
         return tf.ensure_shape(image, wanted.shape)
 
-    def batch(data: Any, valid: Any) -> Any:
-        if valid is None:
-            return tf.map_fn(one, data, fn_output_signature=spec, parallel_iterations=_PARALLEL)
-        return tf.map_fn(
-            lambda pair: tf.cond(pair[1], lambda: one(pair[0]), lambda: tf.constant(missing)),
-            (data, valid),
-            fn_output_signature=spec,
-            parallel_iterations=_PARALLEL,
-        )
+    def decode_if_there(data: Any, valid: Any) -> Any:
+        return decode(data) if valid is None else tf.cond(valid, lambda: decode(data), lambda: tf.constant(missing))
 
-    return batch
+    return decode_if_there
 
 
 def _starts(data: Any, magic: bytes) -> Any:
@@ -106,7 +97,7 @@ def _native(data: Any, wanted: Images) -> Any:
     image.set_shape([None, None, channels])
     image = tf.image.resize(image, [wanted.height, wanted.width], antialias=wanted.antialias)
     if wanted.numpy_dtype == np.uint8:
-        return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
+        return tf.cast(tf.round(image), tf.uint8)  # what is between pixels is from 0 to 255
     factor, offset = wanted.arithmetic()
     return tf.cast(image * factor - offset, wanted.numpy_dtype)
 

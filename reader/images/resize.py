@@ -37,11 +37,11 @@ def resize_into(pixels: Pixels, box: Box, wanted: Images, out: npt.NDArray[np.ge
     if box[2:] == out.shape[:2]:
         _copied(lines, factor, offset, whole)
     elif wanted.antialias:
-        rows, columns = _spans(box.height, wanted.height, 1), _spans(box.width, wanted.width, wanted.channels)
-        _antialiased(lines, *rows, *columns, factor, offset, whole)
+        across = _spans(box.width, wanted.width, wanted.channels)
+        _antialiased(lines, *_spans(box.height, wanted.height, 1), *across, factor, offset, whole)
     else:
-        rows, columns = _taps(box.height, wanted.height, 1), _taps(box.width, wanted.width, wanted.channels)
-        _bilinear(lines, *rows, *columns, factor, offset, whole)
+        along = _taps(box.width, wanted.width, wanted.channels)
+        _bilinear(lines, *_taps(box.height, wanted.height, 1), *along, factor, offset, whole)
     if out.dtype == np.float16:
         out[:] = whole.reshape(out.shape)
 
@@ -124,7 +124,7 @@ def _bilinear(
     numbers = np.empty(lines.shape[1], np.float32)
     upper_line, lower_line = np.empty(out.shape[1], np.float32), np.empty(out.shape[1], np.float32)
     line = np.empty(out.shape[1], np.float32)
-    in_upper = in_lower = -1
+    in_upper = in_lower = np.int64(-1)
     for y in range(len(out)):
         top, bottom, weight = np.int64(above[y]), np.int64(below[y]), down[y]
         if top == in_lower:

@@ -1,4 +1,4 @@
-"""The command line: `recordmill build | transform | read | head | inspect | verify | clean`.
+"""The command line: `recordmill build | transform | read | head | inspect | bench | verify | clean`.
 
 What takes time to import is imported where Ctrl-C already ends in one line and not in a traceback.
 """

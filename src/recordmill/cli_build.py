@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(result: Any) -> list[str]:
     """What was built, for people."""
-    from recordmill.pipelines.sizes import show_size
+    from recordmill.base.sizes import show_size
 
     size = sum(shard.bytes for _, _, shard in result.manifest.shards())
     lines = [f"note: {note}" for note in result.notes]

@@ -98,7 +98,7 @@ def _readable(value: Any) -> Any:
 
 def lines(summary: Any) -> Iterator[str]:
     """The report, line by line."""
-    from recordmill.pipelines.sizes import show_size
+    from recordmill.base.sizes import show_size
 
     size = sum(split["bytes"] for split in summary.splits.values())
     shards = sum(split["shards"] for split in summary.splits.values())

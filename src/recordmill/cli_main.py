@@ -1,4 +1,5 @@
-"""The commands `build`, `transform`, `read`, `head`, `inspect`, `verify` and `clean`: arguments in, an exit code out.
+"""The commands `build`, `transform`, `read`, `head`, `inspect`, `bench`, `verify` and `clean`: arguments in, an exit
+code out.
 Only argparse is imported before a command runs.
 """
 
@@ -19,6 +20,7 @@ _COMMANDS = {
     "read": "a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
     "head": "print the first records readably",
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
+    "bench": "how fast batches for training come, and where the time goes",
     "verify": "check every byte of a data set against its manifest",
     "clean": "what killed builds and reads left in an output folder",
 }

@@ -51,9 +51,9 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.torch": "base reader.collating reader.faces reader.fetching reader.images reader.sampling records.columns "
     "schemas",
     "reader.mixing": "base reader.faces reader.fetching reader.sampling reader.torch records.tfrecord schemas shards",
-    "reader": "base base.people pipelines.options reader.collating reader.faces reader.images reader.sampling "
-    "reader.torch records.columns "
-    "records.inference records.tfrecord records.writers schemas shards shards.loads",
+    "reader": "base base.people pipelines.options reader.collating reader.faces reader.fetching reader.images "
+    "reader.sampling reader.torch records.columns records.inference records.tfrecord records.writers schemas shards "
+    "shards.loads",
     "reader.inspect": "base images pipelines.options reader reader.faces records.columns records.inference "
     "records.protobuf schemas shards shards.loads storage",
     "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "

@@ -152,6 +152,7 @@ def test_reading_needs_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
     for args in (
         ["head", out],
         ["inspect", out],
+        ["bench", out, "--seconds", "0.1"],
         ["verify", out],
         ["read", out, "--out", str(tmp_path / "parquet"), "--to", "parquet"],
         ["read", out, "--out", str(tmp_path / "npy"), "--to", "npy"],

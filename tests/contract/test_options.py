@@ -45,8 +45,8 @@ def test_each_option_is_declared_once_and_has_a_help(command: str) -> None:
 def test_a_name_means_one_thing_in_all_commands() -> None:
     """Other helps and headings are allowed; another form or type is another option."""
     seen: dict[str, Option] = {}
-    # of shards or Parquet; of which draw; of records or inputs; `transform --with`
-    differ = {"compression", "seed", "columns", "json", "transform_from"}
+    # a switch or an order; of shards or Parquet; of which draw; of records or inputs; `transform --with`
+    differ = {"shuffle", "compression", "seed", "columns", "json", "transform_from"}
     for command, options in COMMANDS.items():
         for option in options:
             first = seen.setdefault(option.name, option)

@@ -1,0 +1,76 @@
+"""`recordmill bench`: how fast batches for training come out of a data set, where the time goes, and what to turn."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import Any
+
+_EPILOG = """\
+examples:
+  recordmill bench shards                      batches of 256 for five seconds, mixed within windows
+  recordmill bench shards --shuffle global --batch-size 1024 --columns tokens,label
+  recordmill bench 'old/*.tfrecord' --threads 4 --memory-bytes 1GiB
+
+Nothing is done with the batches, so this is the most that a training loop can get from `ds.batches` with the same
+options. The first run reads from disk, the next one perhaps from memory: run it twice. Stages are seconds of all
+threads together; what is left of the threads' time they waited.
+"""
+
+
+def add_parser(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.command_line import add_command
+
+    add_command(
+        commands,
+        "bench",
+        run,
+        usage="recordmill bench INPUT... [options]",
+        summary=summary,
+        description="Take batches as a training loop would, and print batches, records and bytes a second, where the "
+        "time goes, and which option to turn.",
+        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+        examples=_EPILOG,
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    from recordmill.pipelines.options.command_line import given
+    from recordmill.reader.dataset import open
+    from recordmill.reader.measure import measure
+
+    dataset = open(args.inputs, **given(args))
+    shuffle = False if args.shuffle == "none" else args.shuffle
+    measured = measure(
+        dataset, args.seconds, batch_size=args.batch_size, shuffle=shuffle, memory_bytes=args.memory_bytes
+    )
+    if args.json:
+        print(json.dumps(measured.to_json(), indent=1))
+    else:
+        for line in lines(measured):
+            print(line)
+    return 0
+
+
+def lines(measured: Any) -> Iterator[str]:
+    """The report, line by line."""
+    from recordmill.base.sizes import show_size
+
+    rate = 1 / max(measured.seconds, 1e-9)
+    yield (
+        f"{measured.batches * rate:,.0f} batches/s, {measured.records * rate:,.0f} records/s, "
+        f"{show_size(measured.framed_bytes * rate)}/s of shards: {measured.batches:,} batches in "
+        f"{measured.seconds:.2f} s, the first after {measured.first * 1e3:,.0f} ms"
+    )
+    total = max(sum(measured.stages.values()), 1e-9)
+    for stage, seconds in measured.stages.items():
+        if seconds >= 0.005:
+            yield f"  {stage:<8} {seconds:8.2f} s  {100 * seconds / total:3.0f} %"
+    yield (
+        f"  {measured.threads} threads were at it for {100 * min(measured.busy, 1):.0f} % of the time; "
+        f"whoever took the batches waited {measured.waited:.2f} s"
+    )
+    yield f"to go faster: {measured.advice()}"

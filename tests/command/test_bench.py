@@ -1,0 +1,62 @@
+"""`recordmill bench` takes batches and says where the time goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from made_data_set import mixed_rows, write_data_set
+
+from recordmill.__main__ import main
+from recordmill.base.errors import UsageError
+from recordmill.reader.dataset import open
+from recordmill.reader.fetching.clock import STAGES
+from recordmill.reader.measure import Measured, measure
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data_set(tmp_path_factory.mktemp("bench") / "out", {"train": mixed_rows(500)}, shards=2)
+
+
+def test_it_counts_an_epoch(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--batch-size", "64", "--seconds", "600", "--columns", "id,name"]
+    for shuffle in ("none", "window", "global"):
+        assert main(["bench", str(out), *options, "--shuffle", shuffle, "--memory-bytes", "64MiB", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["batches"], told["records"]) == (8, 500)
+        assert told["framed_bytes"] == sum(path.stat().st_size for path in out.glob("data-*/*.tfrecord"))
+        assert set(told["stage_seconds"]) == set(STAGES)
+    assert main(["bench", str(out), *options]) == 0
+    said = capsys.readouterr().out
+    assert "8 batches in" in said
+    assert "to go faster: " in said
+
+
+def test_every_stage_is_counted(out: Path) -> None:
+    stages = measure(open(out), 600, batch_size=100).stages
+    assert all(stages[stage] > 0 for stage in ("read", "check", "decode", "collate"))
+
+
+def test_what_takes_the_most_is_what_is_advised_on() -> None:
+    advice = {
+        stage: Measured(5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), stage: 10.0}, 2, 6.0).advice()
+        for stage in STAGES
+    }
+    assert len(set(advice.values())) == len(STAGES)
+    idle = Measured(5, 500, 1000, 70.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "decode": 2.0}, 2, 6.0)
+    assert "threads wait" in idle.advice()
+    assert "no batches" in Measured(0, 0, 0, 1.0, 0.0, dict.fromkeys(STAGES, 0.0), 2, 1.0).advice()
+
+
+def test_no_time_is_refused(out: Path) -> None:
+    with pytest.raises(UsageError, match="--seconds 0"):
+        measure(open(out), 0, batch_size=100)
+
+
+@pytest.mark.parametrize("memory", ["64 MB", "1GiB", 1 << 20])
+def test_memory_is_said_as_in_a_build(out: Path, memory: str | int) -> None:
+    assert len(list(open(out).batches(100, memory_bytes=memory, window_bytes=memory))) == 5
+    with pytest.raises(UsageError, match="memory_bytes lots: give a size such as 128MiB"):
+        open(out).batches(100, memory_bytes="lots")

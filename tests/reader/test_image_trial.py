@@ -1,0 +1,133 @@
+"""Real images through every face: the same pixels, or the same files refused; and models learn from them what models of
+shuffled labels don't.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_data_set import write_data_set
+
+from recordmill.reader import Images, Padded
+from recordmill.reader.dataset import Dataset, open
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+
+pytestmark = [pytest.mark.sweep, pytest.mark.filterwarnings("ignore::UserWarning")]
+IMAGE = Feature("image", "bytes", (), True)
+
+
+def made(folder: Path, columns: dict[str, list[Any]], *features: Feature, label: str | None = None) -> Dataset:
+    schema = Schema(features, label)
+    arrow = to_arrow(schema)
+    table = pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    return open(write_data_set(folder / "out", {"train": table}, schema, shards=3))
+
+
+def losses(history: Any) -> float:
+    return float(history.history["loss"][-1])
+
+
+def test_a_classifier_of_photographs_learns(shared_data: Path, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    kinds = ("dress", "shoes", "pants")
+    root = shared_data / "images" / "clothing-small"
+    files = [(file, kind) for kind in kinds for file in sorted(root.glob(f"*/{kind}/*.jpg"))]
+    images, labels = [file.read_bytes() for file, _ in files], [kinds.index(kind) for _, kind in files]
+    shuffled = np.random.default_rng(0).permutation(labels).tolist()
+    features = (IMAGE, Feature("y", "int64", (), True, kinds))
+    ds, other = (
+        made(tmp_path / name, {"image": images, "y": y}, *features, label="y")
+        for name, y in (("true", labels), ("shuffled", shuffled))
+    )
+    wanted = Images(32, 32, scale=1 / 255, orientation=True)
+
+    def fitted(data: Dataset, way: str) -> float:
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Conv2D(16, 5, 2, activation="relu"), keras.layers.Conv2D(32, 3, 2, activation="relu")]
+        tail = [keras.layers.Flatten(), keras.layers.Dense(len(kinds))]
+        model = keras.Sequential([keras.Input((32, 32, 3)), *layers, *tail])
+        model.compile(keras.optimizers.Adam(0.003), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        if way != "batches":
+            batches = data.to_tf(32, decode_images=wanted, portable=way == "portable")
+            return losses(model.fit(batches, epochs=8, verbose=0))
+        batches = data.batches(32, shuffle=True, label="y", epochs=8, decode_images=wanted)
+        found = [float(model.train_on_batch(x, y)) for x, y in batches]
+        return float(np.mean(found[-8:]))
+
+    baseline = fitted(other, "to_tf")
+    for way in ("to_tf", "portable", "batches"):
+        assert fitted(ds, way) < 0.75 * baseline, way
+
+
+def cells(root: Path) -> Iterable[tuple[bytes, list[list[float]]]]:
+    """(image, [boxes, 4] of its white blood cells: left, top, right, bottom as shares of the sides)."""
+    boxes = defaultdict(list)
+    for row in csv.DictReader((root / "test.csv").read_text().splitlines()):
+        if row["cell_type"] == "WBC":
+            sides = (int(row[side]) / of for side, of in (("xmin", 640), ("ymin", 480), ("xmax", 640), ("ymax", 480)))
+            boxes[row["filename"]].append(list(sides))
+    for name, found in sorted(boxes.items()):
+        yield (root / "BCCD" / "JPEGImages" / name).read_bytes(), found
+
+
+def test_a_detector_of_cells_learns(shared_data: Path, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    found = [(image, boxes) for image, boxes in cells(shared_data / "images" / "bccd") if len(boxes) == 1]
+    assert len(found) > 200
+    images, boxes = [image for image, _ in found], [boxes for _, boxes in found]
+    order = np.random.default_rng(0).permutation(len(boxes))
+    features = (IMAGE, Feature("boxes", "float32", (None, 4), True))
+    ds, other = (
+        made(tmp_path / name, {"image": images, "boxes": some}, *features)
+        for name, some in (("true", boxes), ("shuffled", [boxes[at] for at in order]))
+    )
+    size = Images(30, 40, scale=1 / 255)
+    grid = np.stack(np.meshgrid(np.linspace(0, 1, 40), np.linspace(0, 1, 30)), -1).reshape(-1, 2).astype(np.float32)
+
+    def fitted(data: Dataset) -> float:
+        keras.utils.set_random_seed(1)
+        x = keras.Input((30, 40, 3))
+        heat = keras.layers.Conv2D(1, 1)(keras.layers.Conv2D(8, 3, padding="same", activation="relu")(x))
+        shares = keras.layers.Softmax()(keras.layers.Flatten()(heat))
+        model = keras.Model(x, keras.ops.matmul(shares, grid))
+        model.compile(keras.optimizers.Adam(0.02), "mse")
+        batches = data.to_tf(32, decode_images=size, collate={"boxes": Padded(1)})
+        pairs = batches.map(lambda b: (b["image"], (b["boxes"][:, 0, :2] + b["boxes"][:, 0, 2:]) / 2))
+        return losses(model.fit(pairs, epochs=15, verbose=0))
+
+    assert fitted(ds) < 0.5 * fitted(other)
+
+
+def test_files_of_other_projects_are_the_same_by_every_face(shared_data: Path, tmp_path: Path) -> None:
+    """What one face refuses the other refuses; the portable graph takes some damaged PNG more."""
+    pytest.importorskip("tensorflow")
+    paths = sorted((shared_data / "images").glob("torture-[pe]*/**/*"))  # Pillow's own, and orientations
+    files = {path.name: path.read_bytes() for path in paths if path.is_file() and path.stat().st_size < 1 << 21}
+    names = list(files)
+    ds = made(
+        tmp_path,
+        {"image": list(files.values()), "n": list(range(len(names)))},
+        IMAGE,
+        Feature("n", "int64", (), True),
+    )
+    for wanted in (Images(24, 24, orientation=True), Images(24, 24, 1), Images(24, 24, 4, antialias=True)):
+        options: dict[str, Any] = {"decode_images": {"image": wanted}, "on_bad": "skip"}
+        (mine,) = ds.batches(1000, **options)
+        (fed,) = ds.to_tf(1000, shuffle=False, **options)
+        assert 300 < len(mine["n"]) < len(names)
+        assert np.array_equal(mine["n"], fed["n"])
+        assert np.array_equal(mine["image"], fed["image"])
+        (graph,) = ds.to_tf(1000, shuffle=False, portable=True, **options)
+        by_graph = dict(zip(graph["n"].numpy().tolist(), graph["image"].numpy(), strict=True))
+        more = [names[n] for n in by_graph.keys() - set(mine["n"].tolist())]
+        assert all(name.endswith("png") for name in more), more
+        for n, image in zip(mine["n"].tolist(), mine["image"], strict=True):
+            assert np.array_equal(image, by_graph[n]), names[n]
