@@ -1,0 +1,54 @@
+"""The walk of a store against that of a disk: the same names, left out for the same reasons, whatever the glob."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recordmill.storage import store_walk
+from recordmill.storage.files import stat
+from recordmill.storage.store_walk import walk_store
+from recordmill.storage.walk import Ignored, Walk
+
+PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
+PATTERNS = [
+    "*",
+    "*.csv",
+    "**",
+    "**/*.csv",
+    "a/*",
+    "a/**/b.csv",
+    "*/**",
+    ".*",
+    ".hid/*",
+    "?",
+    "[a-c]*",
+    "**/.hid",
+    "*/*/*",
+]
+names = st.lists(st.sampled_from(PARTS), min_size=1, max_size=3).map("/".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(files=st.lists(st.tuples(names, st.integers(0, 1)), max_size=12), pattern=st.sampled_from([None, *PATTERNS]))
+def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        made = {}
+        for name, size in files:
+            path = Path(folder, name)
+            if not path.exists() and not any(above.is_file() for above in path.parents):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"x" * size)
+                made[name] = stat(str(path))
+        patched.setattr(store_walk, "below", lambda _: iter(made.items()))
+        near, far = Ignored({"csv"}), Ignored({"csv"})
+        walk = Walk(folder, False, near)
+        walk.everything() if pattern is None else walk.matching(pattern)
+        found = walk_store("s3://bucket/in", pattern, far)
+        assert sorted(one.name for one in found) == sorted(one.name for one in walk.finish())
+        assert all(one.path == f"s3://bucket/in/{one.name}" for one in found)
+        assert far.notes() == near.notes()
