@@ -71,6 +71,7 @@ def expected(manifests: list[Manifest]) -> set[str]:
     return names
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fault", [FAIL, DROP])
 def test_a_request_that_fails_is_repeated(store: Store, proxy: Proxy, tmp_path: Path, fault: str) -> None:
     for at in itertools.count():
@@ -91,6 +92,7 @@ def test_a_request_that_fails_is_repeated(store: Store, proxy: Proxy, tmp_path: 
     assert at > 10
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_next_one_cleans(
     store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -205,6 +205,7 @@ def test_a_full_disk_is_one_line_that_names_out_and_leaves_nothing(tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.sweep
 def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         command(rows, "--out", tmp_path / "a", "--json", "--quiet"),

@@ -108,6 +108,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_cache, "_GROUP_BYTES", 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("groups")
 def test_one_more_file_is_all_that_is_analysed(days: Path) -> None:
     first = cached(days)

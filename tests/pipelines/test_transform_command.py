@@ -81,6 +81,7 @@ def test_new_data_needs_only_what_its_features_are_made_of(
     assert not Path("none").exists()
 
 
+@pytest.mark.sweep
 def test_each_kind_of_new_data_may_lack_the_label(tmp_path: Path) -> None:
     import pandas as pd
 

@@ -26,6 +26,7 @@ build(sys.argv[1], sys.argv[2], transform=DECLARED, overwrite=True, name="rides"
 """
 
 
+@pytest.mark.sweep
 def test_a_fit_in_another_process_and_folder_gives_the_same_files(tmp_path: Path) -> None:
     write_csv(tmp_path / "rides.csv", rows=300)
     here, there = tmp_path / "here", tmp_path / "some/where/else"

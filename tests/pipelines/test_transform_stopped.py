@@ -93,6 +93,7 @@ def test_the_old_data_set_and_its_transform_stay_whole(old: Path, tmp_path: Path
     assert len(kept) == (when in ("between the jobs", "before a record is transformed", "before the manifest"))
 
 
+@pytest.mark.sweep
 def test_another_transform_replaces_records_and_transform_at_once(old: Path, tmp_path: Path) -> None:
     shutil.copytree(old, tmp_path / "here")
     path, out = tmp_path / "here/rides.csv", tmp_path / "here/out"

@@ -122,6 +122,7 @@ def test_labels_and_weights_go_beside_the_rest(ds: Dataset) -> None:
         few.to_tf(8, label=False, weights="exact")
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:feature")
 def test_it_goes_on_where_it_was(ds: Dataset) -> None:
     for collate in (ONE_ORDER["bucketed"], ONE_ORDER["packed"], {"tokens": "padded"}):

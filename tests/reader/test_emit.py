@@ -130,6 +130,7 @@ def more_rows() -> tuple[Schema, pa.Table]:
     )
 
 
+@pytest.mark.sweep
 def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ours = write_data_set(tmp_path / "ours", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})

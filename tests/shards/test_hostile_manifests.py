@@ -207,6 +207,7 @@ def use(out: Path) -> None:
     recordmill.verify(out)
 
 
+@pytest.mark.sweep
 @given(data=st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_changed_manifest_is_used_or_refused(whole: Path, tmp_path: Path, data: st.DataObject) -> None:

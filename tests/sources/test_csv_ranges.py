@@ -84,6 +84,7 @@ def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRange], 
         line += part.lines
 
 
+@pytest.mark.sweep
 @settings(max_examples=150, deadline=None)
 @given(contents, dialects, st.data())
 @example(b'"a\nb",c\n' * 3, CsvOptions(), None)
