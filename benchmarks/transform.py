@@ -31,7 +31,7 @@ def recordmill(source: str, out: str) -> Callable[[], object]:
     declared |= {name: {"vocabulary": {"top_k": WORDS}} for name in WORDED}
     build({"x": [1, 2]}, out + "-warm", overwrite=True)
     shutil.rmtree(out, ignore_errors=True)
-    return lambda: build(source, out, kind="csv", transform=declared, num_shards=SHARDS)
+    return lambda: build(source, out, kind="csv", transform=declared, num_shards=SHARDS, memory="256MiB")
 
 
 def plain(source: str, out: str) -> Callable[[], object]:

@@ -146,9 +146,11 @@ def _check_arguments(arguments: Sequence[str], options: type[_Options]) -> None:
             known._add_argparse_args(parser)
     _, unknown = parser.parse_known_args([argument for argument in arguments if argument])
     if unknown:
+        flag = unknown[0].partition("=")[0]
         beams = [word for action in parser._actions for word in action.option_strings]
-        own = [flag for command in ("build", "read") for option in flags_of(command) for flag in option.all_flags]
-        meant = did_you_mean(unknown[0].partition("=")[0], [*own, *beams])
+        own = {word: name for name in ("build", "read") for option in flags_of(name) for word in option.all_flags}
+        whose = f"; {flag} is an option of `recordmill {own[flag]}`" if flag in own else ""
+        meant = whose or did_you_mean(flag, [*own, *beams])
         raise UsageError(f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}")
 
 

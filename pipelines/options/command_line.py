@@ -73,8 +73,11 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def meant_flag(word: str, command: str) -> str:
-    """`; did you mean --columns?` for a flag that the command has not, or nothing."""
+    """`; did you mean --columns?` for a flag that the command has not, or whose it is, or nothing."""
     flag = word.partition("=")[0]
+    for other in ("build", "read"):
+        if other != command and any(flag in option.all_flags for option in flags_of(other)):
+            return f": {flag} is an option of `recordmill {other}`"
     return did_you_mean(
         flag, [flag for option in flags_of(command) for flag in option.all_flags if flag.startswith("--")]
     )

@@ -89,6 +89,16 @@ def test_the_modules_of_the_commands_run_them(command: str) -> None:
     assert done.stdout.startswith(f"usage: recordmill {command} ")
 
 
+def test_an_option_of_another_command_is_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], out: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
+    assert code_of(["build", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "new"), "--dry-run"]) == 2
+    assert "--dry-run is an option of `recordmill read`\n" in capsys.readouterr().err
+    assert code_of(["read", str(out), "--out", str(tmp_path / "new"), "--num-shards", "2"]) == 2
+    assert "--num-shards is an option of `recordmill build`\n" in capsys.readouterr().err
+
+
 def test_a_build_without_beam_says_so_before_it_plans(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
     script = f"""
