@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -360,6 +361,22 @@ class Dataset(Trainable, InTorch):
         again.
         """
         return arrays.in_memory(self) if memmap_dir is None else arrays.memory_mapped(self, memmap_dir)
+
+    def to_npy(self, folder: str | os.PathLike[str]) -> Columns:
+        """The columns as `.npy` files in a new or empty folder, given memory-mapped: `to_numpy(memmap_dir=folder)`."""
+        return arrays.memory_mapped(self, folder)
+
+    @names_keywords("read")
+    def to_parquet(self, path: str | os.PathLike[str], *, compression: str = "zstd", overwrite: bool = False) -> Path:
+        """The records, in order and as this view has them, as one Parquet file, which has its name when it is whole;
+        memory holds one row group. `recordmill.read` writes many files at once, and counts and resumes.
+
+        compression: "zstd", "snappy", "gzip" or "none". overwrite: a file of that name is replaced.
+
+        Raises:
+            UsageError: something of that name is there, or there is no such compression.
+        """
+        return arrays.parquet_file(self, path, compression, overwrite)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -194,3 +195,36 @@ def test_a_view_says_what_it_is(ds: Dataset) -> None:
 def test_little_is_held(tmp_path: Path) -> None:
     kept = Kept.of_numbers(np.arange(0, 1 << 20, 2), 1 << 20)
     assert len(pickle.dumps(kept)) < (1 << 20) / 8 * 1.2
+
+
+def test_a_view_becomes_files(ds: Dataset, tmp_path: Path) -> None:
+    view = ds.select(["id", "name", "tokens"]).rename({"id": "number"}).filter("number % 7 = 3")
+    wanted = view.to_table()
+    path = view.to_parquet(tmp_path / "view.parquet", compression="snappy")
+    found = pq.read_table(path)
+    assert found.column_names == ["number", "name", "tokens"]
+    assert found.to_pylist() == wanted.to_pylist()
+    assert len(found) == len(wanted) > 100
+    columns = view.to_npy(tmp_path / "columns")
+    assert columns["number"].tolist() == wanted["number"].to_pylist()
+    with pytest.raises(UsageError, match="overwrite=True"):
+        ds.to_parquet(path)
+    assert pq.read_table(path) == found
+    ds.select(["id"]).to_parquet(path, overwrite=True)
+    assert pq.read_table(path).column_names == ["id"]
+    with pytest.raises(UsageError, match="compression=bogus: one of zstd"):
+        ds.to_parquet(tmp_path / "other.parquet", compression="bogus")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["columns", "view.parquet"]
+
+
+def test_a_file_that_fails_half_way_is_not_there(ds: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old.parquet").write_bytes(b"old")
+
+    def two_then_none(*args: object) -> Any:
+        yield from list(Dataset.record_batches(ds))[:1]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ds, "record_batches", two_then_none)
+    with pytest.raises(OSError, match="No space"):
+        ds.to_parquet(tmp_path / "old.parquet", overwrite=True)
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("old.parquet", b"old")]
