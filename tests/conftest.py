@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ from hypothesis import settings
 # The first call of a kernel compiles it, which takes seconds on a fresh machine: no example has a deadline.
 settings.register_profile("recordmill", deadline=None)
 settings.load_profile("recordmill")
+
+# A shell starts what it runs in the background with SIGINT ignored, and children would inherit that: they are
+# interrupted here.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
