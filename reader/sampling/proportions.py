@@ -3,7 +3,7 @@ from its first. Arithmetic alone.
 
 The weights are whole numbers that repeat in cycles, spread evenly over each cycle; a cycle begins at a place of its own
 choosing, so that no place in a batch belongs to one data set. Whole cycles have exactly the proportions, and what lies
-between differs by less than two records of a data set.
+between differs by fewer records of a data set than there are data sets.
 """
 
 from __future__ import annotations
