@@ -22,5 +22,5 @@ MAPPED = {f"recordmill.{name}": name.replace(".", "/") for name in ROOMS}
 setup(
     packages=["recordmill", *MAPPED],
     package_dir={"recordmill": "src/recordmill", **MAPPED},
-    package_data={"recordmill": ["py.typed"]},
+    package_data={"recordmill": ["py.typed"], "recordmill.transforms": ["*.yaml"]},
 )

@@ -1,9 +1,10 @@
 """A store on loopback against the local disk, in the same run: builds and reads from and to it, many small objects, and
 the listing of many keys.
 
-    .ci/servers && python benchmarks/storage.py [ROWS] [OBJECTS]
+    .ci/servers && python benchmarks/storage.py [ROWS] [OBJECTS] [KEYS]
 
-The server is versitygw over a folder of this machine, so its own reading and writing takes part of the cores.
+The server is versitygw over a folder of this machine, so its own reading and writing takes part of the cores. Very many
+keys are listed from a server of `many_keys`, which has nothing but their names.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import harness
+from many_keys import many_keys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+
+ROUNDS = 2
 
 
 def build(source: str, out: str, kind: str) -> Callable[[], object]:
@@ -32,6 +38,8 @@ def build(source: str, out: str, kind: str) -> Callable[[], object]:
 def read(source: str, out: str) -> Callable[[], object]:
     import recordmill
 
+    warm = Path(tempfile.mkdtemp(prefix="recordmill-warm-"))
+    recordmill.read(recordmill.build({"a": [1], "b": [0.5], "c": ["x"]}, warm / "out").out, warm / "table")
     return lambda: recordmill.read(source, out, overwrite=True)
 
 
@@ -41,10 +49,36 @@ def listing(source: str) -> Callable[[], object]:
     return lambda: list_inputs([source])
 
 
-def main() -> None:
-    from store_server import s3_server
+def stream(source: str) -> Callable[[], object]:
+    from recordmill.storage.files import below
 
-    rows, objects = (int(word) for word in (*sys.argv[1:], *("300000", "10000")[len(sys.argv) - 1 :]))
+    def count() -> None:
+        print(f"{sum(1 for _ in below(source)):,} keys listed")
+
+    return count
+
+
+def raw_gets(root: str, objects: str) -> Callable[[], object]:
+    """What the library alone takes to fetch them."""
+    import obstore
+    from obstore.store import S3Store
+
+    store = S3Store(root.removeprefix("s3://"), client_options={"allow_http": True})
+
+    def fetch(at: int) -> None:
+        bytes(obstore.get(store, f"in/small/{at:06d}.txt").bytes())
+
+    def all_of_them() -> None:
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(fetch, range(int(objects))))
+
+    return all_of_them
+
+
+def main() -> None:
+    from store_server import of_s3, s3_server, settings
+
+    rows, objects, keys = (int(word) for word in (*sys.argv[1:], *("300000", "10000", "1000000")[len(sys.argv) - 1 :]))
     with tempfile.TemporaryDirectory() as given, s3_server(Path(given, "server")) as store:
         folder = Path(given, "disk")
         (folder / "small").mkdir(parents=True)
@@ -60,25 +94,35 @@ def main() -> None:
             "build CSV: disk to disk": ("storage:build", f"{folder}/t.csv", f"{folder}/out", "csv"),
             "build CSV: store to store": ("storage:build", f"{far}/t.csv", f"{store.root}/out", "csv"),
         }
-        harness.compare(pairs)
+        harness.compare(pairs, ROUNDS)
         harness.compare(
             {
                 "read to Parquet: disk": ("storage:read", f"{folder}/out", f"{folder}/table"),
-                "read to Parquet: store": ("storage:read", f"{store.root}/out", f"{folder}/table"),
-            }
+                "read to Parquet: store to disk": ("storage:read", f"{store.root}/out", f"{folder}/table"),
+                "read to Parquet: store to store": ("storage:read", f"{store.root}/out", f"{store.root}/table"),
+            },
+            ROUNDS,
         )
         harness.compare(
             {
                 "small text files: disk": ("storage:build", f"{folder}/small", f"{folder}/docs", "text"),
                 "small text objects: store": ("storage:build", f"{far}/small", f"{folder}/docs", "text"),
-            }
+                "the same objects fetched by the library alone": ("storage:raw_gets", store.root, str(objects)),
+            },
+            ROUNDS,
         )
         harness.compare(
             {
                 "list: disk": ("storage:listing", f"{folder}/small"),
                 "list: store": ("storage:listing", f"{far}/small"),
-            }
+            },
+            ROUNDS,
         )
+        for count in (keys // 10, keys):
+            with many_keys(count) as url, settings(**of_s3(url)):
+                jobs = {f"list {count:,} keys, one after the other": ("storage:stream", "s3://bucket/in")}
+                jobs[f"list {count:,} keys for a plan"] = ("storage:listing", "s3://bucket/in")
+                harness.compare(jobs, rounds=1)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@
 FOLDER gets, once, a data set of 2,000 JPEGs of 500 x 375 pixels. Batches of 256, shuffled, brought to 224 x 224 as
 `tf.image.resize` does, as uint8 and as float32 in [0, 1], three epochs, a consumer that does nothing; the ways
 alternate, so that what else runs on the machine hits all of them. Medians, CPU seconds of the whole process, and each
-way's ratio to tf.data in the same round. Grain is measured where it is installed.
+way's ratio to tf.data in the same round. `to_torch` (with PyTorch), Grain (over this data set, with this project's
+decoder) and SPDL (over files, with FFmpeg's decoder and resizing, if there is a libavcodec) are measured where they are
+installed; a line says which are not.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import tensorflow as tf
@@ -89,8 +93,12 @@ def ways_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
         "to_tf": lambda seed: ds.to_tf(BATCH, seed=seed, epochs=EPOCHS, decode_images=wanted),
         "to_tf, portable": lambda seed: ds.to_tf(BATCH, seed=seed, epochs=EPOCHS, portable=True, decode_images=wanted),
     }
+    if importlib.util.find_spec("torch"):
+        ways["to_torch"] = lambda seed: ds.to_torch(BATCH, shuffle=True, seed=seed, epochs=EPOCHS, decode_images=wanted)
     if importlib.util.find_spec("grain"):
         ways["Grain, threads"] = grained(ds, wanted)
+    if has_spdl():
+        ways["SPDL, threads"] = spdled(ds, wanted)
     return ways
 
 
@@ -98,22 +106,73 @@ def grained(ds: recordmill.Dataset, wanted: Images) -> Way:
     """Grain's threads over single records, with this project's decoder: what its own order and batching cost."""
     import grain
 
-    from recordmill.reader.images.rows import decoded
-
-    def image(record: dict[str, object]) -> dict[str, object]:
-        return {**record, "image": decoded(np.frombuffer(record["image"], np.uint8), wanted)}
-
     def batches(seed: int) -> Iterable[object]:
-        source = grain.MapDataset.source(ds).shuffle(seed=seed).repeat(EPOCHS).map(image)
+        source = grain.MapDataset.source(ds).shuffle(seed=seed).repeat(EPOCHS).map(Decoded(wanted))
         return source.to_iter_dataset(grain.ReadOptions(num_threads=ds.threads)).batch(BATCH)
 
     return batches
 
 
+def has_spdl() -> bool:
+    """Whether SPDL is there with FFmpeg's libraries, which its wheel does not bring."""
+    try:
+        return bool(import_module("spdl.io.lib")._import_libspdl())
+    except (ImportError, RuntimeError):
+        return False
+
+
+def jpegs(ds: recordmill.Dataset) -> list[str]:
+    """The images as files beside the data set, as SPDL's users have them."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(str(ds.catalog.files[0].path))), "jpegs")
+    paths = [os.path.join(folder, f"{number:06d}.jpg") for number in range(len(ds))]
+    if not os.path.exists(paths[-1]):
+        os.makedirs(folder, exist_ok=True)
+        for path, row in zip(paths, ds, strict=True):
+            with open(path, "wb") as file:
+                file.write(row["image"])
+    return paths
+
+
+def spdled(ds: recordmill.Dataset, wanted: Images) -> Way:
+    """SPDL's pipeline of threads: batches of shuffled paths, decoded and resized by FFmpeg to pixels of its own."""
+    import spdl.io
+    from spdl.pipeline import PipelineBuilder
+
+    paths = np.array(jpegs(ds))
+
+    def load(batch: list[str]) -> np.ndarray:
+        pixels = np.asarray(spdl.io.to_numpy(spdl.io.load_image_batch(batch, width=SIDE, height=SIDE)))
+        return pixels if wanted.scale is None else pixels * np.float32(wanted.scale)
+
+    def batches(seed: int) -> Iterable[object]:
+        random = np.random.default_rng(seed)
+        orders = (random.permutation(len(paths)) for _ in range(EPOCHS))
+        parts = (part for order in orders for part in np.split(order, range(BATCH, len(order), BATCH)))
+        source = (paths[part].tolist() for part in parts)
+        pipeline = PipelineBuilder().add_source(source).pipe(load, concurrency=ds.threads).add_sink(4)
+        with (built := pipeline.build(num_threads=ds.threads)).auto_stop():
+            yield from built
+
+    return batches
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A record with its image decoded, by this project's decoder."""
+
+    wanted: Images
+
+    def __call__(self, record: dict[str, object]) -> dict[str, object]:
+        from recordmill.reader.images.rows import decoded
+
+        return {**record, "image": decoded(np.frombuffer(record["image"], np.uint8), self.wanted)}
+
+
 def main(folder: str, rounds: int, count: int) -> None:
     warnings.simplefilter("ignore")
     ds = recordmill.open(made(folder, count))
-    print("simplejpeg:", "installed" if importlib.util.find_spec("simplejpeg") else "not installed")
+    there = {name: bool(importlib.util.find_spec(name)) for name in ("simplejpeg", "grain")} | {"spdl": has_spdl()}
+    print(", ".join(f"{name}: {'installed' if has else 'not installed'}" for name, has in there.items()))
     print("| way | as | images/s | images per CPU s | of tuned tf.data: wall | CPU | first batch |")
     print("|---|---|---|---|---|---|---|")
     for scaled in (False, True):

@@ -12,7 +12,7 @@ import errno
 import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from recordmill.base.errors import DataError, RecordmillError
@@ -77,7 +77,7 @@ def commit(
             f"{out}: another build committed generation {generations(out)[-1]} while this one ran; nothing "
             "of this one was kept"
         )
-    _tidy(out, manifest, copies, base + 1, folder.path)
+    tidy(out, manifest, copies, base + 1, folder.path)
     return manifest
 
 
@@ -88,7 +88,7 @@ def _is_published(out: Path, generation: int, text: bytes) -> bool:
     return False
 
 
-def _tidy(
+def tidy(
     out: Path, manifest: Manifest, copies: Mapping[str, str], generation: int, temporary_in: Path | None = None
 ) -> None:
     """What follows a commit and can't undo it: an error is told, and the build has succeeded."""
@@ -121,14 +121,18 @@ def write_copies(out: Path, manifest: Manifest, copies: Mapping[str, str], tempo
 
 def remove_old_generations(out: Path, current: int) -> None:
     """Remove what is older than the generation before the current one, whose readers may still be at work."""
-    manifests = loaded(out)
+    for number, folders in outdated(loaded(out), current):
+        for folder in folders:
+            remove_data(out, folder)
+        remove_file(manifest_path(out, number), missing_ok=True)
+
+
+def outdated(manifests: Mapping[int, Manifest], current: int) -> Iterator[tuple[int, list[str]]]:
+    """(number, folders that no later manifest names) of each generation older than the one before the current one."""
     kept = {part.folder for number, manifest in manifests.items() if number >= current - 1 for part in manifest.parts}
     for number, manifest in manifests.items():
         if number < current - 1:
-            for part in manifest.parts:
-                if part.folder not in kept:
-                    remove_data(out, part.folder)
-            remove_file(manifest_path(out, number), missing_ok=True)
+            yield number, [part.folder for part in manifest.parts if part.folder not in kept]
 
 
 def put_back(folder: RunFolder) -> None:

@@ -10,7 +10,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from recordmill.shards.names import ShardName
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.sums import add_sums
-from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine
+from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
 from recordmill.storage.files import atomic_write, check_unchanged, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, paths_in, remove_file, rename
 from recordmill.storage.listing import InputFile
@@ -77,49 +77,66 @@ def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wr
     rejected = sum((one.rejected for one in ingested), Rejected.zero())
     planned = plan.source.plan_rejects if plan.source else ()
     read = sum(one.read for one in ingested) + len(planned)
-    rejected = _planned(plan, planned) + rejected
+    rejected = planned_rejects(plan, planned) + rejected
     rejected.check(plan.budget, read)
     rejected.check_some_left(read)
     reconcile(read, rejected.total, ingested, shards)
     _keep_reject_files(plan, rejected.files)
     parts = _number(plan, shards)
-    inputs = _write_inputs(plan, ingested)
-    fingerprint = _fingerprint(plan, inputs["sha256"], [shard.sum for split in parts.values() for shard in split])
+    inputs = write_inputs(plan, merged_digests(ingested))
+    counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
+    outcome = Outcome(parts, inputs, read, rejected, counts, RunFolder.attach(plan.folder).id)
+    fingerprint = fingerprint_of(plan, outcome)
 
     def describe(folder: str, reject_files: list[str]) -> tuple[Manifest, Mapping[str, str]]:
-        part = Part(folder, plan.source.kind if plan.source else "pipeline", parts, inputs, read, rejected.total)
-        rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": reject_files}
-        empty = [f"split {split!r} got no record" for split in plan.splits if split not in parts]
-        notes = {"notes": [*_notes(plan, ingested), *empty]}
-        manifest = Manifest(
-            plan.name,
-            plan.compression,
-            plan.deciding,
-            to_pbtxt(plan.schema),
-            (part,),
-            rejects,
-            fingerprint,
-            notes,
-            _run(plan),
-            {} if plan.transform is None else plan.transform.about,
-        )
-        return manifest, tfds_files(manifest, plan)
+        return describe_data_set(plan, outcome, folder, reject_files)
 
     folder = RunFolder.attach(plan.folder)
     if plan.store:
-        return commit_to_store(folder, describe, plan.base, plan.store)
+        return commit_to_store(folder, describe, plan.base, plan.store, plan.memory_bytes)
     return commit(folder, describe, fingerprint, plan.base)
 
 
-def _notes(plan: BuildPlan, ingested: Sequence[Ingested]) -> list[str]:
-    """What the plan noted, and what was counted while the records were read."""
-    counts: Counter[str] = Counter()
-    for one in ingested:
-        counts.update(one.counts)
-    return [
+@dataclass(frozen=True)
+class Outcome:
+    """What a build came to. parts: split to its shards, in order. inputs: as `write_inputs` says it. counts: what was
+    counted while the records were read. run: the build's id.
+    """
+
+    parts: Mapping[str, tuple[ShardInfo, ...]]
+    inputs: Mapping[str, Any]
+    read: int
+    rejected: Rejected
+    counts: Mapping[str, int]
+    run: str
+
+
+def describe_data_set(
+    plan: BuildPlan, outcome: Outcome, folder: str, reject_files: Sequence[str]
+) -> tuple[Manifest, Mapping[str, str]]:
+    """The manifest, and name to text of the files beside it. folder: of the shards; reject_files: below OUT."""
+    kind = plan.source.kind if plan.source else "pipeline"
+    rejected = outcome.rejected
+    part = Part(folder, kind, outcome.parts, outcome.inputs, outcome.read, rejected.total)
+    rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": list(reject_files)}
+    noted = [
         *(plan.source.notes if plan.source else ()),
-        *(f"{what}: {count:,}" for what, count in sorted(counts.items())),
+        *(f"{what}: {count:,}" for what, count in sorted(outcome.counts.items())),
+        *(f"split {split!r} got no record" for split in plan.splits if split not in outcome.parts),
     ]
+    manifest = Manifest(
+        plan.name,
+        plan.compression,
+        plan.deciding,
+        to_pbtxt(plan.schema),
+        (part,),
+        rejects,
+        fingerprint_of(plan, outcome),
+        {"notes": noted},
+        _run(plan, outcome.run),
+        {} if plan.transform is None else plan.transform.about,
+    )
+    return manifest, tfds_files(manifest, plan)
 
 
 def committed_by(folder: RunFolder, out: str) -> Manifest | None:
@@ -224,7 +241,8 @@ def _sweep(folder: Path, wanted: set[str]) -> None:
             remove_file(path)
 
 
-def _planned(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
+def planned_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
+    """What the plan left out already, written beside the rejects of those who read."""
     writer = RejectWriter(Path(plan.folder, "rejects", "plan.jsonl"))
     writer.write(rejects)
     return writer.close()
@@ -238,18 +256,27 @@ def _keep_reject_files(plan: BuildPlan, files: Sequence[str]) -> None:
             remove_file(path)
 
 
-def _write_inputs(plan: BuildPlan, ingested: Sequence[Ingested]) -> dict[str, Any]:
-    """Write the list of inputs beside the shards, one JSON object a line, and say its totals and its digest."""
-    if plan.source is None:
-        return {"files": 0, "bytes": 0, "sha256": ""}
-    digests = dict(plan.source.digests)
+def merged_digests(ingested: Sequence[Ingested]) -> dict[int, str]:
+    """Ordinal to digest of all files that were read whole."""
+    digests: dict[int, str] = {}
     for one in ingested:
         digests.update(one.digests)
-    progress, whole = progress_of(plan.folder), hashlib.sha256()
+    return digests
+
+
+def write_inputs(plan: BuildPlan, read: Mapping[int, str]) -> dict[str, Any]:
+    """Write the list of inputs beside the shards, one JSON object a line, and say its totals and its digest.
+
+    read: ordinal to digest of files that were read whole; of what has none here, nor in the plan, it is made now.
+    """
+    if plan.source is None:
+        return {"files": 0, "bytes": 0, "digest": ""}
+    digests = {**plan.source.digests, **read}
+    progress, whole = progress_of(plan.folder), Digest()
 
     def line(ordinal: int, file: InputFile) -> bytes:
-        digest = digests.get(ordinal) or _digest_unchanged(file, progress)
-        about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "sha256": digest}
+        digest = digests.get(ordinal) or digest_unchanged(file, progress)
+        about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "digest": digest}
         return json.dumps(about, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 
     with atomic_write(Path(plan.folder, "data", INPUTS_NAME)) as list_file:
@@ -259,10 +286,10 @@ def _write_inputs(plan: BuildPlan, ingested: Sequence[Ingested]) -> dict[str, An
             whole.update(text)
             write_all(list_file, text)
     size = sum(file.stat.size_bytes for file in plan.source.files)
-    return {"files": len(plan.source.files), "bytes": size, "list": INPUTS_NAME, "sha256": whole.hexdigest()}
+    return {"files": len(plan.source.files), "bytes": size, "list": INPUTS_NAME, "digest": whole.text()}
 
 
-def _digest_unchanged(file: InputFile, progress: Progress) -> str:
+def digest_unchanged(file: InputFile, progress: Progress) -> str:
     """Its digest; a stop is heard meanwhile, since nothing is committed yet."""
     digests = []
     for block in read_blocks(file.path, DIGESTED_BYTES):
@@ -273,23 +300,24 @@ def _digest_unchanged(file: InputFile, progress: Progress) -> str:
     return digest
 
 
-def _run(plan: BuildPlan) -> dict[str, Any]:
+def _run(plan: BuildPlan, run: str) -> dict[str, Any]:
     versions = {name: version(name) for name in ("recordmill", "numpy", "pyarrow", "numba")}
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {
-        "id": RunFolder.attach(plan.folder).id,
+        "id": run,
         "finished": finished,
         "python": platform.python_version(),
         "versions": versions,
         "threads": plan.threads,
         "memory_bytes": plan.memory_bytes,
-        "exchange": plan.exchange,
     }
 
 
-def _fingerprint(plan: BuildPlan, inputs: str, sums: Sequence[str]) -> str:
+def fingerprint_of(plan: BuildPlan, outcome: Outcome) -> str:
     """Over all that must be equal for two builds to be equal: the shards' sums stand for what is no input file (a
     labels file, a pipeline).
     """
+    sums = [shard.sum for split in outcome.parts.values() for shard in split]
+    inputs = outcome.inputs["digest"]
     document = {"format": 1, "options": plan.deciding, "schema": to_pbtxt(plan.schema), "inputs": inputs, "sums": sums}
     return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

@@ -71,24 +71,35 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
         if total == 0:
             continue
         if options.num_shards is not None:
-            if options.num_shards > total:
-                raise UsageError(
-                    f"--num-shards {options.num_shards}: split {name!r} has only {total} records; ask for at "
-                    "most as many shards"
-                )
-            edges = [i * total // options.num_shards for i in range(options.num_shards + 1)]
+            edges = record_edges(total, options.num_shards, name)
             cuts += _cuts(split, histogram.records[split], edges, RECORDS)
         else:
             size = int(histogram.bytes[split].sum())
-            if size > MOST_SHARDS * options.shard_bytes:
-                least = -(-size // MOST_SHARDS)
-                raise UsageError(
-                    f"--shard-size {options.shard_bytes}: split {name!r} has {size} bytes, too many shards; "
-                    f"give at least {least}"
-                )
+            check_shard_bytes(size, options, name)
             edges = [*range(0, size, options.shard_bytes), size]
             cuts += _cuts(split, histogram.bytes[split], edges, BYTES)
     return cuts
+
+
+def record_edges(total: int, num_shards: int, name: str) -> list[int]:
+    """[num_shards + 1] the rank at which each shard of a split of so many records begins, and the last one ends;
+    UsageError if there are fewer records.
+    """
+    if num_shards > total:
+        raise UsageError(
+            f"--num-shards {num_shards}: split {name!r} has only {total} records; ask for at most as many shards"
+        )
+    return [i * total // num_shards for i in range(num_shards + 1)]
+
+
+def check_shard_bytes(size: int, options: ShardOptions, name: str) -> None:
+    """Raises UsageError if so many framed bytes make more than MOST_SHARDS shards."""
+    if size > MOST_SHARDS * options.shard_bytes:
+        least = -(-size // MOST_SHARDS)
+        raise UsageError(
+            f"--shard-size {options.shard_bytes}: split {name!r} has {size} bytes, too many shards; "
+            f"give at least {least}"
+        )
 
 
 def _cuts(split: int, weights: npt.NDArray[np.int64], edges: list[int], by: str) -> list[Cut]:

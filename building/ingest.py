@@ -20,7 +20,7 @@ from recordmill.base.progress import Progress
 from recordmill.base.room import give_back
 from recordmill.base.siphash import U64
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import Run, RunWriter
+from recordmill.building.run_file import Held, Run, RunWriter
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
@@ -60,8 +60,8 @@ class Placed:
         return len(self.position)
 
 
-def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
-    """Read the units of a group and write their records as sorted runs.
+def ingest(plan: BuildPlan, group: int, progress: Progress, held: Held | None = None) -> Ingested:
+    """Read the units of a group and write their records as sorted runs; held: those that stay in memory.
 
     Raises:
         DataError: an input is broken as a whole (truncated, changed since the plan); records that are broken are
@@ -72,7 +72,7 @@ def ingest(plan: BuildPlan, group: int, progress: Progress) -> Ingested:
     rejects = RejectWriter(
         folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl", most=plan.most_rejects, work=str(group)
     )
-    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _arena_bytes(plan, group))
+    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _arena_bytes(plan, group), held)
     runs: list[Run] = []
     count = 0
     digests: dict[int, str] = {}

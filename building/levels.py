@@ -30,7 +30,7 @@ def at_most(
         while len(left) > count:
             first = min(count, len(left) - count + 1)
             made.append(folder / f"level-{uuid.uuid4().hex}")
-            left = [*left[first:], _merged(left[:first], made[-1], memory_bytes, step)]
+            left = [*left[first:], merged_into(left[:first], made[-1], memory_bytes, step)]
             left.sort(key=lambda piece: piece.frames_bytes)
         yield left
     finally:
@@ -38,7 +38,7 @@ def at_most(
             remove_file(path, missing_ok=True)
 
 
-def _merged(slices: Sequence[RunSlice], path: Path, memory_bytes: int, step: Callable[[], None]) -> RunSlice:
+def merged_into(slices: Sequence[RunSlice], path: Path, memory_bytes: int, step: Callable[[], None]) -> RunSlice:
     """One slice, in a file of its own, of all records of these."""
     records, frames_bytes = sum(piece.records for piece in slices), sum(piece.frames_bytes for piece in slices)
     frames_at, entries_at = 0, frames_bytes

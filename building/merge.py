@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.memory import address_of
 from recordmill.base.room import room
 from recordmill.base.siphash import U64
 from recordmill.building.run_file import ENTRY_DTYPE, PERMUTED_BYTES, Entries, permuted, sort_order
@@ -32,6 +33,7 @@ _LEAST_WINDOW = 32  # entries, 768 bytes: shorter reads cost more than merging s
 _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
 Int64s = npt.NDArray[np.int64]
 Place = tuple[int, int, int]  # (key, file, position) of a record
+Taken = tuple[RunSlice, int, int, Entries]  # (slice, first record in it, its first byte, entries)
 
 
 def window_entries(memory_bytes: int) -> int:
@@ -46,22 +48,23 @@ def fan_in(memory_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Round:
-    """The next records of some slices: those of taken[i] lie in its slice one after the other, from a byte on.
+    """The next records of some slices: those of taken[i] lie in its slice one after the other, from a record, and a
+    byte, on.
 
     memory_bytes: of the merge; frames take a quarter of it at once, and an eighth while they are put in order, and as
     much again while the last of those are still looked at.
     """
 
-    taken: Sequence[tuple[RunSlice, int, Entries]]
+    taken: Sequence[Taken]
     memory_bytes: int
 
     @property
     def records(self) -> int:
-        return sum(len(entries) for _, _, entries in self.taken)
+        return sum(len(entries) for *_, entries in self.taken)
 
     @property
     def frames_bytes(self) -> int:
-        return sum(int(entries["size"].sum(dtype=np.int64)) for _, _, entries in self.taken)
+        return sum(int(entries["size"].sum(dtype=np.int64)) for *_, entries in self.taken)
 
     def sorted(self) -> Sorted:
         return Sorted(self)
@@ -72,8 +75,8 @@ class Sorted:
 
     def __init__(self, merged: Round) -> None:
         self._taken, self._memory_bytes = merged.taken, merged.memory_bytes
-        self._entries = _together([entries for _, _, entries in merged.taken])
-        self._firsts = np.cumsum([0, *(len(entries) for _, _, entries in merged.taken)])
+        self._entries = _together([entries for *_, entries in merged.taken])
+        self._firsts = np.cumsum([0, *(len(entries) for *_, entries in merged.taken)])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
         self._order = sort_order(self._entries) if len(merged.taken) > 1 else np.arange(len(self._entries))
         self.sizes: Int64s = self._entries["size"].astype(np.int64)[self._order]
@@ -98,19 +101,26 @@ class Sorted:
         """The frames of these entries, which are consecutive in the order, and so in each slice."""
         stored = np.sort(chosen) if len(chosen) < len(self._entries) else np.arange(len(self._entries))
         sizes = self._entries["size"][stored].astype(np.int64)
-        starts = np.cumsum(sizes) - sizes
-        data = room(int(sizes.sum()), np.uint8)
         edges = np.searchsorted(stored, self._firsts)
+        is_read = np.repeat([not piece.is_held for piece, *_ in self._taken], np.diff(edges))
+        read_sizes = np.where(is_read, sizes, 0)
+        data = room(int(read_sizes.sum()), np.uint8)
+        starts = np.cumsum(read_sizes) - read_sizes
+        addresses = starts + address_of(data)
         for number in np.flatnonzero(np.diff(edges)).tolist():
-            piece, first_byte, entries = self._taken[number]
+            piece, first_record, first_byte, entries = self._taken[number]
             first, last = int(edges[number]), int(edges[number + 1])
+            if piece.is_held:
+                at = first_record + int(stored[first]) - int(self._firsts[number])
+                addresses[first:last] = piece.addresses(at, at + last - first)
+                continue
             begin = int(self._ends[stored[first]]) - int(sizes[first])
             before = int(self._ends[self._firsts[number]]) - int(entries["size"][0])
             into = data[int(starts[first]) : int(starts[last - 1]) + int(sizes[last - 1])]
             piece.read_frames(first_byte + begin - before, into)
         order = np.searchsorted(stored, chosen) if len(chosen) < len(self._entries) else chosen
         keys, given = self._entries["key"][chosen], 0
-        for frames, count in permuted(data, starts, sizes, order, min(PERMUTED_BYTES, self._memory_bytes // 8)):
+        for frames, count in permuted(addresses, sizes, order, min(PERMUTED_BYTES, self._memory_bytes // 8)):
             yield frames, np.ascontiguousarray(keys[given : given + count])
             given += count
 
@@ -154,13 +164,13 @@ class _Cursor:
         before = (ties["file"] < file) | ((ties["file"] == file) & (ties["position"] <= position))
         return first + int(np.count_nonzero(before))
 
-    def take(self, count: int) -> tuple[RunSlice, int, Entries]:
-        """The next count entries, and where in the slice their frames begin."""
+    def take(self, count: int) -> Taken:
+        """The next count entries, and where in the slice they and their frames begin."""
         taken, self.entries = self.entries[:count], self.entries[count:]
-        start = self._next_byte
+        first, start = self._slice.records - self.left, self._next_byte
         self._next_byte += int(taken["size"].sum(dtype=np.int64))
         self.left, self.gave = self.left - count, count
-        return self._slice, start, taken
+        return self._slice, first, start, taken
 
 
 def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[Round]:

@@ -11,7 +11,7 @@ import os
 import pickle
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,15 @@ from recordmill.sources.inputs.contract import Source
 from recordmill.storage.files import open_file, put_if_absent
 
 PLAN_NAME = "plan.pickle"
-# how blocks travel: as references into files that all workers see, or through the runner's shuffle
-EXCHANGE_FILES, EXCHANGE_RUNNER = ("files", "runner")
-_LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that merging them costs more than memory saved
+_WORKING_BYTES = 256 << 20  # 256 MiB: with less all is needed to read, sort and merge, and runs go to files
+LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that merging them costs more than memory saved
+
+
+def arena_bytes(memory_bytes: int, threads: int) -> int:
+    """What one run holds: an eighth of the memory shared by the threads: parsing, encoding, sorting and what
+    allocators keep take the rest.
+    """
+    return max(memory_bytes // (8 * threads), LEAST_ARENA_BYTES)
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,6 @@ class BuildPlan:
     order: OrderOptions = field(default_factory=OrderOptions)
     shards: ShardOptions = field(default_factory=ShardOptions)
     compression: str = "none"
-    exchange: str = EXCHANGE_FILES
     threads: int = 1
     memory_bytes: int = MEMORY_BYTES
     budget: RejectBudget = field(default_factory=RejectBudget)
@@ -87,10 +92,13 @@ class BuildPlan:
 
     @property
     def arena_bytes(self) -> int:
-        """What one run holds: an eighth of the memory shared by the threads: parsing, encoding, sorting and what
-        allocators keep take the rest.
-        """
-        return max(self.memory_bytes // (8 * self.threads), _LEAST_ARENA_BYTES)
+        """What one run holds."""
+        return arena_bytes(self.memory_bytes, self.threads)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of runs that stay in memory where one process reads and writes: half of what reading and merging leave."""
+        return max(self.memory_bytes - _WORKING_BYTES, 0) // 2
 
     @functools.cached_property
     def most_rejects(self) -> int | None:
@@ -108,6 +116,13 @@ class BuildPlan:
         """The places of the source's records; derived in each process."""
         assert self.source is not None
         return Ordering(self.order, self.source)
+
+    def moved(self, **changes: Any) -> BuildPlan:
+        """The same plan with files in other folders; what was derived from it is kept."""
+        moved = replace(self, **changes)
+        if self.source is not None:
+            moved.__dict__["ordering"] = self.ordering
+        return moved
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "ordering"}
@@ -145,7 +160,7 @@ def group_units(source: Source, arena_bytes: int, threads: int) -> tuple[range, 
     """
     sizes = np.array([unit.size_bytes for unit in source.units], np.int64)
     total = max(int(sizes.sum()), 1)
-    count = -(-total // min(arena_bytes, max(total // (2 * threads), _LEAST_ARENA_BYTES)))
+    count = -(-total // min(arena_bytes, max(total // (2 * threads), LEAST_ARENA_BYTES)))
     count += -count % threads  # or the last round would leave threads idle
     owners = (np.cumsum(sizes) - sizes / 2) * count // total  # a unit is in the group in which its middle lies
     firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()

@@ -1,4 +1,5 @@
-"""A run: framed records sorted by (split, key, source, position), in one file that later stages read in slices.
+"""A run: framed records sorted by (split, key, source, position), in one file that later stages read in slices, or in
+memory where the shards are written by the same process and there is room (`Held`).
 
 The file holds all frames in order, then one entry per record. What is in which key bucket is its footer, a `Histogram`,
 which travels with the reference: footers add up to the histogram of the whole data set, from which the shards are cut.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.memory import address_of
 from recordmill.base.room import room
 from recordmill.base.siphash import U64
-from recordmill.records.tfrecord.frames import gather_frames
+from recordmill.records.tfrecord.frames import gather_at
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.files import Bytes, create_file, write_all
 
@@ -25,6 +28,7 @@ from recordmill.storage.files import Bytes, create_file, write_all
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
 Entries = npt.NDArray[np.void]
 
+_HELD_ENTRY = ENTRY_DTYPE.itemsize + 8  # bytes: an entry of a run in memory, and where its frame begins
 PERMUTED_BYTES = 4 << 20  # 4 MiB: frames are permuted and written in pieces that stay in the cache
 
 
@@ -45,15 +49,40 @@ class Histogram:
         return Histogram(self.records + other.records, self.bytes + other.bytes)
 
 
+class Held:
+    """How many bytes of runs may stay in memory, for all threads that make some; what was taken is never given back."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left, self._lock = most_bytes, threading.Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Take so many bytes, if they are left."""
+        with self._lock:
+            if size_bytes > self._left:
+                return False
+            self._left -= size_bytes
+            return True
+
+
+@dataclass(frozen=True)
+class HeldRun:
+    """A run in memory: its entries in order, and where in data the frame of each begins, int64 [records]."""
+
+    data: Bytes
+    starts: npt.NDArray[np.int64]
+    entries: Entries
+
+
 @dataclass(frozen=True)
 class Run:
-    """A finished run file: where it lies, its footer, and its part of the accounts."""
+    """A finished run: where it lies (a path, or held), its footer, and its part of the accounts."""
 
     path: str
     histogram: Histogram
     records: int
     frames_bytes: int
     sum: int
+    held: HeldRun | None = None
 
 
 @dataclass(frozen=True)
@@ -84,11 +113,13 @@ class Buckets:
 class RunWriter:
     """Collects framed records up to a number of bytes, and writes them as sorted runs; one thread uses one writer.
 
-    Memory: arena_bytes, 24 bytes a record for entries and as much again while they are sorted, and one piece.
+    Memory: arena_bytes, 24 bytes a record for entries and as much again while they are sorted, and one piece; beside
+    them what `held` has room for: runs stay in memory until one finds none.
     """
 
-    def __init__(self, folder: str, buckets: Buckets, arena_bytes: int) -> None:
+    def __init__(self, folder: str, buckets: Buckets, arena_bytes: int, held: Held | None = None) -> None:
         self._folder, self._buckets, self._edges = folder, buckets, buckets.edges()
+        self._arena_bytes, self._held = arena_bytes, held
         self._arena = np.empty(arena_bytes, np.uint8)
         self._used = 0
         self._entries: list[Entries] = []
@@ -134,6 +165,8 @@ class RunWriter:
         entries, splits = np.concatenate(self._entries), np.concatenate(self._splits)
         run = self._write(self._arena[: self._used], entries, splits, self._sum)
         self._used, self._entries, self._splits, self._sum = 0, [], [], 0
+        if run.held is not None:
+            self._arena = np.empty(self._arena_bytes, np.uint8)
         return run
 
     def _write(self, data: Bytes, entries: Entries, splits: npt.NDArray[np.uint16], total: int) -> Run:
@@ -142,13 +175,17 @@ class RunWriter:
             order = order[np.argsort(splits[order], kind="stable")]
         sizes = entries["size"].astype(np.int64)
         starts = np.cumsum(sizes) - sizes
-        path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         ordered = np.take(entries, order)  # entries[order] would copy field by field
+        histogram = self._histogram(ordered, splits[order])
+        if self._held is not None and self._held.take(len(data) + _HELD_ENTRY * len(entries)):
+            return Run("", histogram, len(entries), len(data), total, HeldRun(data, starts[order], ordered))
+        self._held = None  # the arena is used again from here on, and counted no second time
+        path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         with create_file(path) as file:
-            for piece, _ in permuted(data, starts, sizes, order):
+            for piece, _ in permuted(address_of(data) + starts, sizes, order):
                 write_all(file, piece)
             write_all(file, ordered.view(np.uint8))
-        return Run(path, self._histogram(ordered, splits[order]), len(entries), len(data), total)
+        return Run(path, histogram, len(entries), len(data), total)
 
     def _histogram(self, entries: Entries, splits: npt.NDArray[np.uint16]) -> Histogram:
         histogram = Histogram.zero(self._buckets.splits, self._buckets.count)
@@ -174,14 +211,14 @@ def sort_order(entries: Entries) -> npt.NDArray[np.int64]:
 
 
 def permuted(
-    data: Bytes,
-    starts: npt.NDArray[np.int64],
+    addresses: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
     piece_bytes: int = PERMUTED_BYTES,
 ) -> Iterator[tuple[Bytes, int]]:
-    """The items data[starts[j]:][:sizes[j]] for j in order, one after the other, in pieces of at most piece_bytes, or
-    one item, with how many they are; a piece is valid until the next.
+    """The items of sizes[j] bytes at addresses[j] for j in order, one after the other, in pieces of at most
+    piece_bytes, or one item, with how many they are; a piece is valid until the next. The caller keeps alive what the
+    addresses lead to.
     """
     ends = np.concatenate([[0], np.cumsum(sizes[order])])
     first = 0
@@ -191,6 +228,6 @@ def permuted(
         needed = int(ends[last] - ends[first])
         if needed > len(buffer):
             buffer = room(max(needed, min(piece_bytes, int(ends[-1]))), np.uint8)
-        gather_frames(data, starts, sizes, order[first:last], buffer)
+        gather_at(addresses, sizes, order[first:last], buffer)
         yield buffer[:needed], last - first
         first = last

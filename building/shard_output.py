@@ -4,7 +4,6 @@ both count and digest what they write.
 
 from __future__ import annotations
 
-import hashlib
 from typing import BinaryIO
 
 import numpy as np
@@ -13,19 +12,20 @@ import numpy.typing as npt
 from recordmill.records.tfrecord.frames import Frames
 from recordmill.records.tfrecord.gzip_members import GzipWriter
 from recordmill.shards.index import MEMBERS_DTYPE
+from recordmill.storage.digest import Digest
 from recordmill.storage.files import Bytes, write_all
 
 
 class ShardOutput:
-    """Frames into a file. bytes: of the file so far. sha256: of it, in hex, as `sha256sum` prints it."""
+    """Frames into a file. bytes: of the file so far. digest: of it, as text (`storage.digest`)."""
 
     def __init__(self, file: BinaryIO, compression: str) -> None:
-        self._file, self._digest, self.bytes = file, hashlib.sha256(), 0
+        self._file, self._digest, self.bytes = file, Digest(), 0
         self._gzip = GzipWriter(self._put) if compression == "gzip" else None
 
     @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
+    def digest(self) -> str:
+        return self._digest.text()
 
     def write(self, frames: Frames) -> None:
         """Add contiguous frames."""

@@ -25,7 +25,7 @@ from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
 from recordmill.shards.names import ShardName
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.files import create_file, sync_file
-from recordmill.storage.folders import rename
+from recordmill.storage.folders import remove_file, rename
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,90 @@ class UnsyncedShard:
     shard: WrittenShard
     files: tuple[tuple[Path, Path], ...]
 
+    @property
+    def path(self) -> Path:
+        """Where it lies before it takes its name."""
+        return self.files[-1][0]
+
+    @property
+    def index_path(self) -> Path:
+        return self.files[0][0]
+
     def settle(self) -> WrittenShard:
-        """Wait until the disk has it, and give the files their names, replacing what an earlier attempt left there."""
+        """Wait until the disk has it, and give the files their names."""
+        return self.sync().take_names()
+
+    def sync(self) -> UnsyncedShard:
+        """Wait until the disk has it."""
         for temporary, _ in self.files:
             sync_file(temporary)
+        return self
+
+    def take_names(self) -> WrittenShard:
+        """Give the files their names, replacing what an earlier attempt left there."""
         for temporary, path in self.files:
             rename(temporary, path)
         return self.shard
+
+    def remove(self) -> None:
+        """Remove the files, which have no names yet."""
+        for temporary, _ in self.files:
+            remove_file(temporary)
+
+
+class ShardInMaking:
+    """A shard that frames are added to, under temporary names in the folder. split: its split's ordinal; index: its
+    number there.
+    """
+
+    def __init__(self, folder: Path, name: ShardName, split: int, index: int) -> None:
+        self.name, self._folder, self._place, self._attempt = name, folder, (split, index), uuid.uuid4().hex
+        self._path, self._index_path = folder / f".{self._attempt}.tmp", self._in_index("npy")
+        self._index = NpyFile(self._index_path, INDEX_DTYPE)
+        try:
+            self._file = create_file(self._path)
+        except BaseException:
+            self._index.abort()
+            raise
+        self._output = ShardOutput(self._file, name.compression)
+        self.framed_bytes, self._sum = 0, 0
+
+    @property
+    def records(self) -> int:
+        return self._index.rows
+
+    def add(self, frames: Frames, keys: U64) -> None:
+        """The next frames, contiguous, and the keys of their records."""
+        self._output.write(frames)
+        self._index.append(make_index(frames.lengths + FRAME_BYTES, keys, self.framed_bytes))
+        self.framed_bytes += len(frames.data)
+        self._sum = add_sums(self._sum, record_sum(keys, frames.crcs))
+
+    def finish(self) -> UnsyncedShard:
+        """Write what was held back, and the index."""
+        members = self._output.close()
+        self._file.close()
+        self._index.close()
+        files = [(self._index_path, self._folder / INDEX_FOLDER / self.name.index_name)]
+        if members is not None:
+            path = self._in_index("members.npy")
+            table = NpyFile(path, MEMBERS_DTYPE)
+            table.append(members)
+            table.close()
+            files.append((path, self._folder / INDEX_FOLDER / self.name.members_name))
+        output = self._output
+        info = ShardInfo(
+            str(self.name), self.records, output.bytes, self.framed_bytes, output.digest, f"{self._sum:016x}"
+        )
+        return UnsyncedShard(WrittenShard(*self._place, info), (*files, (self._path, self._folder / str(self.name))))
+
+    def abort(self) -> None:
+        """Close the files; whoever removes their folder removes them."""
+        self._file.close()
+        self._index.abort()
+
+    def _in_index(self, ending: str) -> Path:
+        return self._folder / INDEX_FOLDER / f".{self._attempt}.{ending}"
 
 
 def write_shard(
@@ -73,32 +150,16 @@ def write_shard(
     Raises:
         DataError: a record was damaged on its way here (its CRC is wrong). Cancelled: the user stopped the job.
     """
-    attempt = uuid.uuid4().hex
-    temporary, temporary_index = folder / f".{attempt}.tmp", folder / INDEX_FOLDER / f".{attempt}.npy"
-    files = [(temporary_index, folder / INDEX_FOLDER / name.index_name)]
-    index = NpyFile(temporary_index, INDEX_DTYPE)
-    total, framed = 0, 0
-    with (
-        at_most(_fan_in(slices, cut, memory_bytes), slices, scratch, memory_bytes, progress.advance) as few,
-        create_file(temporary) as file,
-    ):
-        output = ShardOutput(file, name.compression)
-        for frames, keys in cut_frames(_stoppable(merge(few, memory_bytes), progress), cut, str(name)):
-            output.write(frames)
-            index.append(make_index(frames.lengths + FRAME_BYTES, keys, framed))
-            framed += len(frames.data)
-            total = add_sums(total, record_sum(keys, frames.crcs))
-            progress.advance(len(frames))
-        members = output.close()
-    index.close()
-    if members is not None:
-        temporary_members = folder / INDEX_FOLDER / f".{attempt}.members.npy"
-        table = NpyFile(temporary_members, MEMBERS_DTYPE)
-        table.append(members)
-        table.close()
-        files.append((temporary_members, folder / INDEX_FOLDER / name.members_name))
-    info = ShardInfo(str(name), index.rows, output.bytes, framed, output.sha256, f"{total:016x}")
-    return UnsyncedShard(WrittenShard(cut.split, cut.index, info), (*files, (temporary, folder / str(name))))
+    shard = ShardInMaking(folder, name, cut.split, cut.index)
+    try:
+        with at_most(_fan_in(slices, cut, memory_bytes), slices, scratch, memory_bytes, progress.advance) as few:
+            for frames, keys in cut_frames(_stoppable(merge(few, memory_bytes), progress), cut, str(name)):
+                shard.add(frames, keys)
+                progress.advance(len(frames))
+    except BaseException:
+        shard.abort()
+        raise
+    return shard.finish()
 
 
 def _fan_in(slices: Sequence[RunSlice], cut: Cut, memory_bytes: int) -> int:

@@ -1,5 +1,5 @@
-"""Slices: what one shard needs of one run, as a reference into the run's file or by value. A run and cuts in, slices
-out; nothing is merged here.
+"""Slices: what one shard needs of one run, as a reference into the run's file or memory. A run and cuts in, slices out;
+nothing is merged here.
 """
 
 from __future__ import annotations
@@ -7,8 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from recordmill.building.run_file import ENTRY_DTYPE, Entries, Run
+from recordmill.base.memory import address_of
+from recordmill.building.run_file import ENTRY_DTYPE, Entries, HeldRun, Run
 from recordmill.storage.files import Bytes, read_exactly
 
 
@@ -22,33 +24,44 @@ class FileRef:
 
 
 @dataclass(frozen=True)
-class RunSlice:
-    """Consecutive records of one run that a shard needs,
-    by reference on one machine or by value through an engine's shuffle.
+class HeldRef:
+    """A slice of a run in memory, from the run's record `first` on."""
 
-    payload: a FileRef, or the entries' bytes followed by the frames' bytes.
-    """
+    run: HeldRun
+    first: int
+
+
+@dataclass(frozen=True)
+class RunSlice:
+    """Consecutive records of one run that a shard needs. payload: where they are."""
 
     records: int
     frames_bytes: int
-    payload: FileRef | bytes
+    payload: FileRef | HeldRef
 
     def entries(self, first: int, last: int) -> Entries:
         """Entries [first, last) of the slice."""
-        at, end = first * ENTRY_DTYPE.itemsize, last * ENTRY_DTYPE.itemsize
-        if isinstance(self.payload, FileRef):
-            raw = np.empty(end - at, np.uint8)
-            read_exactly(self.payload.path, self.payload.entries_at + at, raw)
-            return raw.view(ENTRY_DTYPE)
-        return np.frombuffer(self.payload, np.uint8)[at:end].view(ENTRY_DTYPE)
+        if isinstance(self.payload, HeldRef):
+            return self.payload.run.entries[self.payload.first + first : self.payload.first + last]
+        raw = np.empty((last - first) * ENTRY_DTYPE.itemsize, np.uint8)
+        read_exactly(self.payload.path, self.payload.entries_at + first * ENTRY_DTYPE.itemsize, raw)
+        return raw.view(ENTRY_DTYPE)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the frames lie in memory, each where `addresses` says, in no order."""
+        return isinstance(self.payload, HeldRef)
+
+    def addresses(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """Where the frames of records [first, last) of a held slice lie, as long as the slice lives."""
+        assert isinstance(self.payload, HeldRef)
+        run, at = self.payload.run, self.payload.first
+        return run.starts[at + first : at + last] + address_of(run.data)
 
     def read_frames(self, start: int, into: Bytes) -> None:
-        """Fill the array with the slice's frames from byte `start` on."""
-        if isinstance(self.payload, FileRef):
-            read_exactly(self.payload.path, self.payload.frames_at + start, into)
-        else:
-            begin = self.records * ENTRY_DTYPE.itemsize + start
-            into[:] = np.frombuffer(self.payload, np.uint8)[begin : begin + len(into)]
+        """Fill the array with the frames from byte `start` on of a slice that is not held."""
+        assert not isinstance(self.payload, HeldRef)
+        read_exactly(self.payload.path, self.payload.frames_at + start, into)
 
 
 class RunCutter:
@@ -60,16 +73,13 @@ class RunCutter:
             np.concatenate([[0], np.cumsum(table)]) for table in (run.histogram.records, run.histogram.bytes)
         )
 
-    def block(self, split: int, first_bucket: int, last_bucket: int, by_value: bool) -> RunSlice | None:
+    def block(self, split: int, first_bucket: int, last_bucket: int) -> RunSlice | None:
         """The run's records of a split in buckets [first_bucket, last_bucket), or None if it has none there."""
         first, last = split * self._buckets + first_bucket, split * self._buckets + last_bucket
         count, size = int(self._records[last] - self._records[first]), int(self._bytes[last] - self._bytes[first])
         if count == 0:
             return None
         entries_at = self._run.frames_bytes + int(self._records[first]) * ENTRY_DTYPE.itemsize
-        block = RunSlice(count, size, FileRef(self._run.path, int(self._bytes[first]), entries_at))
-        if not by_value:
-            return block
-        frames = np.empty(size, np.uint8)
-        block.read_frames(0, frames)
-        return RunSlice(count, size, block.entries(0, count).tobytes() + frames.tobytes())
+        if self._run.held is not None:
+            return RunSlice(count, size, HeldRef(self._run.held, int(self._records[first])))
+        return RunSlice(count, size, FileRef(self._run.path, int(self._bytes[first]), entries_at))

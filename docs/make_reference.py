@@ -24,6 +24,8 @@ _CALLS = {
     "inspect": "recordmill.open(inputs, ...)",
     "bench": "recordmill.open(inputs, ...).batches(...)",
     "verify": "recordmill.verify(inputs, ...)",
+    "doctor": "recordmill.doctor(inputs, out, ...)",
+    "status": "recordmill.status(out)",
     "clean": "recordmill.clean(out, ...)",
 }
 _HEAD = """\

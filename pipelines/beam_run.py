@@ -1,5 +1,6 @@
 """Running a Beam pipeline on whatever runner is named,
-so that Ctrl-C works and the error that comes back is the one that was raised.
+so that Ctrl-C works and the error that comes back is the one that was raised: in a thread here, or on an engine
+(`remote`).
 
 The default is Beam's FnApiRunner, named directly: `DirectRunner` would first try to download Prism, and run a job that
 failed there a second time. Imported only when a pipeline runs, since apache_beam takes seconds to import.
@@ -7,18 +8,20 @@ failed there a second time. Imported only when a pipeline runs, since apache_bea
 
 from __future__ import annotations
 
-import argparse
 import logging
+import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING
 
-from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.base.people.nearest import did_you_mean
+from recordmill.base.errors import MissingExtraError
 from recordmill.base.progress import Progress, job
-from recordmill.pipelines.options.commands import flags_of
+from recordmill.pipelines.remote.flags import check_flags
+from recordmill.pipelines.remote.submission import Submission, run_on_engine
+from recordmill.shards.manifest import RUN_PREFIX
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -45,7 +48,8 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
     if beam_args:  # the flags themselves only Beam knows, which takes seconds to import
         from apache_beam.options.pipeline_options import PipelineOptions
 
-        _check_arguments([*([] if is_local(runner) else [f"--runner={runner}"]), *beam_args], PipelineOptions)
+        named = None if is_local(runner) else runner
+        check_flags([*([] if named is None else [f"--runner={named}"]), *beam_args], named, PipelineOptions)
 
 
 def _has_beam() -> bool:
@@ -57,25 +61,55 @@ def _has_beam() -> bool:
 
 
 def run_pipeline(
-    construct: Callable[[Pipeline], None], runner: str | None, beam_args: Sequence[str], name: str, progress: Progress
+    construct: Callable[[Pipeline], None],
+    runner: str | None,
+    beam_args: Sequence[str],
+    name: str,
+    progress: Progress,
+    *,
+    kind: str = "build",
+    detach: bool = False,
 ) -> None:
     """Build the graph with `construct(pipeline)` and run it to its end; `check_runner` has looked at the flags.
 
-    name: by which worker threads of this process find `progress`.
+    name: the folder of the run, or a file in it, by which worker threads of this process find `progress`. kind: of
+    job, for its name on an engine. detach: return when the engine has it.
 
     Raises:
-        KeyboardInterrupt: the user stopped it; every thread has ended by then.
-        Exception: what a stage raised, itself where it ran in this process, else as the runner tells it.
+        KeyboardInterrupt: the user stopped it; every thread has ended by then, and an engine's job is gone.
+        MayBeRunning: it was stopped, and whether the engine's job is gone is not known.
+        Exception: what a stage raised, itself where it ran in this process, else what the engine tells of it.
     """
+    _tell_cells_apart()
+    if not is_local(runner):
+        assert runner is not None
+        folder = name if os.path.basename(name).startswith(RUN_PREFIX) else os.path.dirname(name)
+        submission = Submission(runner, beam_args, _job_name(kind, folder), folder, detach)
+        token = _ours.set(True)
+        try:
+            with job(name, progress):
+                run_on_engine(construct, submission, progress)
+        finally:
+            _ours.reset(token)
+        return
+    _run_here(construct, beam_args, name, progress)
+
+
+def _job_name(kind: str, folder: str) -> str:
+    """`recordmill-build-flowers-3f2a1b`: of letters that every engine takes, and new for each run."""
+    out = re.sub("[^a-z0-9]+", "-", os.path.basename(os.path.dirname(folder)).lower()).strip("-")[:24]
+    run = os.path.basename(folder).removeprefix(RUN_PREFIX)
+    return "-".join(part for part in ("recordmill", kind, out, run) if part)
+
+
+def _run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress) -> None:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-    # Its log of a failed stage is a traceback of what is raised below anyway; on engines it is all there is.
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL if is_local(runner) else logging.WARNING)
-    arguments = list(beam_args) if is_local(runner) else [f"--runner={runner}", *beam_args]
-    _tell_cells_apart()
-    options = PipelineOptions(arguments)
+    # its log of a failed stage is a traceback of what is raised below anyway
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    options = PipelineOptions(list(beam_args))
     options.view_as(SetupOptions).save_main_session = False
     failure: list[BaseException] = []
     ended = threading.Event()
@@ -83,7 +117,7 @@ def run_pipeline(
     def work() -> None:
         _ours.set(True)
         try:
-            pipeline = beam.Pipeline(runner=FnApiRunner() if is_local(runner) else None, options=options)
+            pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
             construct(pipeline)
             pipeline.run().wait_until_finish()
         except BaseException as error:
@@ -127,41 +161,3 @@ def _tell_cells_apart() -> None:
 
         is_in_ipython.by_recordmill = True  # type: ignore[attr-defined]
         interactive_utils.is_in_ipython = pipeline.is_in_ipython = is_in_ipython
-
-
-class _Options(Protocol):
-    """A class of Beam's options, which adds its flags to a parser."""
-
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None: ...
-
-
-def _check_arguments(arguments: Sequence[str], options: type[_Options]) -> None:
-    """Beam warns of unknown flags and goes on;
-    a mistyped flag, or an INPUT that slipped in behind one, must not pass.
-    """
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    for known in options.__subclasses__():
-        if known.__module__.startswith("apache_beam"):
-            known._add_argparse_args(parser)
-    _, unknown = parser.parse_known_args([argument for argument in arguments if argument])
-    if unknown:
-        flag = unknown[0].partition("=")[0]
-        beams = [word for action in parser._actions for word in action.option_strings]
-        own = {word: name for name in ("build", "read") for option in flags_of(name) for word in option.all_flags}
-        whose = f"; {flag} is an option of `recordmill {own[flag]}`" if flag in own else ""
-        meant = whose or did_you_mean(flag, [*own, *beams])
-        raise UsageError(f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Lets two option classes define the same flag, as Beam's own do, and raises what is wrong."""
-
-    def add_argument(self, *names: Any, **settings: Any) -> Any:
-        try:
-            return super().add_argument(*names, **settings)
-        except argparse.ArgumentError:
-            return None
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)

@@ -6,6 +6,7 @@ Nothing here touches a record: `sources` reads them, `shards` orders and writes 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -23,8 +24,10 @@ from recordmill.base.people.nearest import there_are
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.building.order import Ordering, split_names
-from recordmill.building.plan import EXCHANGE_FILES, EXCHANGE_RUNNER, BuildPlan, group_units
+from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import Buckets
+from recordmill.building.spread.beginning import begin, discard
+from recordmill.building.spread.place import Place
 from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
@@ -32,14 +35,17 @@ from recordmill.pipelines.fitting import find_transform, with_transform
 from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.planning import plan_source
+from recordmill.pipelines.remote.preflight import Seen, preflight
+from recordmill.pipelines.remote.status import RunState, status
+from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run_folder import RunFolder, check_out
-from recordmill.shards.store_run import check_store_out
+from recordmill.shards.store_run import LEASE_SEC, StoreRun, check_store_out
 from recordmill.sources.inputs.contract import Source
-from recordmill.storage.files import is_remote, output_path, stat
+from recordmill.storage.files import bound_requests, hand_over, is_remote, output_path, stat
 from recordmill.storage.folders import exists, join, private_folder
 
 if TYPE_CHECKING:
@@ -49,8 +55,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from recordmill.pipelines.options.keywords import BuildKeywords
-
-_COPIES_IN_RUNNER = 4  # FnApiRunner's peak in a GroupByKey, in times the payload
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,18 @@ class BuildResult:
         }
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """A build that an engine goes on with. out: its folder. runs: what works there."""
+
+    out: str
+    runs: tuple[RunState, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A machine-readable summary (`--json`)."""
+        return {"out": self.out, "runs": [run.to_json() for run in self.runs]}
+
+
 @with_keywords("build")
 @names_keywords("build")
 def build(
@@ -133,15 +149,48 @@ def build(
     started = time.monotonic()
     out = output_path(out)
     settings = make_options(out, **options)
+    manifest = _run(source, out, settings, progress or Progress(), quiet)
+    assert manifest is not None
+    return _result(out, manifest, time.monotonic() - started)
+
+
+@with_keywords("build")
+@names_keywords("build")
+def submit(
+    source: Any, out: str | os.PathLike[str], *, quiet: bool = True, **options: Unpack[BuildKeywords]
+) -> Submitted:
+    """Hand a build to an engine and return (`--detach`); its last step commits. `recordmill.status(out)` says what
+    becomes of it. A transform is fitted first, and waited for.
+
+    Raises:
+        UsageError: what `build` raises of it; no runner is given, or the job could not go on without this process.
+    """
+    out = output_path(out)
+    settings = make_options(out, **options)
+    if is_local(settings.runner):
+        raise UsageError("--detach needs an engine: give --runner")
+    _run(source, out, settings, Progress(), quiet, detach=True)
+    return Submitted(out, tuple(found for found in status(out).runs if found.state != "ended"))
+
+
+def _run(
+    source: Any, out: str, settings: BuildOptions, progress: Progress, quiet: bool, *, detach: bool = False
+) -> Manifest | None:
+    """Plan, run and commit; None where the job was handed over."""
+    bound_requests(settings.storage_requests, settings.memory_bytes)
     check_runner(settings.runner, settings.beam_args)
-    progress = progress or Progress()
     path, base = _begin(out, settings)
     with Display(progress, quiet):
-        folder = RunFolder.create(path)
+        folder = RunFolder.create(path, lease_sec=0 if is_local(settings.runner) else LEASE_SEC)
         try:
-            plan = with_transform(make_plan(source, folder, out, base, settings), settings, progress)
+            plan = make_plan(source, folder, out, base, settings)
+            _look_first(plan, settings, progress)
+            plan = with_transform(plan, settings, progress)
             progress.begin("read", _rows(plan))
-            run_build(plan, settings, progress)
+            run_build(plan, settings, progress, detach=detach)
+            if detach:
+                folder.release()
+                return None
             manifest = _committed(folder, out, base)
             if manifest is None:
                 raise RecordmillError(
@@ -151,21 +200,29 @@ def build(
             if _committed(folder, out, base) is not None:
                 raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
             raise
+        except MayBeRunning:
+            folder.release()  # a job may work in it
+            raise
         except OSError as error:
             if _is_at(error, path):
-                raise RecordmillError(f"{path}: {os.strerror(error.errno or 0)}; nothing was written") from error
+                raise RecordmillError(
+                    f"{_prepared(path, out)}: {os.strerror(error.errno or 0)}; nothing was written"
+                ) from error
             raise
         finally:
             folder.close()
-    return _result(out, manifest, time.monotonic() - started)
+    return manifest
 
 
 def _begin(out: str, settings: BuildOptions) -> tuple[Path, int]:
     """(where on this machine the run works, the generation that it follows)."""
     if not is_remote(out):
         return Path(out), check_out(out, settings.overwrite)
-    if not is_local(settings.runner):
-        raise UsageError(f"--out {out}: an engine's workers can't write to a store so far; name a folder that all see")
+    if settings.transform is not None and not is_local(settings.runner):
+        raise UsageError(
+            "--transform: an engine's workers can't fit a transform into a store; build a part of the data without "
+            "--runner, or into a folder that all workers see, and take its transform over with --transform-from"
+        )
     base = check_store_out(out, settings.overwrite)
     return Path(private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16]), base
 
@@ -174,6 +231,11 @@ def _committed(folder: RunFolder, out: str, base: int) -> Manifest | None:
     """The manifest of this run, if it stands."""
     manifest = loaded(out).get(base + 1)
     return manifest if manifest is not None and manifest.run.get("id") == folder.id else None
+
+
+def _prepared(path: Path, out: str) -> str:
+    """What a full disk is called: OUT, or where what goes to a store is prepared."""
+    return f"{path} (where TMPDIR has what goes to {out} prepared)" if is_remote(out) else str(path)
 
 
 def _is_at(error: OSError, out: Path) -> bool:
@@ -191,7 +253,6 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     planned = plan_source(source, folder, out, settings)
     for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
         _check_column(planned, option, column)
-    _check_exchange(planned, settings)
     splits = split_names(settings.order, planned.files)
     shards = (
         settings.shards.num_shards or sum(unit.size_bytes for unit in planned.units) // settings.shards.shard_bytes + 1
@@ -206,7 +267,6 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         order=settings.order,
         shards=settings.shards,
         compression=settings.compression,
-        exchange=settings.exchange or EXCHANGE_FILES,
         threads=settings.threads,
         memory_bytes=settings.memory_bytes,
         budget=settings.budget,
@@ -217,21 +277,75 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     return replace(plan, groups=group_units(planned, plan.arena_bytes, plan.threads))
 
 
-def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:
+def _look_first(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:
+    """Have an engine's workers look at what they will need."""
+    if settings.runner is None or is_local(settings.runner) or not settings.preflight:
+        return
+    files = plan.source.files if plan.source is not None else ()
+    seen = Seen(
+        _place(plan).run(),
+        tuple((file.path, file.stat.size_bytes) for file in files),
+    )
+    preflight(settings.runner, settings.beam_args, seen, progress)
+
+
+def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress, *, detach: bool = False) -> None:
     """Run the job: groups of units to runs, runs to shards, shards to a committed manifest."""
-    local = is_local(settings.runner)
+    if not is_local(settings.runner):
+        _run_spread(plan, settings, progress, detach)
+        return
     path = plan.save()
 
     def construct(pipeline: Pipeline) -> None:
         from recordmill.transforms.beam_types import Create
-        from recordmill.transforms.stages import IngestGroups, ShardRuns
+        from recordmill.transforms.one_stage import BuildHere
 
-        groups = range(len(plan.groups))
-        packs = pipeline | "Groups" >> Create([tuple(groups)] if local else [(group,) for group in groups])
-        ingested = packs | "Ingest" >> IngestGroups(path)
-        _ = ingested | "Shard" >> ShardRuns(path, packs=1 if local else 1 << 16)
+        groups = tuple(range(len(plan.groups)))
+        _ = pipeline | "All" >> Create([groups]) | "Build" >> BuildHere(path)
 
     run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress)
+
+
+def _run_spread(plan: BuildPlan, settings: BuildOptions, progress: Progress, detach: bool) -> None:
+    """The same on an engine, whose workers share nothing but OUT. What failed is removed when its job has ended."""
+    place = _place(plan)
+    plan = _with_data_in_out(plan, place)
+
+    def construct(pipeline: Pipeline) -> None:
+        from recordmill.transforms.beam_types import Create
+        from recordmill.transforms.spread import SpreadBuild
+
+        _ = pipeline | "Groups" >> Create(range(len(plan.groups))) | "Build" >> SpreadBuild(shared)
+
+    with StoreRun(place.out, place.id) if place.is_remote else contextlib.nullcontext() as run:
+        if run is not None:
+            run.remove_dead()
+        try:
+            shared = begin(plan, place)
+            run_pipeline(construct, settings.runner, settings.beam_args, place.run(), progress, detach=detach)
+        except MayBeRunning:
+            raise
+        except BaseException:
+            discard(place)
+            raise
+
+
+def _place(plan: BuildPlan) -> Place:
+    """Where the build has its files on an engine."""
+    return Place(plan.store or os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
+
+
+def _with_data_in_out(plan: BuildPlan, place: Place) -> BuildPlan:
+    """The plan with data in memory, which this process has written to files, where workers find it."""
+    from recordmill.sources.arrow.memory import MemorySource
+
+    source = plan.source
+    if not place.is_remote or not isinstance(source, MemorySource):
+        return plan
+    segments = tuple(place.run("spool", os.path.basename(path)) for path in source.segments)
+    for path, target in zip(source.segments, segments, strict=True):
+        hand_over(path, target)
+    return replace(plan, source=replace(source, segments=segments))
 
 
 def _check_column(source: Source, option: str, column: str | None) -> None:
@@ -243,22 +357,6 @@ def _check_column(source: Source, option: str, column: str | None) -> None:
     if source.schema[column].shape:
         raise UsageError(
             f"{option} {column}: it holds {source.schema[column].describe()}; name a column of single values"
-        )
-
-
-def _check_exchange(source: Source, settings: BuildOptions) -> None:
-    """Beam's local runner holds what passes through it in memory, several times over."""
-    size = sum(unit.size_bytes for unit in source.units)
-    if (
-        settings.exchange == EXCHANGE_RUNNER
-        and is_local(settings.runner)
-        and size * _COPIES_IN_RUNNER > settings.memory_bytes
-    ):
-        needed = show_size(size * _COPIES_IN_RUNNER)
-        raise UsageError(
-            f"--exchange runner: the local runner would hold all records in memory, about {needed}, and "
-            f"--memory is {show_size(settings.memory_bytes)}; "
-            "drop --exchange, so that they travel in files"
         )
 
 

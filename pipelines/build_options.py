@@ -48,15 +48,16 @@ class BuildOptions:
     budget: RejectBudget = field(default_factory=RejectBudget)
     threads: int = 1
     memory_bytes: int = MEMORY_BYTES
-    exchange: str | None = None
     runner: str | None = None
     beam_args: tuple[str, ...] = ()
+    preflight: bool = True
     follow_links: bool = False
     transform: Any = None
     transform_from: str | None = None
     transform_cache: str | None = None
     fit_on: str = DEFAULT_SPLIT
     keep_raw: bool = False
+    storage_requests: int | None = None
 
     def told(self) -> dict[str, Any]:
         """What the sources were told that decides which records come out, for the manifest and its fingerprint."""
@@ -103,15 +104,16 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         budget=RejectBudget.parse(values.max_rejects),
         threads=_threads(values.threads, memory_bytes),
         memory_bytes=memory_bytes,
-        exchange=values.exchange,
         runner=values.runner,
         beam_args=tuple(values.beam_args),
+        preflight=values.preflight,
         follow_links=values.follow_links,
         transform=values.transform,
         transform_from=None if values.transform_from is None else local_path(values.transform_from),
         transform_cache=None if values.transform_cache is None else local_path(values.transform_cache),
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         keep_raw=values.keep_raw,
+        storage_requests=values.storage_requests,
     )
 
 

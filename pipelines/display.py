@@ -61,6 +61,8 @@ class Display:
         shown = time.monotonic()
         while not self._stop.wait(_LOOK_SEC):
             self._tell_of_compiling()
+            for saying in self._progress.take_sayings():
+                self.say(saying)
             if self._moving or time.monotonic() - shown >= _PLAIN_SEC:
                 shown = time.monotonic()
                 self._update(describe_progress(self._progress))
@@ -85,6 +87,8 @@ class Display:
 
 def describe_progress(progress: Progress) -> str:
     """`reading 120,000 of 1,000,000 (12 %), 410,000 records/s, 3 rejects, 2 s left`."""
+    if progress.elsewhere:
+        return progress.elsewhere
     elapsed = max(time.monotonic() - progress.stage_started, 1e-6)
     rate = progress.records / elapsed
     parts = [f"{_STAGES.get(progress.stage, progress.stage)} {progress.records:,}"]

@@ -4,16 +4,18 @@ A plan in, the same plan with the transform, and the schema of what it makes, ou
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
+from recordmill.base.people.nearest import there_are
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.pipelines.beam_run import is_local, run_pipeline
@@ -121,7 +123,7 @@ def _fit(
     assert plan.source is not None
     raw = plan.source.schema
     if settings.fit_on not in plan.splits:
-        raise UsageError(f"--fit-on {settings.fit_on}: no such split; there are {', '.join(plan.splits)}")
+        raise UsageError(f"--fit-on {settings.fit_on}: no such split; {there_are(settings.fit_on, plan.splits)}")
     given = settings.transform
     if isinstance(given, str | os.PathLike) and os.fspath(given).endswith((".yaml", ".yml")):
         given = read_declaration(given)
@@ -191,18 +193,30 @@ def _run_fit(
             _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
-    # its log warns of tables that tf.Transform itself makes, and that nobody can make otherwise
-    log = logging.getLogger("absl")
-    level = log.level
-    log.setLevel(logging.ERROR)
     try:
-        run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress)
+        with _without_warnings():
+            run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress, kind="fit")
     except (RecordmillError, OSError, KeyboardInterrupt):
         raise
     except Exception as error:
         raise DataError(_reason(error, fit)) from None
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """tf.Transform's log warns of tables and names that it makes itself, and that nobody can make otherwise. The log's
+    level is set again by others while a job runs.
+    """
+    log = logging.getLogger("absl")
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    log.addFilter(is_error)
+    try:
+        yield
     finally:
-        log.setLevel(level)
+        log.removeFilter(is_error)
 
 
 def _reason(error: Exception, fit: Fit) -> str:
@@ -210,8 +224,9 @@ def _reason(error: Exception, fit: Fit) -> str:
     node = _NODE.search(str(error))
     where = f" in operation {node[1]}" if node else ""
     return (
-        f"the transform can't be fitted on split {fit.split!r}: {type(error).__name__}{where}; does the "
-        "function fail for some of these records, or is there none?"
+        f"the transform can't be fitted on split {fit.split!r}: {type(error).__name__}{where}; is there no record in "
+        "it, or does the function fail for some of them? Analysers see all records of the split, and assertions are "
+        "held before any record is a reject"
     )
 
 

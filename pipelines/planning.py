@@ -9,6 +9,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.people.nearest import did_you_mean
+from recordmill.pipelines.beam_run import is_local
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.options.commands import keywords_of
 from recordmill.schemas.feature import EXAMPLE, Schema
@@ -46,11 +47,23 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
 
         return spool(source, folder.spool, common)
     listing = list_inputs(inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS)
+    if not is_local(settings.runner):
+        listing = _for_workers(listing)
     _check_apart(listing, out)
     name, reason = (settings.kind, "") if settings.kind is not None else _data_sets(listing) or detect_kind(listing)
     planned = _plan(find_kind(name), listing, settings.kind_options, common)
     note = (f"read as {reason}",) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
+
+
+def _for_workers(listing: Listing) -> Listing:
+    """The same with the paths of a disk from its root, since workers stand in folders of their own."""
+
+    def whole(path: str) -> str:
+        return path if is_remote(path) else os.path.abspath(path)
+
+    files = tuple(replace(file, path=whole(file.path)) for file in listing.files)
+    return replace(listing, files=files, named=frozenset(map(whole, listing.named)))
 
 
 def _own(source: Any, settings: BuildOptions) -> Source:

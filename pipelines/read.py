@@ -26,18 +26,21 @@ from recordmill.exporting.notes import Notes, units_of
 from recordmill.exporting.plan import NPZ, Job, ReadPlan, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
 from recordmill.exporting.resume import go_on, keep_finished
+from recordmill.exporting.store_publish import begin_in_store, publish_in_store
 from recordmill.exporting.units import run_noted
-from recordmill.pipelines.beam_run import check_runner
+from recordmill.pipelines.beam_run import check_runner, is_local
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.read_options import ReadSettings, make_settings
+from recordmill.pipelines.remote.preflight import Seen, preflight
+from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.rejects import Rejected, is_of_record, with_remedy
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import open_file, stat, sync_file
-from recordmill.storage.folders import exists, is_folder, paths_in, remove_tree
+from recordmill.storage.files import bound_requests, is_remote, open_file, output_path, stat, sync_file
+from recordmill.storage.folders import exists, files_below, is_folder, join, paths_in, remove_tree
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,18 +54,18 @@ class ReadResult:
 
     out: its folder. to: the format. files: split to paths (a folder for npy). records: split to rows written. read =
     written + rejected + filtered. rejects: the files that list them. schema: the features. notes: what the plan found
-    worth saying. seconds: wall time.
+    worth saying. seconds: wall time. In a store, paths are URIs.
     """
 
-    out: Path
+    out: Path | str
     to: str
-    files: Mapping[str, tuple[Path, ...]]
+    files: Mapping[str, tuple[Path | str, ...]]
     records: Mapping[str, int]
     read: int
     rejected: int
     filtered: int
     reject_reasons: Mapping[str, int]
-    rejects: tuple[Path, ...]
+    rejects: tuple[Path | str, ...]
     schema: Schema
     notes: tuple[str, ...]
     seconds: float
@@ -72,7 +75,7 @@ class ReadResult:
         return sum(self.records.values())
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def paths(self) -> tuple[Path | str, ...]:
         """All files (folders for npy), in order."""
         return tuple(path for paths in self.files.values() for path in paths)
 
@@ -123,6 +126,7 @@ def read(
     """Write the records of a data set, or of any TFRecord files, to `out` as Parquet, NumPy or Arrow.
 
     inputs: OUT of a build, or files, folders, globs, `@list.txt`.
+    out: a folder, also in a store (`s3://bucket/folder`).
     options: the command line's, as keywords: docs/reference.md lists them.
 
     A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the
@@ -134,15 +138,20 @@ def read(
         TooManyRejects: more records than `max_rejects` can't be used. Nothing is written then.
     """
     started = time.monotonic()
+    place = output_path(out)
     settings = make_settings(**options)
+    bound_requests(settings.storage_requests, settings.memory_bytes)
     if settings.runner is not None:
         check_runner(settings.runner, settings.beam_args)
     progress = progress or Progress()
     with Display(progress, quiet) as display:
-        folder = begin(out, settings.overwrite)
+        folder, base = _begin(place, settings)
         try:
             plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
             plan = replace(plan, most_rejects=settings.budget.most(plan.records))
+            if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
+                files = tuple((os.path.abspath(file.path), file.stat.size_bytes) for file in plan.files)
+                preflight(settings.runner, settings.beam_args, Seen(str(folder.path.absolute()), files), progress)
             progress.begin("resume")
             folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
             if notes is not None and notes.finished:
@@ -150,20 +159,35 @@ def read(
                 display.say(plan.notes[-1])
             progress.begin("convert", _left(plan, notes))
             results = run_jobs(plan, settings, folder, progress, notes)
-            return _publish(plan, settings, folder, results, started)
+            return _publish(plan, settings, folder, results, started, place, base)
         except DataError as error:
             if settings.plan.lenient or not is_of_record(error):
                 raise
             raise with_remedy(error) from error
+        except MayBeRunning:
+            folder.release()  # a job may work in it
+            raise
         except (KeyboardInterrupt, OSError, MemoryError) as error:
             if count := keep_finished(folder):
                 raise _stopped(error, folder, count) from error
             if isinstance(error, OSError) and error.filename is None and error.strerror:
                 # a write says no name, and only OUT is written to
-                raise RecordmillError(f"{folder.out}: {error.strerror}; nothing was written") from error
+                where = (
+                    f"{folder.out} (where TMPDIR has what goes to {place} prepared)" if is_remote(place) else folder.out
+                )
+                raise RecordmillError(f"{where}: {error.strerror}; nothing was written") from error
             raise
         finally:
             folder.close()
+
+
+def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
+    """(the run's folder, in a store the generation that the read follows)."""
+    if not is_remote(out):
+        return begin(out, settings.overwrite), 0
+    if settings.runner is not None and not is_local(settings.runner):
+        raise UsageError(f"--out {out}: an engine's workers can't write to a store so far; name a folder that all see")
+    return begin_in_store(out, settings.overwrite)
 
 
 def run_jobs(
@@ -213,7 +237,13 @@ def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseExcepti
 
 
 def _publish(
-    plan: ReadPlan, settings: ReadSettings, folder: RunFolder, results: Sequence[JobResult], started: float
+    plan: ReadPlan,
+    settings: ReadSettings,
+    folder: RunFolder,
+    results: Sequence[JobResult],
+    started: float,
+    out: str,
+    base: int,
 ) -> ReadResult:
     read_count = sum(result.read for result in results)
     written = sum(result.written for result in results)
@@ -233,7 +263,6 @@ def _publish(
     records = {
         split: sum(r.written for r in results if r.split == split) for split in dict.fromkeys(r.split for r in results)
     }
-    files = {split: tuple(folder.out / name for name, r in outputs.items() if r.split == split) for split in records}
     summary = {
         "to": plan.options.to,
         "records": records,
@@ -245,12 +274,20 @@ def _publish(
     }
     notes = (*plan.notes, *(f"{result.split}: {note}" for result in results for note in result.notes))
     notes = tuple(spoken(note, "read") for note in notes)
-    names = publish(folder, summary, settings.overwrite)
-    rejects = tuple(folder.out / name for name in names if name.startswith("rejects/"))
+    home: Path | str
+    rejects: tuple[Path | str, ...]
+    if is_remote(out):
+        home, rejects = publish_in_store(folder, out, base, summary, settings.memory_bytes)
+    else:
+        home, names = folder.out, publish(folder, summary, settings.overwrite)
+        rejects = tuple(folder.out / name for name in names if name.startswith("rejects/"))
     return ReadResult(
-        folder.out,
+        out if is_remote(out) else folder.out,
         plan.options.to,
-        files,
+        {
+            split: tuple(_below(home, name) for name, result in outputs.items() if result.split == split)
+            for split in records
+        },
         records,
         read_count,
         rejected.total,
@@ -261,6 +298,10 @@ def _publish(
         notes,
         time.monotonic() - started,
     )
+
+
+def _below(home: Path | str, name: str) -> Path | str:
+    return home / name if isinstance(home, Path) else join(home, name)
 
 
 def _pack(columns: Path, memory_bytes: int) -> str:
@@ -287,9 +328,9 @@ def _pack(columns: Path, memory_bytes: int) -> str:
     return target.name
 
 
-def _size(path: Path) -> int:
+def _size(path: Path | str) -> int:
     if is_folder(path):
-        return sum(_size(child) for child in paths_in(path))
+        return sum(stat(file).size_bytes for file in files_below(path).values())
     return stat(str(path)).size_bytes if exists(path) else 0
 
 

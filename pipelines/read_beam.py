@@ -8,32 +8,44 @@ process, in order. All of it is byte for byte what threads write.
 
 from __future__ import annotations
 
-import pickle
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from recordmill.base.progress import Progress
+from recordmill.building.spread.place import Place
 from recordmill.exporting.job import JobResult, notes_of, output_name, write_output
 from recordmill.exporting.plan import ARROW, FILES, FOLDERS, NPY, Job, ReadPlan, shared_out, split_job
+from recordmill.exporting.spread.jobs import ReadRun, begin, take
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import map_file, read_range
+from recordmill.storage.files import is_remote, map_file
 from recordmill.storage.folders import remove_file
 
 if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
     from recordmill.transforms.beam_types import Pipeline
 
+Given = TypeVar("Given", str, str | None)
+
 
 def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress) -> list[JobResult]:
-    """Run every job of the plan on the runner that was named; the outputs then lie in folder.data."""
-    from recordmill.transforms.beam_types import Create
-    from recordmill.transforms.read import ReadJobs, ReadRun
+    """Run every job of the plan on the runner that was named; the outputs then lie in folder.data.
 
+    Raises:
+        NotSharedError: a worker doesn't see the folder, or this process doesn't see what a worker has written there.
+    """
+    from recordmill.transforms.beam_types import Create
+    from recordmill.transforms.read import ReadJobs
+
+    # workers have working folders of their own
+    files = tuple(replace(file, path=_absolute(file.path), index=_absolute(file.index)) for file in plan.files)
+    plan = replace(plan, files=tuple(replace(file, members=_absolute(file.members)) for file in files))
     parts = plan.options.to in FOLDERS
     jobs = (
         tuple(part for job in plan.jobs for part in split_job(job, plan.files, plan.options.file_bytes))
@@ -42,28 +54,21 @@ def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progr
     )
     local = is_local(settings.runner)
     plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
-    run = ReadRun(
-        plan=plan,
-        jobs=jobs,
-        data=str((folder.runs if parts else folder.data).absolute()),
-        rejects=str(folder.rejects.absolute()),
-        results=str(folder.spool.absolute()),
-        to=ARROW if parts else plan.options.to,
-        threads=max(1, settings.threads // at_once),
-        at_once=at_once,
-    )
-    path = run.save(folder.path.absolute() / "read_run.pickle")
+    run = ReadRun(plan, jobs, ARROW if parts else plan.options.to, max(1, settings.threads // at_once), at_once)
+    shared = begin(Place(os.path.abspath(folder.out), folder.id), run)
 
     def construct(pipeline: Pipeline) -> None:
         numbers = range(len(jobs))
         packs = [tuple(numbers)] if local else [(number,) for number in numbers]
-        _ = pipeline | "Packs" >> Create(packs) | "Read" >> ReadJobs(path)
+        _ = pipeline | "Packs" >> Create(packs) | "Read" >> ReadJobs(shared)
 
-    run_pipeline(construct, settings.runner, settings.beam_args, path, progress)
-    results: list[JobResult] = [
-        pickle.loads(read_range(str(folder.spool / f"{number:08d}.result")).tobytes()) for number in range(len(jobs))
-    ]
+    run_pipeline(construct, settings.runner, settings.beam_args, shared.place.run(), progress, kind="read")
+    results = take(shared, folder.runs if parts else folder.data, folder.rejects)
     return [_join(plan, job, folder, results) for job in plan.jobs] if parts else results
+
+
+def _absolute(path: Given) -> Given:
+    return path if path is None or is_remote(path) else os.path.abspath(path)
 
 
 def _join(plan: ReadPlan, job: Job, folder: RunFolder, results: Sequence[JobResult]) -> JobResult:

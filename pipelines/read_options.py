@@ -33,6 +33,8 @@ class ReadSettings:
     overwrite: bool
     runner: str | None
     beam_args: tuple[str, ...]
+    preflight: bool = True
+    storage_requests: int | None = None
 
 
 def make_settings(**given: Any) -> ReadSettings:
@@ -69,6 +71,8 @@ def make_settings(**given: Any) -> ReadSettings:
         values.overwrite,
         values.runner,
         tuple(values.beam_args),
+        values.preflight,
+        values.storage_requests,
     )
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.people.nearest import there_are
 from recordmill.preprocessing.steps import STEPS, Step, Value, check_step
 from recordmill.preprocessing.tensors import unfit
 from recordmill.schemas.feature import Feature, Schema
@@ -125,8 +126,8 @@ def _declare_one(name: str, words: list[tuple[str, Any]], schema: Schema) -> Col
             steps.append((word, argument))
     if source not in schema:
         raise UsageError(
-            f"transform: there is no feature {source!r}; there are {', '.join(schema.names)}"
-            + ("" if "from" in dict(words) else ", and `from: FEATURE` makes a new one of one of these")
+            f"transform: there is no feature {source!r}; {there_are(source, schema.names)}"
+            + ("" if "from" in dict(words) else "; `from: FEATURE` makes a new one of one of these")
         )
     if said and (steps or len(said) > 1):
         raise UsageError(f"transform: feature {name!r}: {said[0]!r} goes with no other step")

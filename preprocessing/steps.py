@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from recordmill.base.people.nearest import did_you_mean, there_are
 from recordmill.schemas.feature import Feature
 
 NUMBER, TEXT, BYTES = "numbers", "text", "bytes"  # what a step can take
@@ -75,7 +76,7 @@ def check_step(value: Value, name: str, argument: Any) -> tuple[Step, Value]:
             what there is.
     """
     if name not in _KINDS:
-        raise ValueError(f"there is no such step; there are {', '.join([*_KINDS, *PLACES])}")
+        raise ValueError(f"there is no such step; {there_are(name, [*_KINDS, *PLACES])}")
     kind = _KINDS[name]
     if value.kind not in kind.takes:
         fitting = [other for other, known in _KINDS.items() if value.kind in known.takes]
@@ -117,7 +118,7 @@ def _options(argument: Any, **known: Callable[[Any], Any]) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ValueError(f"{argument!r} is no mapping")
     if unknown := [name for name in given if name not in known]:
-        raise ValueError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        raise ValueError(f"{unknown[0]!r} is none of {', '.join(known)}{did_you_mean(str(unknown[0]), known)}")
     return {name: None if given.get(name) is None else check(given[name]) for name, check in known.items()}
 
 

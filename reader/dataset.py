@@ -23,12 +23,15 @@ import pyarrow.compute as pc
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.people.nearest import there_are
+from recordmill.base.sizes import parse_size
 from recordmill.base.threads import thread_map
 from recordmill.pipelines.options.naming import names_keywords
 from recordmill.reader.covering import covering, covering_first, spans_of
 from recordmill.reader.faces import arrays
 from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.faces.training import Trainable
+from recordmill.reader.images.features import images_by_feature
+from recordmill.reader.images.options import Images, Spec, wanted_images
 from recordmill.reader.record import Plan, make_record_plan
 from recordmill.reader.rows import read_row, rows_of
 from recordmill.reader.sampling.kept import Kept
@@ -37,7 +40,9 @@ from recordmill.reader.shown import Shown, headline
 from recordmill.reader.shown_tables import show_tables
 from recordmill.reader.taking import taken, wanted_numbers
 from recordmill.reader.torch.face import InTorch
-from recordmill.reader.views import Condition, View, batch_named, check_read, numbers_of
+from recordmill.reader.views import Condition, View, batch_named, check_read, numbers_of, steps_of
+from recordmill.records.columns.convert import output_schema
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
 from recordmill.records.inference.infer import Inference
@@ -45,16 +50,18 @@ from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
-from recordmill.shards.catalog import Catalog, Inputs, find
+from recordmill.shards.catalog import Catalog, Inputs, find, on_terms
 from recordmill.shards.loads.batches import Load, decode_load
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.sample import Sample
 from recordmill.shards.loads.schema_of import infer_files, schema_of
 from recordmill.shards.pieces import PIECE_BYTES
+from recordmill.storage.files import bound_requests, local_path
 
 Columns = dict[str, Array | Ragged | Strings]
+_PIXEL_BYTES = 64 << 20  # 64 MiB of decoded images of a piece
 WHOLE = View()  # all records, under their own names
-_MADE_ANEW = ("_plan", "_selection")  # by each process that reads
+_MADE_ANEW = ("_plan", "_selection", "_decoding", "encoded")  # by each process that reads
 
 
 @names_keywords("open")
@@ -67,6 +74,12 @@ def open(
     threads: int | None = None,
     infer_from: str | int | None = None,
     where: str | pc.Expression | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str = "10GiB",
+    storage_requests: int | None = None,
+    decode_raw: Mapping[str, str] | Sequence[str] | str | None = None,
+    reshape: Mapping[str, str | Sequence[int]] | Sequence[str] | str | None = None,
+    decode_images: Spec | None = None,
 ) -> Dataset:
     """Open a data set of recordmill's, or any TFRecord files.
 
@@ -84,13 +97,30 @@ def open(
         where: only the records for which this holds: an SQL condition on the features as they are stored, which DuckDB
             evaluates, or a `pyarrow.compute` expression; also on features that `columns` leaves out. The data set then
             has these records and no others, numbered from 0.
+        cache: a folder of this machine in which blocks that are read from a store are kept, checked by their CRC, so
+            that what was read once needs no request; processes may share it. Files of this machine are read as ever.
+        cache_bytes: at most so much of them, as bytes or a size such as "10GiB".
+        storage_requests: how many requests to stores this process has under way at once; None: as before, 64 at first.
+        decode_raw: bytes that are an array's memory are that array, `{"depth": "float32[256,256]"}` or
+            `"depth=float32[256,256]"` as `read` takes it: `"float32"` a number, `[-1,4]` with a first dimension that
+            varies, `">float32[...]"` big-endian. It holds for the schema and all that gives records; `where` and
+            `filter` look at features as they are stored.
+        reshape: the same values in another shape, `{"boxes": [-1, 4]}` or `"boxes=[-1,4]"`, behind decode_raw.
+        decode_images: what encoded images are, as `batches` takes it: (height, width), `Images(...)`, or one of them by
+            feature. It holds likewise; what a call such as `batches(decode_images=...)` says itself holds instead.
+            Where no feature is named, the first records tell which ones are images.
 
     Raises:
-        UsageError: nothing there, no such split or column, or a predicate that has no meaning for the features.
+        UsageError: nothing there, no such split or column, a predicate that has no meaning for the features, or a
+            feature that can't be decoded so.
         DataError: a shard is missing or not as long as the manifest says.
     """
     show_tables()
+    bound_requests(storage_requests)
     catalog = find(inputs, split)
+    if cache is not None or storage_requests is not None:
+        folder = "" if cache is None else local_path(cache)
+        catalog = on_terms(catalog, storage_requests, folder, parse_size(cache_bytes, "--cache-bytes"))
     of_files = None if infer_from is None else Sample.parse(infer_from)
     given = load_schema(schema)
     return Dataset(
@@ -100,6 +130,7 @@ def open(
         threads or 0,
         of_files,
         None if where is None else Where(where),
+        View(steps=steps_of(decode_raw, reshape), images=wanted_images(decode_images)),
     )
 
 
@@ -167,7 +198,38 @@ class Dataset(Trainable, InTorch):
     @cached_property
     def schema(self) -> Schema:
         """The features that are read: those asked for by `columns`, or all."""
-        return self.view.shown(self._stored)
+        return self.view.shown(self._decoding.schema)
+
+    @cached_property
+    @names_keywords("open")
+    def _decoding(self) -> Decoding:
+        """How the records' payloads become the features that are read, under the names in the records."""
+        if self.view.steps or self.view.images is not None:  # also those that are not read must be there
+            output_schema(self.view.steps, self.full_schema)
+            _ = self.view.decoding(self.full_schema, self._images_stored).schema
+        return self.view.decoding(self._stored, self._images_stored)
+
+    @cached_property
+    def _images_stored(self) -> Mapping[str, Images]:
+        """What encoded images are, all that the records have, by their names there."""
+        if self.view.images is None:
+            return {}
+        plain = Dataset(self.catalog, self.full_schema, None, self.threads, self.sample)
+        plain.files = self.files
+        return images_by_feature(plain, self.view.images)
+
+    @property
+    def images(self) -> Mapping[str, Images]:
+        """What the encoded images of `schema` are, by feature, where the data set was opened with `decode_images`."""
+        stored = {name: self.view.names.get(name, name) for name in self.schema.names}
+        return {name: self._images_stored[old] for name, old in stored.items() if old in self._images_stored}
+
+    @cached_property
+    def encoded(self) -> Dataset:
+        """The same records with these images as they are stored."""
+        other = self._viewed(replace(self.view, images=None), self._columns)
+        other.__dict__["fingerprint"] = self.fingerprint
+        return other
 
     @cached_property
     def _stored(self) -> Schema:
@@ -178,9 +240,14 @@ class Dataset(Trainable, InTorch):
             raise UsageError(f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}")
         return self.full_schema.select(self._columns)
 
-    def stored(self, schema: Schema) -> Schema:
-        """These features of `schema` as the records have them."""
-        return self.view.stored(schema)
+    def stored(self, schema: Schema) -> Decoding:
+        """How the records' payloads become these features of `schema`, under the names in the records."""
+        shown = self.view.stored(schema)
+        if not self._decoding.steps:
+            return Decoding(shown)
+        decoded = {step.feature for step in self._decoding.steps}
+        features = (replace(self._stored[f.name], required=f.required) if f.name in decoded else f for f in shown)
+        return self.view.decoding(replace(shown, features=tuple(features)), self._images_stored)
 
     @property
     def where(self) -> Where | None:
@@ -189,7 +256,7 @@ class Dataset(Trainable, InTorch):
 
     @cached_property
     def _selection(self) -> Selection | None:
-        return Selection.of(self.view, self.full_schema, self._stored) if self.view.filters else None
+        return Selection.of(self.view, self.full_schema, self._decoding) if self.view.filters else None
 
     @cached_property
     def matching(self) -> Kept | None:
@@ -198,19 +265,21 @@ class Dataset(Trainable, InTorch):
 
     @cached_property
     def _plan(self) -> Plan | None:
-        return make_record_plan(self._stored)
+        return None if self._decoding.steps else make_record_plan(self._stored)
 
     @cached_property
     def fingerprint(self) -> str:
         """What tells this data set from others, wherever it lies: its files' names, sizes and digests, and which of
-        their records there are.
+        their records there are, and how they are decoded.
         """
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
             about = file.file
             digest.update(b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes))
-            digest.update((about.info.sha256 if about.info else "").encode() + b"\n")
+            digest.update((about.info.digest.removeprefix("sha256:") if about.info else "").encode() + b"\n")
         digest.update(self.view.told().encode())
+        if self._images_stored:
+            digest.update(f"\x00images {sorted(self._images_stored.items())!r}".encode())
         return digest.hexdigest()
 
     @property
@@ -264,7 +333,7 @@ class Dataset(Trainable, InTorch):
         at = int(self._among_all(np.array([at % total]))[0])
         number = int(np.searchsorted(self.ends, at, "right"))
         first = int(self.ends[number - 1]) if number else 0
-        row = read_row(self.files[number], at - first, self._stored, self._plan, whole=self._columns is None)
+        row = read_row(self.files[number], at - first, self._decoding, self._plan, whole=self._columns is None)
         return dict(zip(self.schema.names, row.values(), strict=True))
 
     def _among_all(self, numbers: Int64s) -> Int64s:
@@ -273,7 +342,7 @@ class Dataset(Trainable, InTorch):
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
         wanted = self._among_all(wanted_numbers(records, len(self)))
-        table = taken(self.files, self.ends, wanted, self._stored, self.threads)
+        table = taken(self.files, self.ends, wanted, self._decoding, self.threads)
         return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
@@ -323,10 +392,12 @@ class Dataset(Trainable, InTorch):
             return self._viewed(replace(self.view, conditions=(*self.view.conditions, condition)), self._columns)
         numbers = numbers_of(what, len(self))
         kept = self.matching.within(numbers) if self.matching else Kept.of_numbers(numbers, self._total)
-        return self._viewed(View(self.view.names, (), kept), self._columns)
+        return self._viewed(replace(self.view, conditions=(), kept=kept), self._columns)
 
     def _viewed(self, view: View, columns: Sequence[str] | None) -> Dataset:
         """The same files seen otherwise; columns: as the records have them."""
+        if view.images is not None:
+            view = replace(view, images=self._images_stored)
         other = Dataset(self.catalog, self.full_schema, columns, self.threads, self.sample, view=view)
         other.files = self.files
         if "ends" in self.__dict__:
@@ -420,7 +491,7 @@ class Dataset(Trainable, InTorch):
     def decode(self, load: Load) -> list[pa.RecordBatch]:
         """The records of a load, or those of them that there are, as columns of `schema`."""
         if self._selection is None:
-            return [batch_named(batch, self.schema) for batch in decode_load(load, self._stored)]
+            return [batch_named(batch, self.schema) for batch in decode_load(load, self._decoding)]
         return self._selection.decode(load, 0 if self.view.kept is None else self._number_of(load))
 
     def _number_of(self, load: Load) -> int:
@@ -433,7 +504,8 @@ class Dataset(Trainable, InTorch):
         """Records [start, stop) in order as they come, about 8 MiB of a shard each, or what is kept of that."""
         if self.view.filters and (start, stop) != (0, None):
             start, stop = self._reach(start, stop)
-        loads = self.loads(start, stop)
+        row_bytes = sum(wanted.row_bytes for wanted in self.images.values())
+        loads = self.loads(start, stop, piece_records=max(_PIXEL_BYTES // row_bytes, 1) if row_bytes else None)
         if self.view.kept is not None:
             loads = filter(self._has_some, loads)
         for batches in thread_map(self.decode, loads, self.threads):

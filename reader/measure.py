@@ -1,23 +1,37 @@
-"""How fast batches come, where the time goes, and what to turn: a data set and options in, `Measured` out."""
+"""How fast batches come by a face, where the time goes, and what to turn: a data set and options in, `Measured` out."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset
+from recordmill.reader.faces.batches import Batches
 from recordmill.reader.fetching.clock import measuring
 
 _IDLE = 0.6  # of the threads' time: below it they wait for something else than the processor
+FACES = {"numpy": "batches", "tf": "to_tf", "torch": "to_torch"}
+_NEEDS = {"tf": "tensorflow", "torch": "torch"}
+_WAITS = {
+    "numpy": "the threads wait for each other or for the processor: try fewer --threads, or larger --batch-size",
+    "tf": "the threads wait for TensorFlow, which cuts the batches out of what they hand over: try larger "
+    "--batch-size, leave features out with --columns, above all text; --as numpy shows what the reader gives "
+    "without it",
+    "torch": "the threads wait for whoever takes the batches, one at a time: a DataLoader with workers takes them in "
+    "several processes; --as numpy shows what the reader gives without PyTorch",
+}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """batches, records, framed_bytes: what came, in so many seconds; first: seconds to the first batch. stages: seconds
-    of all threads, by stage. threads: how many there are. waited: seconds in which the consumer waited.
+    """batches, records, framed_bytes: what came, in so many seconds; first: seconds to the first batch, from before the
+    data set was opened. stages: seconds of all threads, by stage. threads: how many there are. waited: seconds in which
+    the consumer waited. face: which of FACES.
     """
 
     batches: int
@@ -28,6 +42,7 @@ class Measured:
     stages: Mapping[str, float]
     threads: int
     waited: float
+    face: str = "numpy"
 
     @property
     def busy(self) -> float:
@@ -37,6 +52,7 @@ class Measured:
     def to_json(self) -> dict[str, Any]:
         """A machine-readable summary."""
         return {
+            "as": self.face,
             "batches": self.batches,
             "records": self.records,
             "framed_bytes": self.framed_bytes,
@@ -55,7 +71,7 @@ class Measured:
             return "there are no batches: the data set is empty, or smaller than a batch"
         stage = max(self.stages, key=lambda name: self.stages[name])
         if self.busy < _IDLE and stage != "read":
-            return "the threads wait for each other or for the processor: try fewer --threads, or larger --batch-size"
+            return _WAITS[self.face]
         return {
             "read": "reading takes the most: --shuffle window reads forwards where global reads single records; other "
             "files' gzip is inflated whole, `recordmill build` makes shards of it that are read in parts; a larger "
@@ -67,18 +83,37 @@ class Measured:
         }[stage]
 
 
-def measure(dataset: Dataset, seconds: float, **options: Any) -> Measured:
-    """Take batches for so long, or for one epoch, and do nothing with them; options: those of `Dataset.batches`.
+def prepare(face: str) -> None:
+    """Import what a face is made for, so that the import is not in its time; who lacks it is told by the face."""
+    if face in _NEEDS:
+        with contextlib.suppress(ImportError):
+            import_module(_NEEDS[face])
+
+
+def _iterated(dataset: Dataset, face: str, options: Mapping[str, Any]) -> Iterator[Any]:
+    """The batches of one epoch."""
+    more = {"label": False} if face == "tf" else {}  # whose schema's label might have to be there
+    batches: Iterator[Any] = iter(getattr(dataset, FACES[face])(**options, **more))
+    return batches
+
+
+def measure(dataset: Dataset, seconds: float, *, face: str = "numpy", opened: float = 0.0, **options: Any) -> Measured:
+    """Take batches for so long, or for one epoch, and do nothing with them.
+
+    face: which of FACES they come by. opened: seconds that it took to open the data set. options: those of
+    `Dataset.batches` that all faces have.
 
     Raises:
-        UsageError: an option that `batches` has not, or that does not fit.
+        UsageError: an option that the face has not, or that does not fit. MissingExtraError: what it is made for is not
+            installed.
     """
+    prepare(face)
     if seconds <= 0:
         raise UsageError(f"--seconds {seconds:g}: more than 0")
     framed = sum(file.framed_bytes for file in dataset.files)
     with measuring() as clock:
         begun = time.perf_counter()
-        batches = dataset.batches(**options)
+        batches = _iterated(dataset, face, options)
         records = count = 0
         first = waited = 0.0
         while time.perf_counter() - begun < seconds:
@@ -86,10 +121,12 @@ def measure(dataset: Dataset, seconds: float, **options: Any) -> Measured:
             if next(batches, None) is None:
                 break
             waited += time.perf_counter() - asked
-            first = first or time.perf_counter() - begun
+            first = first or opened + time.perf_counter() - begun
             count += 1
         records = min(count * int(options["batch_size"]), len(dataset))
-        batches.close()
+        if isinstance(batches, Batches):
+            batches.close()
         took = time.perf_counter() - begun
     row_bytes = framed / max(sum(dataset.file_records), 1)
-    return Measured(count, records, int(row_bytes * records), took, first, dict(clock.seconds), dataset.threads, waited)
+    stages = dict(clock.seconds)
+    return Measured(count, records, int(row_bytes * records), took, first, stages, dataset.threads, waited, face)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from recordmill.reader.record import Plan, parse_record
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.columns.parts import to_numpy
 from recordmill.records.columns.ragged import Ragged
 from recordmill.schemas.feature import Feature, Schema
@@ -21,7 +22,7 @@ from recordmill.shards.loads.batches import decode_block
 from recordmill.shards.pieces import FrameBlock
 
 
-def read_row(file: FileAccess, record: int, schema: Schema, plan: Plan | None, *, whole: bool) -> dict[str, Any]:
+def read_row(file: FileAccess, record: int, decoding: Decoding, plan: Plan | None, *, whole: bool) -> dict[str, Any]:
     """One record of a file. plan: the quick way, where there is one; whole: the schema is all that the records hold.
 
     Raises:
@@ -29,11 +30,11 @@ def read_row(file: FileAccess, record: int, schema: Schema, plan: Plan | None, *
     """
     frame = file.frame(record)
     if plan is not None:
-        found = parse_record(frame.payload(0).tobytes(), plan, schema, whole=whole)
+        found = parse_record(frame.payload(0).tobytes(), plan, decoding.stored, whole=whole)
         if found is not None:
             return found
     offset = file.offset(record) - int(frame.starts[0])
-    (row,) = rows_of(decode_block(FrameBlock(frame, record, offset), schema, file.file.path), schema)
+    (row,) = rows_of(decode_block(FrameBlock(frame, record, offset), decoding, file.file.path), decoding.schema)
     return row
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.sampling.kept import Keeping, Kept
 from recordmill.reader.views import View, batch_named, named
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.columns.where import Where, kept_names
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
@@ -39,18 +41,20 @@ class _Needed:
 @dataclass(frozen=True)
 class Selection:
     """conditions: the predicates. needed: the features they look at. decoded: the selected features, and behind them
-    what else is needed. selected: as they are shown. kept: the records that may be kept; None: any.
+    what else is needed. decoding: what becomes of the selected ones. selected: as they are shown. kept: the records
+    that may be kept; None: any.
     """
 
     conditions: tuple[_Needed, ...]
     needed: Schema
     decoded: Schema
+    decoding: Decoding
     selected: Schema
     kept: Kept | None
 
     @classmethod
-    def of(cls, view: View, full: Schema, selected: Schema) -> Selection:
-        """Of records of schema `full`, of which `selected` is read, both with the names in the records.
+    def of(cls, view: View, full: Schema, decoding: Decoding) -> Selection:
+        """Of records of schema `full`, of which what `decoding` takes is read, both with the names in the records.
 
         Raises:
             UsageError: a predicate has no meaning there. MissingExtraError: it is SQL, and DuckDB is not installed.
@@ -65,19 +69,26 @@ class Selection:
         return cls(
             tuple(conditions),
             full.select(needed or full.names[:1]),
-            full.select(kept_names(selected.names, needed)),
-            view.shown(selected),
+            full.select(kept_names(decoding.stored.names, needed)),
+            decoding,
+            view.shown(decoding.schema),
             view.kept,
         )
 
     def decode(self, load: Load, first: int) -> list[pa.RecordBatch]:
         """The records of a load that are kept, as columns of `selected`; first: the number of its first one."""
         found = []
+        record = load.piece.first_record if load.block is None else load.block.first_record
         for batch in decode_load(load, self.decoded):
             keep = self._allowed(first, batch.num_rows) & self._keep(batch, load)
             kept = batch.filter(pa.array(keep))
-            found.append(pa.RecordBatch.from_arrays(kept.columns[: len(self.selected)], schema=to_arrow(self.selected)))
+            stored = self.decoding.stored
+            chosen = pa.RecordBatch.from_arrays(kept.columns[: len(stored)], schema=to_arrow(stored))
+            numbers = record + np.flatnonzero(keep)
+            place = partial(_place, numbers)
+            found.append(batch_named(self.decoding.converted(chosen, load.file.path, place), self.selected))
             first += batch.num_rows
+            record += batch.num_rows
         return found
 
     def find(self, loads: Iterable[Load], threads: int, total: int) -> Kept:
@@ -104,6 +115,10 @@ class Selection:
         except DataError as error:
             raise DataError(error.reason, source=load.file.path) from None
         return keep
+
+
+def _place(numbers: npt.NDArray[np.int64], row: int) -> str:
+    return f"record {numbers[row]}"
 
 
 def until(

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.reader.covering import covering
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.loads.batches import record_batches
 from recordmill.shards.loads.scattered import are_scattered, scattered_batches
@@ -36,18 +36,20 @@ def wanted_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int
     return wanted % max(total, 1)
 
 
-def taken(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, schema: Schema, threads: int) -> pa.Table:
+def taken(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int) -> pa.Table:
     """The records of these numbers among all, in this order, also several times."""
     distinct, back = np.unique(numbers, return_inverse=True)
-    return _ascending(files, ends, distinct, schema, threads).take(pa.array(back.reshape(-1)))
+    return _ascending(files, ends, distinct, decoding, threads).take(pa.array(back.reshape(-1)))
 
 
-def _ascending(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, schema: Schema, threads: int) -> pa.Table:
+def _ascending(
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
+) -> pa.Table:
     if are_scattered(numbers) and all(file.seekable for file in files):
         with contextlib.suppress(DataError):  # which the other way finds, too, and says where
             return pa.Table.from_batches(
-                scattered_batches(list(files), ends, numbers, schema, threads), to_arrow(schema)
+                scattered_batches(list(files), ends, numbers, decoding, threads), to_arrow(decoding.schema)
             )
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
     loads = (load for run in runs for load in covering(files, ends, int(run[0]), int(run[-1]) + 1, PIECE_BYTES, None))
-    return pa.Table.from_batches(record_batches(loads, schema, threads=threads), to_arrow(schema))
+    return pa.Table.from_batches(record_batches(loads, decoding, threads=threads), to_arrow(decoding.schema))

@@ -12,8 +12,13 @@ import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.base.people.nearest import there_are
+from recordmill.reader.images.options import Images, Wanted
+from recordmill.reader.images.step import ResizedImages
 from recordmill.reader.sampling.kept import Kept
 from recordmill.reader.taking import wanted_numbers
+from recordmill.records.columns.convert import Step
+from recordmill.records.columns.decoding import Decoding
+from recordmill.records.columns.spelled import Specs, check_once, listed, raw_step, reshape_step
 from recordmill.records.columns.where import Where
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
@@ -31,12 +36,15 @@ class Condition:
 @dataclass(frozen=True)
 class View:
     """names: the name that is shown to the one in the records, of what was renamed. conditions: all of them hold for
-    the records that there are. kept: they are some of these; None: any.
+    the records that there are. kept: they are some of these; None: any. steps: what becomes of features, by their
+    names in the records. images: what encoded images become, likewise.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     kept: Kept | None = None
+    steps: tuple[Step, ...] = ()
+    images: Wanted | None = None
 
     @property
     def filters(self) -> bool:
@@ -50,6 +58,11 @@ class View:
     def stored(self, shown: Schema) -> Schema:
         """The features under the names that they have in the records."""
         return named(shown, self.names)
+
+    def decoding(self, stored: Schema, images: Mapping[str, Images]) -> Decoding:
+        """How these features of the records become what is shown. images: by their names in the records."""
+        steps = [step for step in self.steps if step.feature in stored]
+        return Decoding(stored, (*steps, *(ResizedImages(name, images[name]) for name in images if name in stored)))
 
     def renamed(self, names: Mapping[str, str], schema: Schema) -> View:
         """With features of this schema under other names: the one that is shown now to the new one.
@@ -75,7 +88,23 @@ class View:
             str(condition.where.predicate) + (repr(sorted(condition.names.items())) if condition.names else "")
             for condition in self.conditions
         )
-        return told if self.kept is None else f"{told}\x00kept {self.kept.digest()}"
+        told = told if self.kept is None else f"{told}\x00kept {self.kept.digest()}"
+        return f"{told}\x00as {self.steps!r}" if self.steps else told
+
+
+def steps_of(
+    decode_raw: Specs | Mapping[str, str] = None, reshape: Specs | Mapping[str, str | Sequence[int]] = None
+) -> tuple[Step, ...]:
+    """What `decode_raw=` and `reshape=` say, as `read` spells them or by feature.
+
+    Raises:
+        UsageError: one is not written as it must be, or a feature is decoded or reshaped twice.
+    """
+    raw = [raw_step(text) for text in listed(decode_raw, "--decode-raw")]
+    shaped = [reshape_step(text) for text in listed(reshape, "--reshape")]
+    check_once([step.feature for step in raw], "decoded")
+    check_once([step.feature for step in shaped], "reshaped")
+    return (*raw, *shaped)
 
 
 def named(schema: Schema, names: Mapping[str, str]) -> Schema:

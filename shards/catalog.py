@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.people.nearest import did_you_mean
@@ -32,7 +32,7 @@ from recordmill.shards.manifest import (
 )
 from recordmill.shards.names import ShardName
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
-from recordmill.storage.files import Stat, input_path, last_seen, look_over, read_range
+from recordmill.storage.files import Stat, Terms, input_path, last_seen, look_over, read_on, read_range
 from recordmill.storage.folders import exists, is_folder, join
 from recordmill.storage.listing import list_inputs
 
@@ -52,7 +52,7 @@ class ShardFile:
 
     path: where to open it. name: as messages and results call it. split: by manifest or file name. compression: none,
     gzip, zlib or zstd. stat: what it was when it was listed. info, index, members: of our own shards, what the manifest
-    says of it and where its index is.
+    says of it and where its index is. terms: on which stores are read, which go along into other processes.
     """
 
     path: str
@@ -63,6 +63,7 @@ class ShardFile:
     info: ShardInfo | None = None
     index: str | None = None
     members: str | None = None
+    terms: Terms | None = field(default=None, compare=False, repr=False)
 
     @property
     def identity(self) -> bytes:
@@ -127,6 +128,13 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
         raise UsageError(f"no split {split!r}; {there}{did_you_mean(split, known)}")
     files = tuple(file for file in catalog.files if file.split == split)
     return Catalog(files, catalog.schema, catalog.manifest, catalog.root, catalog.generation, catalog.notes)
+
+
+def on_terms(catalog: Catalog, requests: int | None, folder: str, most_bytes: int) -> Catalog:
+    """The catalog whose files, and their indices, are read as `storage.files.read_on` says."""
+    paths = [path for file in catalog.files for path in (file.path, file.index, file.members) if path is not None]
+    terms = read_on(paths, requests, folder, most_bytes)
+    return replace(catalog, files=tuple(replace(file, terms=terms) for file in catalog.files))
 
 
 def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False) -> Catalog:

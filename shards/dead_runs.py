@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from recordmill.base.errors import DataError
+from recordmill.engines.note import JOB_NAME, RUNNING, UNHEARD_SEC, UNKNOWN, JobNote, read_note, state_of
 from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, Manifest, generations, load
 from recordmill.shards.manifest_check import is_data_folder
 from recordmill.storage.locks import LockFile, lock_folder
@@ -92,8 +93,27 @@ def _is_dead(folder: Folder, lock: LockFile, name: str) -> bool:
         return False
     # After a reboot it is dead for certain; the lock is then only to exclude those who would claim it as well.
     lock.take()
+    if folder.is_mine(JOB_NAME) and (note := read_note(folder.descriptor)) is not None:
+        return _has_ended(note, folder, lock, name)
     lease = owner.count("lease_sec") if "lease_sec" in owner and owner.value.get("boot") == machine()["boot"] else 0
     return not lease or time.time() - _last_seen(folder, lock) > lease
+
+
+def _has_ended(note: JobNote, folder: Folder, lock: LockFile, name: str) -> bool:
+    """Whether the engine's job that works in the folder is gone, whatever became of the process that started it."""
+    state = state_of(note)
+    if state == UNKNOWN and time.time() - _last_seen(folder, lock) <= UNHEARD_SEC:
+        _log.warning(
+            "%s: its job %s can't be asked about, and may be at work; it was left alone (for a day after its "
+            "last word)",
+            name,
+            note.where,
+        )
+        return False
+    if state == RUNNING:
+        _log.warning("%s: its job %s is at work; it was left alone", name, note.where)
+        return False
+    return True
 
 
 def _last_seen(folder: Folder, lock: LockFile) -> float:

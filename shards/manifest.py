@@ -19,10 +19,14 @@ from typing import Any
 from recordmill.base.errors import DataError
 from recordmill.shards.manifest_check import check_manifest, check_version, known_fields
 from recordmill.shards.names import ShardName
+from recordmill.storage.digest import SHA256
 from recordmill.storage.folders import is_folder, join, names_in
 from recordmill.storage.strict_json import Fields, parse, read_bounded
 
-FORMAT_VERSION = (1, 0)  # (major, minor): a reader refuses an unknown major and ignores fields that a minor added
+# (major, minor): a reader refuses an unknown major and ignores fields that a minor added. In version 1 a shard's digest
+# was its SHA-256, under that name.
+FORMAT_VERSION = (2, 0)
+_READ = (1, 2)  # majors
 MANIFESTS = "_manifests"
 RUN_PREFIX = "_run-"
 DATA_PREFIX = "data-"
@@ -35,15 +39,15 @@ _NUMBER = re.compile(r"([0-9]{8})\.json")
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One shard. bytes: the file's size; framed_bytes: uncompressed;
-    sum: of mix64(key, payload CRC) mod 2^64, in hex.
+    """One shard. bytes: the file's size; framed_bytes: uncompressed; digest: of the file, `blake3:<hex>`, of version 1
+    `sha256:<hex>`; sum: of mix64(key, payload CRC) mod 2^64, in hex.
     """
 
     name: str
     records: int
     bytes: int
     framed_bytes: int
-    sha256: str
+    digest: str
     sum: str
 
 
@@ -67,10 +71,10 @@ class Part:
 class Manifest:
     """A committed data set.
 
-    name: what the user calls it. options: what decides the bytes (seed, splits, shards, ...). fingerprint: SHA-256 over
-    everything that must be equal for two builds to be equal. schema: the text of schema.pbtxt. run: facts of this run
-    alone (times, versions, threads). transform: what made the records of what was read, see docs/transform.md; empty,
-    and left out of the file, where nothing did.
+    version: of the format, (major, minor). name: what the user calls it. options: what decides the bytes (seed, splits,
+    shards, ...). fingerprint: SHA-256 over everything that must be equal for two builds to be equal. schema: the text
+    of schema.pbtxt. run: facts of this run alone (times, versions, threads). transform: what made the records of what
+    was read, see docs/transform.md; empty, and left out of the file, where nothing did.
     """
 
     name: str
@@ -83,6 +87,7 @@ class Manifest:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
     transform: Mapping[str, Any] = field(default_factory=dict)
+    version: tuple[int, int] = FORMAT_VERSION
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -101,25 +106,28 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of the file, one trailing newline."""
-        document = {"format": "recordmill", "version": list(FORMAT_VERSION), **asdict(self)}
+        document = {"format": "recordmill", "version": self.version, **asdict(self)}
         if not self.transform:
             del document["transform"]
+        for part in document["parts"] if self.version[0] == 1 else ():
+            part["splits"] = {split: [_of_version_1(one) for one in shards] for split, shards in part["splits"].items()}
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: bytes | str, source: str = "manifest") -> Manifest:
         """Raises DataError, with file, field and reason, for text that is no manifest, or of a later format."""
         fields = Fields(parse(text, source), source)
-        major, _ = check_version(fields)
-        if major != FORMAT_VERSION[0]:
+        version = check_version(fields)
+        if version[0] not in _READ:
             raise DataError(
-                f"has format version {major}; this recordmill reads {FORMAT_VERSION[0]}: install a newer one",
+                f"has format version {version[0]}; this recordmill reads {' and '.join(map(str, _READ))}: install a "
+                "newer one",
                 source=source,
             )
-        check_manifest(fields)
+        check_manifest(fields, version[0])
         document = fields.value
         parts = tuple(_part(part) for part in document["parts"])
-        return cls(**{**known_fields(document, cls.__dataclass_fields__), "parts": parts})
+        return cls(**{**known_fields(document, cls.__dataclass_fields__), "parts": parts, "version": version})
 
 
 def _part(document: Mapping[str, Any]) -> Part:
@@ -129,7 +137,18 @@ def _part(document: Mapping[str, Any]) -> Part:
 
 
 def _shard(document: Mapping[str, Any]) -> ShardInfo:
-    return ShardInfo(**known_fields(document, ShardInfo.__dataclass_fields__))
+    digest = {} if "digest" in document else {"digest": f"{SHA256}:{document['sha256']}"}
+    return ShardInfo(**known_fields({**document, **digest}, ShardInfo.__dataclass_fields__))
+
+
+def _of_version_1(shard: Mapping[str, Any]) -> dict[str, Any]:
+    """The shard's fields as version 1 has them, in their order."""
+    names = {"digest": SHA256}
+    return {names.get(name, name): _hex(value) if name in names else value for name, value in shard.items()}
+
+
+def _hex(digest: str) -> str:
+    return digest.partition(":")[2]
 
 
 def generations(out: str | os.PathLike[str]) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import check_split_name
 from recordmill.shards.names import SUFFIXES, ShardName
+from recordmill.storage.digest import ALGORITHMS
 from recordmill.storage.strict_json import MOST_COUNT, Fields, show
 
 DATA_FOLDER = r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<the fingerprint's first 12>, numbered where that was taken
@@ -30,8 +31,8 @@ def is_data_folder(name: str) -> bool:
     return re.fullmatch(DATA_FOLDER, name, re.ASCII) is not None
 
 
-def check_manifest(fields: Fields) -> None:
-    """Raises DataError, with file and field, for a manifest that no build writes."""
+def check_manifest(fields: Fields, major: int) -> None:
+    """Raises DataError, with file and field, for a manifest of that major version that no build writes."""
     fields.text("name", _PLAIN_TEXT, "a line of text")
     compression = fields.text("compression", "|".join(SUFFIXES), " or ".join(SUFFIXES))
     fields.text("schema")
@@ -54,12 +55,12 @@ def check_manifest(fields: Fields) -> None:
         if (folder := part.text("folder", DATA_FOLDER, "the name of a data folder (data-<id>)")) in folders:
             part.refuse(f"is {folder!r}, which another part has", "folder")
         folders.add(folder)
-        total += _check_part(part, compression)
+        total += _check_part(part, compression, major)
     if total > MOST_COUNT:
         fields.refuse(f"hold {total} records together, more than {MOST_COUNT}", "parts")
 
 
-def _check_part(part: Fields, compression: str) -> int:
+def _check_part(part: Fields, compression: str, major: int) -> int:
     """Gives the records of the part."""
     part.text("kind", _PLAIN_TEXT, "a line of text")
     part.object("inputs")
@@ -82,9 +83,18 @@ def _check_part(part: Fields, compression: str) -> int:
             total += shard.count("records")
             shard.count("bytes")
             shard.count("framed_bytes")
-            shard.text("sha256", f"{_HEX}{{64}}", "a SHA-256 in hexadecimal digits")
+            _check_digest(shard, major)
             shard.text("sum", f"{_HEX}{{16}}", "16 hexadecimal digits")
     return total
+
+
+def _check_digest(shard: Fields, major: int) -> None:
+    """Version 1 knew one algorithm, and its field had that name."""
+    if major == 1:
+        shard.text("sha256", f"{_HEX}{{64}}", "a SHA-256 in hexadecimal digits")
+    else:
+        kinds = "|".join(ALGORITHMS)
+        shard.text("digest", f"(?:{kinds}):{_HEX}{{64}}", f"{' or '.join(ALGORITHMS)}, `:` and 64 hexadecimal digits")
 
 
 def _is_shard(name: str, split: str, compression: str) -> bool:

@@ -1,16 +1,20 @@
-"""A build at work on an OUT in a store: its lease, `OUT/_run-<id>/lease.json`, and what builds left whose lease has run
-out; and `clean`, which is for any OUT.
+"""A run (of a build, or a read) at work on an OUT in a store: its lease, `OUT/_run-<id>/lease.json`, what runs left
+whose lease has run out, and which results reads committed; and `clean`, which is for any OUT.
 
-A lease is an object that is written anew every RENEW_SEC while the build puts its objects there. One that was not for
-LEASE_SEC, by the store's own clock, is a dead build's: its objects, which no manifest names, may be removed. The lease
-goes last, so that a removal that is stopped is taken up by the next.
+A lease is an object that is written anew every RENEW_SEC while the run puts its objects there, by its driver or its
+workers. Where nothing was put into the run's folder for LEASE_SEC, by the store's own clock, the run is dead: its
+objects, which nothing committed names, may be removed. The lease goes last, so that a removal that is stopped is taken
+up by the next.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import logging
 import os
+import re
 import threading
 import uuid
 from collections.abc import Mapping
@@ -20,11 +24,22 @@ from types import TracebackType
 from recordmill.base.errors import UsageError
 from recordmill.shards.dead_runs import claimed, clean_dead, loaded, machine
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, generations
-from recordmill.storage.files import is_remote, listed_objects, output_path, put_object, remove_objects
-from recordmill.storage.folders import files_below, is_folder, join, paths_in
+from recordmill.storage.files import (
+    bound_requests,
+    is_remote,
+    listed_objects,
+    output_path,
+    put_if_absent,
+    put_object,
+    remove_objects,
+)
+from recordmill.storage.folders import files_below, is_folder, join, names_in, paths_in, private_folder
+from recordmill.storage.strict_json import load_fields
 
-RENEW_SEC, LEASE_SEC = 60, 900  # a build that was not heard of for 15 minutes is dead
+RENEW_SEC, LEASE_SEC = 60, 900  # a run that was not heard of for 15 minutes is dead
 LEASE = "lease.json"
+RESULTS = "_reads"  # the results of reads: a file for each generation
+_NUMBER = re.compile(r"([0-9]{8})\.json")
 
 _log = logging.getLogger(__name__)
 
@@ -53,11 +68,37 @@ def _is_ours(name: str) -> bool:
     return name.startswith((RUN_PREFIX, DATA_PREFIX, "rejects/", f"{MANIFESTS}/"))
 
 
+def work_folder(out: str) -> Path:
+    """Where on this machine runs prepare what they put into that OUT; the same for each of them."""
+    return Path(private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16])
+
+
+def result_name(generation: int) -> str:
+    """The name below OUT of what commits a read's result."""
+    return f"{RESULTS}/{generation:08d}.json"
+
+
+def results(out: str) -> dict[int, str]:
+    """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result.
+
+    Raises:
+        DataError: one of them is none that a read writes.
+    """
+    found = {}
+    names = names_in(join(out, RESULTS)) if is_folder(join(out, RESULTS)) else []
+    for number in sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name))):
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            fields = load_fields(join(out, result_name(number)))
+            found[number] = fields.text("folder", f"{DATA_PREFIX}[0-9a-f]{{12}}", "the folder of a result")
+    return found
+
+
 class StoreRun:
-    """Holds the lease of a build, as a context; renewed by a thread of its own."""
+    """Holds the lease of a run, as a context; renewed by a thread of its own."""
 
     def __init__(self, out: str, identifier: str) -> None:
         self.out, self.id = out, identifier
+        self._is_open = False  # whether it is unknown if the run has committed
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="recordmill-lease", daemon=True)
 
@@ -82,31 +123,69 @@ class StoreRun:
     ) -> None:
         self._ended.set()
         self._thread.join()
+        if self._is_open:  # who finds the lease expired knows by then
+            return
         try:
             remove_objects(self.out, [f"{RUN_PREFIX}{self.id}/{LEASE}"])
         except OSError as failure:
-            _log.warning("%s: the lease of this build can't be removed: %s", self.out, failure.strerror)
+            _log.warning("%s: the lease of this run can't be removed: %s", self.out, failure.strerror)
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody has taken this build for dead."""
+        """Whether nobody has taken this run for dead."""
         return any(item.name == LEASE for item in listed_objects(f"{self.out}/{RUN_PREFIX}{self.id}"))
 
+    def commit(self, name: str, data: bytes) -> bool:
+        """Create the object below OUT that makes what the run has put a data set, or a result, unless it is there; says
+        whether this call did. Where it can't be known, nothing is removed, and the lease is left to run out.
+
+        Raises:
+            OSError: the put failed, or its result can't be known.
+        """
+        self._is_open = True
+        done = put_if_absent(f"{self.out}/{name}", data)
+        self._is_open = False
+        return done
+
+    def discard(self) -> None:
+        """Remove this run's own objects; what can't be is left to the next run, which finds the lease."""
+        try:
+            remove_objects(self.out, objects_of(self.out, f"{DATA_PREFIX}{self.id}"))
+        except OSError:
+            self._is_open = True
+
+    def remove_dead(self) -> None:
+        """Remove what dead runs left."""
+        for name, left in self.left_by_dead().items():
+            _log.warning("%s: removing what the dead run %s left (%d objects)", self.out, name, len(left))
+            remove_objects(self.out, left)
+
     def left_by_dead(self) -> dict[str, list[str]]:
-        """Name of each dead build's run folder to the names of what it left, the lease last."""
-        leases = {
-            item.name.split("/")[0]: item.changed_sec
-            for item in listed_objects(self.out)
-            if item.name.startswith(RUN_PREFIX) and item.name.endswith(f"/{LEASE}") and item.name.count("/") == 1
-        }
-        now = leases.pop(f"{RUN_PREFIX}{self.id}")
-        dead = {name for name, changed in leases.items() if now - changed > LEASE_SEC}
-        kept = {part.folder for manifest in loaded(self.out).values() for part in manifest.parts} if dead else set()
-        return {name: [*self._of(name, kept), f"{name}/{LEASE}"] for name in sorted(dead)}
+        """Name of each dead run's folder to the names of what it left, the lease last."""
+        runs: dict[str, list[str]] = {}
+        seen: dict[str, float] = {}  # when something was put into the folder last: its lease, or what workers made
+        for item in listed_objects(self.out):
+            name, _, rest = item.name.partition("/")
+            if rest and name.startswith(RUN_PREFIX):
+                runs.setdefault(name, []).append(item.name)
+                seen[name] = max(seen.get(name, item.changed_sec), item.changed_sec)
+        now = seen.pop(f"{RUN_PREFIX}{self.id}")
+        dead = {name for name, changed in seen.items() if now - changed > LEASE_SEC}
+        kept = _committed(self.out) if dead else set()
+        return {name: [*self._of(name, kept), *_lease_last(runs[name])] for name in sorted(dead)}
 
     def _of(self, name: str, kept: set[str]) -> list[str]:
         data = f"{DATA_PREFIX}{name.removeprefix(RUN_PREFIX)}"
         return [] if data in kept else objects_of(self.out, data)
+
+
+def _committed(out: str) -> set[str]:
+    """The folders that data sets and results consist of."""
+    return {part.folder for manifest in loaded(out).values() for part in manifest.parts} | set(results(out).values())
+
+
+def _lease_last(names: list[str]) -> list[str]:
+    return sorted(names, key=lambda name: name.endswith(f"/{LEASE}"))
 
 
 def objects_of(out: str, data: str) -> list[str]:
@@ -116,33 +195,49 @@ def objects_of(out: str, data: str) -> list[str]:
     return own + [f"rejects/{item.name}" for item in listed_objects(f"{out}/rejects") if item.name.startswith(prefix)]
 
 
-def clean(out: str | os.PathLike[str], *, remove: bool = False) -> Mapping[str, list[str]]:
+def clean(
+    out: str | os.PathLike[str], *, remove: bool = False, storage_requests: int | None = None
+) -> Mapping[str, list[str]]:
     """Name of each dead run's folder in OUT to the paths of what it left, which no data set consists of.
 
     remove: remove it. A dead `read` that could go on is among them. On a disk a run is dead when no process of this
-    machine holds its lock; in a store, when its lease was not renewed for 15 minutes.
+    machine holds its lock; in a store, when its lease was not renewed for 15 minutes. Of an OUT in a store, what its
+    runs left among the temporary files of this machine is named, too, by its whole path.
 
     Raises:
         UsageError: there is no such folder.
     """
     place = output_path(out)
-    if not is_folder(place):
+    bound_requests(storage_requests)
+    if not is_remote(place):
+        if not is_folder(place):
+            raise UsageError(f"{place}: no such folder")
+        return _on_disk(Path(place), remove)
+    here = _on_disk(work_folder(place), remove)
+    if not here and not is_folder(place):
         raise UsageError(f"{place}: no such folder")
-    if is_remote(place):
-        return _in_store(place, remove)
-    folders = [*paths_in(Path(place), f"{RUN_PREFIX}*"), *paths_in(Path(place), f".{RUN_PREFIX}*")]
+    return {**_in_store(place, remove), **{join(str(work_folder(place)), name): left for name, left in here.items()}}
+
+
+def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
+    if not is_folder(place):
+        return {}
+    folders = [*paths_in(place, f"{RUN_PREFIX}*"), *paths_in(place, f".{RUN_PREFIX}*")]
     with claimed(folders) as dead:
         names = [run.name for run in dead]
     found = {name: sorted(files_below(join(place, name)).values()) for name in names}
     if remove and found:
-        removed = set(clean_dead(Path(place)))
+        removed = set(clean_dead(place))
         return {name: left for name, left in found.items() if name in removed}
     return found
 
 
-def _in_store(out: str, remove: bool) -> Mapping[str, list[str]]:
+def _in_store(out: str, remove: bool) -> dict[str, list[str]]:
+    if not is_folder(out):
+        return {}
     with StoreRun(out, uuid.uuid4().hex[:12]) as run:
         found = run.left_by_dead()
+        found |= {name: left for name in list(results(out).values())[:-1] if (left := objects_of(out, name))}
         for left in found.values() if remove else ():
             remove_objects(out, left)
     return {name: [join(out, one) for one in left] for name, left in found.items()}

@@ -1,14 +1,13 @@
 """`verify`: a data set against its manifest, or TFRecord files against themselves, to a list of `Finding`s; nothing
 found is nothing wrong.
 
-Every byte of every shard is read: size, SHA-256, count, both CRCs of each frame, the sum recomputed from payloads and
+Every byte of every shard is read: size, digest, count, both CRCs of each frame, the sum recomputed from payloads and
 index keys, and the index itself. Then the tree: missing and stray files, copies that differ from what the manifest
 says. Shards are checked in parallel, each as a stream of 8 MiB, so memory does not depend on their size.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +37,8 @@ from recordmill.shards.manifest import (
 )
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.compression import MAX_RATIO
-from recordmill.storage.files import atomic_write, input_path, is_remote, read_blocks, read_range, stat, write_all
+from recordmill.storage.digest import SHA256, algorithm_of, whole_digest
+from recordmill.storage.files import atomic_write, bound_requests, input_path, is_remote, read_range, stat, write_all
 from recordmill.storage.folders import exists, files_below, is_folder, join, names_in
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
@@ -63,7 +63,12 @@ class Problem:
 
 
 def verify(
-    inputs: Inputs, *, threads: int | None = None, mend: bool = False, progress: Callable[[int], None] | None = None
+    inputs: Inputs,
+    *,
+    threads: int | None = None,
+    mend: bool = False,
+    storage_requests: int | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> list[Problem]:
     """What is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
 
@@ -71,11 +76,13 @@ def verify(
         inputs: OUT of a build, or files, folders, globs.
         threads: how many shards are checked at once; None or 0: one per core.
         mend: write the copies beside the manifest (manifest.json, schema.pbtxt) anew where they differ from it.
+        storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
         progress: called with the number of records checked.
 
     Raises:
         UsageError, DataError: there is nothing to verify, or the manifest can't be read.
     """
+    bound_requests(storage_requests)
     given = [input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
     ours = [name for name in given if is_folder(name) and is_data_set(name)]
     if ours and len(given) > 1:
@@ -121,8 +128,8 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
             yield Problem(
                 file.path, f"byte {min(size, info.bytes)}", f"has {size} bytes where the manifest says {info.bytes}"
             )
-        if (found := _sha256(file.path)) != info.sha256:
-            yield Problem(file.path, "", f"SHA-256 is {found} where the manifest says {info.sha256}")
+        if (found := whole_digest(file.path, algorithm_of(info.digest))) != info.digest:
+            yield Problem(file.path, "", f"the digest is {found} where the manifest says {info.digest}")
     index, problems = _load_index(file)
     yield from problems
     records, framed, total, index_fits = 0, 0, 0, index is not None and (info is None or len(index) == info.records)
@@ -158,13 +165,6 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
             "",
             f"its records' sum is {total:016x} where the manifest says {info.sum}: payloads or keys were changed",
         )
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    for block in read_blocks(path, _BLOCK_BYTES):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
@@ -251,7 +251,7 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
     found = [
         Problem(join(folder, name), "", "is missing; the manifest names it" if name not in files else "SHA-256 differs")
         for name, said in manifest.transform["files"].items()
-        if name not in files or _sha256(files[name]) != said["sha256"]
+        if name not in files or whole_digest(files[name], SHA256) != f"{SHA256}:{said['sha256']}"
     ]
     strays = sorted(files.keys() - manifest.transform["files"].keys())
     return found + [Problem(join(folder, name), "", "is no part of the data set") for name in strays]

@@ -10,29 +10,35 @@ import fcntl
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.room import room
-from recordmill.storage.stores import writing
+from recordmill.storage.stores import placing, writing
 from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
+from recordmill.storage.stores.limit import LIMIT
 from recordmill.storage.stores.local import READ_BYTES, LocalStorage
 from recordmill.storage.stores.objects import ObjectStorage
 from recordmill.storage.stores.protocol import Bytes, Reader, Stat, Storage
+from recordmill.storage.stores.terms import Terms, taken_by
 from recordmill.storage.stores.writing import listed as listed_objects
 from recordmill.storage.stores.writing import put as put_object
 from recordmill.storage.stores.writing import remove as remove_objects
-from recordmill.storage.stores.writing import upload as upload_file
+from recordmill.storage.stores.writing import upload_all
+
+Item = TypeVar("Item")
 
 __all__ = [  # of the protocol, for all
     "Bytes",
     "Reader",
     "Stat",
     "Storage",
+    "Terms",
     "input_path",
     "listed_objects",
     "local_path",
@@ -40,10 +46,11 @@ __all__ = [  # of the protocol, for all
     "plain_name",
     "put_object",
     "remove_objects",
-    "upload_file",
+    "upload_all",
 ]  # of the protocol, for all
 
 _LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
+taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
 # how file systems without hard links refuse one
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -56,6 +63,34 @@ def storage_of(path: str) -> Storage:
 def is_remote(path: str) -> bool:
     """Whether it is in a store."""
     return storage_of(path) is not _LOCAL
+
+
+def bound_requests(requests: int | None, memory_bytes: int | None = None) -> None:
+    """Have at most so many requests to stores under way in this process (None: as before). memory_bytes: what a command
+    may hold, of which blocks that were read take a part.
+
+    Raises:
+        UsageError: fewer than one.
+    """
+    if requests is not None and requests < 1:
+        raise UsageError(f"--storage-requests {requests}: 1 or more")
+    _OBJECTS.bound(LIMIT.most if requests is None else requests, memory_bytes)
+
+
+def read_on(paths: Iterable[str], requests: int | None, folder: str, most_bytes: int) -> Terms:
+    """Read these files on terms: so many requests at once, those of stores by blocks that are kept in the folder ("":
+    nowhere), of so many bytes in all. Gives the terms, which go with what is pickled.
+    """
+    bound_requests(requests)
+    files = {path: last_seen(path) for path in paths if is_remote(path)} if folder else {}
+    try:
+        if files:
+            os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--cache {folder}: can't be made: {error.strerror}") from None
+    terms = Terms(requests, os.path.abspath(folder) if files else "", most_bytes, files)
+    terms.take()
+    return terms
 
 
 def stat(path: str) -> Stat:
@@ -109,6 +144,26 @@ def expect(files: Iterable[tuple[str, Stat]]) -> None:
             _OBJECTS.expect(path, about)
 
 
+def ahead(items: Iterable[Item], of: Callable[[Item], tuple[str, Stat] | None]) -> Iterator[Item]:
+    """The items in their order; of those to come, the beginnings of the files that are in a store are asked for. of:
+    the file that an item begins to read; None: none.
+    """
+    waiting: deque[Item] = deque()
+    for item in items:
+        if (file := of(item)) is not None and is_remote(file[0]):
+            _OBJECTS.expect(*file)
+            waiting.append(item)
+            if len(waiting) <= _OBJECTS.most_expected:
+                continue
+        elif not waiting:
+            yield item
+            continue
+        else:
+            waiting.append(item)
+        yield waiting.popleft()
+    yield from waiting
+
+
 def read_into(path: str, into: Bytes, before: Stat, source: str) -> None:
     """Fill `into` with the file's first bytes, and make sure that it is still the file that was planned.
 
@@ -130,6 +185,28 @@ def read_exactly(path: str, start: int, into: Bytes) -> None:
         got = len(reader.fill(into, start))
     if got != len(into):
         raise DataError(f"ends at byte {start + got}, where {start + len(into)} are needed", source=path)
+
+
+def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
+    """Fill each (start, array) with what lies in the file from there on, and ask for nothing beside it.
+
+    Raises:
+        DataError: the file ends before that.
+    """
+    if not is_remote(path):
+        for start, into in ranges:
+            read_exactly(path, start, into)
+        return
+    address = Address.parse(path)
+    assert address is not None
+    end = max((start + len(into) for start, into in ranges), default=0)
+
+    def read(about: Stat) -> None:
+        if end > about.size_bytes:
+            raise DataError(f"ends at byte {about.size_bytes}, where {end} are needed", source=path)
+        _OBJECTS.read_parts(address, about, [one for one in ranges if len(one[1])])
+
+    _OBJECTS.of_one_content(address, read)
 
 
 def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Bytes]:
@@ -277,6 +354,37 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
         return absent
     finally:
         os.close(descriptor)
+
+
+def hand_over(path: str, target: str) -> None:
+    """A file of this machine becomes one that others find: an object, or a file of a disk that they see. The name is
+    the caller's alone; the file is gone from where it was.
+    """
+    if is_remote(target):
+        writing.upload(path, target, os.stat(path).st_size)
+        os.unlink(path)
+    else:
+        sync_file(path)
+        os.replace(path, target)
+
+
+def give_name(path: str, target: str, size_bytes: int) -> None:
+    """What was handed over gets the name by which it is known, in place of what has it: a copy within a store, another
+    name on a disk, where it may have been given before. May be called again, by several at once.
+    """
+    if is_remote(target):
+        placing.copy_object(_OBJECTS, path, target, size_bytes)
+    else:
+        placing.move_file(path, target)
+
+
+def put_bytes(target: str, data: bytes) -> None:
+    """Make or replace an object, or a file, of these bytes; it appears whole."""
+    if is_remote(target):
+        put_object(target, data)
+        return
+    with atomic_write(target) as file:
+        write_all(file, data)
 
 
 def sync_file(path: str | Path) -> None:

@@ -4,35 +4,56 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FAIL, DROP, DEAD = "503", "answer dropped", "dead from here on"  # what becomes of a request
+KILL, KILL_BEHIND = "killed before", "killed behind"  # who asks is killed, before the store hears of it or behind it
 
 
 @dataclass
 class Proxy:
-    """url: where it listens. requests: what was asked for. at: the number of the request, from 0, that is spoilt."""
+    """url: where it listens. requests: what was asked for. at: the number of the request, from 0, that is spoilt. kill:
+    what kills who asks. most: requests that were under way at once.
+    """
 
     url: str = ""
     requests: list[str] = field(default_factory=list)
     fault: str = ""
     at: int = -1
     lock: threading.Lock = field(default_factory=threading.Lock)
+    kill: Callable[[], None] = lambda: None
+    under_way: int = 0
+    most: int = 0
+    delay_sec: float = 0.0
 
-    def begin(self, fault: str = "", at: int = -1) -> None:
+    def begin(self, fault: str = "", at: int = -1, kill: Callable[[], None] = lambda: None) -> None:
         with self.lock:
             self.requests.clear()
-            self.fault, self.at = fault, at
+            self.fault, self.at, self.kill, self.most = fault, at, kill, 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        with self.lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        try:
+            time.sleep(self.delay_sec)
+            yield
+        finally:
+            with self.lock:
+                self.under_way -= 1
 
     def note(self, said: str) -> str:
         with self.lock:
             self.requests.append(said)
             number = len(self.requests) - 1
-            spoilt = number == self.at or (self.fault == DEAD and number > self.at)
-            return self.fault if spoilt else ""
+            if self.fault in (DEAD, KILL, KILL_BEHIND) and number > self.at >= 0:
+                return DEAD
+            return self.fault if number == self.at else ""
 
 
 @contextmanager
@@ -46,12 +67,21 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             fault = proxy.note(f"{self.command} {self.path}")
-            if fault == DEAD:
+            if fault == KILL:
+                proxy.kill()
+            if fault in (DEAD, KILL):
                 self.close_connection = True
                 return
-            if fault == FAIL:
-                self._answer(503, [], b"")
+            with proxy.counted():
+                answer = (503, [], b"") if fault == FAIL else self._hand_on(body)
+            if fault == KILL_BEHIND:
+                proxy.kill()
+            if fault in (DROP, KILL_BEHIND):
+                self.close_connection = True
                 return
+            self._answer(*answer)
+
+        def _hand_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
             connection = http.client.HTTPConnection(backend, timeout=60)
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
@@ -60,10 +90,7 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
             answer = connection.getresponse()
             data = answer.read()
             connection.close()
-            if fault == DROP:
-                self.close_connection = True
-                return
-            self._answer(answer.status, answer.getheaders(), data)
+            return answer.status, answer.getheaders(), data
 
         def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
             self.send_response_only(status)

@@ -5,13 +5,13 @@ frames, index and manifest by the formats alone.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from blake3 import blake3
 
 from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
@@ -116,9 +116,8 @@ def _write_shard(
         np.save(folder / "index" / name.members_name, members)
     (folder / str(name)).write_bytes(file_bytes)
     np.save(folder / "index" / name.index_name, index)
-    return ShardInfo(
-        str(name), rows.num_rows, len(file_bytes), len(data), hashlib.sha256(file_bytes).hexdigest(), f"{total:016x}"
-    )
+    digest = f"blake3:{blake3(file_bytes).hexdigest()}"
+    return ShardInfo(str(name), rows.num_rows, len(file_bytes), len(data), digest, f"{total:016x}")
 
 
 def _members(data: bytes, index: np.ndarray, member_bytes: int) -> tuple[bytes, np.ndarray]:

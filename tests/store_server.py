@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import os
 import shutil
 import socket
@@ -25,9 +26,11 @@ import pytest
 
 from recordmill.storage import files
 from recordmill.storage.stores import client
+from recordmill.storage.stores.limit import LIMIT, REQUESTS
 from recordmill.storage.stores.objects import ObjectStorage
 
 KEY, SECRET = "test-key", "test-secret-of-the-store"
+STRANGER = "stranger"  # a key of the S3 server, of the same secret, that may do nothing
 BUCKET = "bucket"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "recordmill", "servers")
 
@@ -46,6 +49,12 @@ class Store:
 
         obstore.put(self.client, key, data)
         return f"{self.root}/{key}"
+
+    def keys(self) -> list[str]:
+        """What there is."""
+        import obstore
+
+        return [about["path"] for page in obstore.list(self.client) for about in page]
 
     def put_folder(self, folder: Path, prefix: str) -> str:
         """All files below a folder as objects below the prefix; gives its URI."""
@@ -99,6 +108,7 @@ def of_s3(endpoint: str, **others: str) -> dict[str, str]:
 
 def _forget() -> None:
     client._clients.clear()
+    LIMIT.set(REQUESTS)
     files._OBJECTS.__init__()  # type: ignore[misc]
     assert isinstance(files._OBJECTS, ObjectStorage)
 
@@ -112,7 +122,11 @@ def s3_server(folder: Path) -> Iterator[Store]:
     (folder / BUCKET).mkdir(parents=True)
     port = free_port()
     keys = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
-    command = [program, "--port", f"127.0.0.1:{port}", "posix", str(folder)]
+    users = folder.with_name(f"{folder.name}-users")
+    users.mkdir()
+    stranger = {"access": STRANGER, "secret": SECRET, "role": "user", "userID": 0, "groupID": 0, "projectID": 0}
+    (users / "users.json").write_text(json.dumps({"accessAccounts": {STRANGER: stranger}}))
+    command = [program, "--port", f"127.0.0.1:{port}", "--iam-dir", str(users), "posix", str(folder)]
     endpoint = f"http://127.0.0.1:{port}"
     with _running(command, port, folder / "log", keys), settings(**of_s3(endpoint)):
         yield Store(f"s3://{BUCKET}", endpoint, S3Store(BUCKET, client_options={"allow_http": True}))

@@ -1,7 +1,7 @@
 """The Beam shell: PTransforms around functions of the folders below. Importing a name here imports apache_beam.
 
-`WriteShards` and `BatchDicts` for users' own pipelines; `IngestGroups` and `ShardRuns` are the stages of `recordmill
-build`.
+`WriteShards`, `ReadShards` and `BatchDicts` for users' own pipelines; `one_stage` and `spread` hold the stages of
+`recordmill build`, `read` that of `recordmill read`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_PLACES = {"BatchDicts": "write_shards", "WriteShards": "write_shards", "IngestGroups": "stages", "ShardRuns": "stages"}
-__all__ = ["BatchDicts", "IngestGroups", "ShardRuns", "WriteShards"]
+_PLACES = {
+    "BatchDicts": "write_shards",
+    "ReadShards": "read_shards",
+    "WriteShards": "write_shards",
+}
+__all__ = ["BatchDicts", "ReadShards", "WriteShards"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,13 @@ elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from recordmill.base.errors import UsageError
 
 if TYPE_CHECKING:
+    Step = TypeVar("Step")
 
     class Pipeline(Protocol):
         """A graph that is being made. runner: what will run it."""
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
         def with_output_types(self, hint: object, /) -> PTransform: ...
 
-        def with_outputs(self, *tags: str) -> PTransform: ...
+        def with_outputs(self, *tags: str, main: str | None = None) -> PTransform: ...
 
     class DoFn:
         """A step with a life per bundle; `process` takes an element and side inputs."""
@@ -68,7 +71,24 @@ if TYPE_CHECKING:
 
     def TaggedOutput(tag: str, value: object) -> object: ...
 
+    class Counter(Protocol):
+        """A number that the engine adds up."""
+
+        def inc(self, n: int = 1) -> None: ...
+
+    def counter(namespace: str, name: str, /) -> Counter: ...
+
     def windowed(value: object, /) -> object: ...
+
+    def is_global(collection: PCollection, /) -> bool: ...
+
+    def typed(*, takes: object, gives: object) -> Callable[[type[Step]], type[Step]]: ...
+
+    def row_fields(collection: PCollection, /) -> list[tuple[str, object]]: ...
+
+    def row_type(fields: Iterable[tuple[str, object]], /) -> object: ...
+
+    def row_of(values: Mapping[str, object], /) -> object: ...
 
     def AsIter(collection: PCollection, /) -> object: ...
 
@@ -90,11 +110,46 @@ else:
         Pipeline,
         PTransform,
         Reshuffle,
+        Row,
     )
+    from apache_beam.metrics import Metrics
     from apache_beam.pvalue import AsIter, AsSingleton, TaggedOutput
     from apache_beam.transforms.window import GlobalWindows
+    from apache_beam.typehints import with_input_types, with_output_types
+    from apache_beam.typehints.row_type import RowTypeConstraint
 
+    counter = Metrics.counter
     windowed = GlobalWindows.windowed_value  # what a bundle gives when it ends
+
+    def is_global(collection: PCollection) -> bool:
+        """Whether it is bounded, and all of it in one window."""
+        return collection.is_bounded and isinstance(collection.windowing.windowfn, GlobalWindows)
+
+    def row_fields(collection: PCollection) -> list:
+        """(name, type) of the fields of rows; UsageError where they are no rows."""
+        found = collection.element_type
+        rows = found if isinstance(found, RowTypeConstraint) else RowTypeConstraint.from_user_type(found)
+        if rows is None:
+            raise UsageError(f"elements of type {found} have no named and typed fields: give rows (beam.Row)")
+        return list(rows._fields)
+
+    def row_type(fields: Iterable[tuple[str, object]]) -> object:
+        """The type of rows with these fields."""
+        return RowTypeConstraint.from_fields(list(fields))
+
+    def row_of(values: Mapping[str, object]) -> object:
+        """A row."""
+        return Row(**values)
+
+    def typed(*, takes, gives):
+        """Type hints of a step's elements; takes: None where it is at the begin of a pipeline."""
+
+        def decorate(step):
+            step = with_output_types(gives)(step)
+            return step if takes is None else with_input_types(takes)(step)
+
+        return decorate
+
 
 __all__ = [
     "AsIter",
@@ -114,5 +169,11 @@ __all__ = [
     "Pipeline",
     "Reshuffle",
     "TaggedOutput",
+    "counter",
+    "is_global",
+    "row_fields",
+    "row_of",
+    "row_type",
+    "typed",
     "windowed",
 ]

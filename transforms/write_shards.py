@@ -1,5 +1,5 @@
 """`WriteShards`: a PCollection of RecordBatches of a user's own pipeline to a committed data set,
-as `build` writes one.
+as `build` writes one, in this process or by workers that share nothing but OUT.
 """
 
 from __future__ import annotations
@@ -15,24 +15,28 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.windowed_value import WindowedValue
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import MEMORY_BYTES
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.ingest import Ingested, find_too_large, too_large
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, place_payloads
-from recordmill.building.plan import EXCHANGE_FILES, PLAN_NAME, BuildPlan, load_plan
-from recordmill.building.run_file import Buckets, Run, RunWriter
+from recordmill.building.plan import BuildPlan
+from recordmill.building.run_file import Buckets, Histogram, Run, RunWriter
+from recordmill.building.spread.beginning import begin, discard
+from recordmill.building.spread.ingesting import Account, handed_over
+from recordmill.building.spread.lease import renew
+from recordmill.building.spread.place import Place, SharedPlan, workbench
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.feature import Schema
+from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder, check_out
+from recordmill.shards.store_run import LEASE_SEC, check_store_out
 from recordmill.sources.arrow.rows import batches_of_rows
 from recordmill.sources.values.conform import conform
-from recordmill.storage.files import local_path
+from recordmill.storage.files import is_remote, output_path
 from recordmill.transforms.beam_types import (
     AsSingleton,
     BatchElements,
@@ -42,43 +46,35 @@ from recordmill.transforms.beam_types import (
     Map,
     ParDo,
     PCollection,
-    Pipeline,
     PTransform,
+    Reshuffle,
+    TaggedOutput,
+    is_global,
+    typed,
+    windowed,
 )
-from recordmill.transforms.stages import PlanPath, ShardRuns
+from recordmill.transforms.spread import ACCOUNTS, HISTOGRAMS, SpreadShards, count, of_both
 
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
-_MANY = 1 << 16  # shards that an engine may write at once: each goes to whichever worker is free
-_LEASE_SEC = 900  # 15 minutes: a run counts as alive so long while no process holds it, as when workers are replaced
-_held: dict[str, RunFolder] = {}  # run folders that this process holds, by the run; let go when the job has committed
-_composed: set[str] = set()  # the runs of pipelines that were put together in this process
-_held_lock = threading.Lock()
+_composed: set[str] = set()  # the graphs that were put together in this process
+# of these graphs, the runs that this process has started; only a courtesy: who dies before leaves what a lease decides
+_started: dict[str, RunFolder | None] = {}
+_places: dict[str, Place] = {}
+_lock = threading.Lock()
 _process = os.getpid()
 
 
 @atexit.register
-def _release_all() -> None:
-    """Remove the folders of this process's own pipelines that failed, of which nobody tells it before it ends; a worker
-    that ends leaves them to the others, and a fork to its parent.
-    """
+def _remove_failed() -> None:
+    """Remove what this process's own pipelines left that failed in it, of which nobody tells before it ends."""
     if os.getpid() != _process:
         return
-    with _held_lock:
-        while _held:
-            run, folder = _held.popitem()
-            folder.close() if run in _composed else folder.release()
-
-
-def hold(plan_path: PlanPath) -> None:
-    """Hold the run's folder in this process, too: it is alive as long as one of its processes is."""
-    folder = RunFolder.attach(Path(plan_path).parent)
-    with _held_lock:
-        if folder.id not in _held:
-            joined = RunFolder.join(folder.path)
-            if joined is None:
-                return
-            _held[folder.id] = joined
-        _held[folder.id].renew()
+    with _lock:
+        while _places:
+            run, place = _places.popitem()
+            discard(place)
+            if (folder := _started.pop(run)) is not None:
+                folder.close()
 
 
 @dataclass
@@ -93,21 +89,23 @@ class BatchDicts(PTransform):
         return (
             rows
             | BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows)
-            | FlatMap(batches_of_rows)
+            | FlatMap(batches_of_rows).with_output_types(pa.RecordBatch)
         )
 
 
+@typed(takes=pa.RecordBatch, gives=Manifest)
 @dataclass
 class WriteShards(PTransform):
     """RecordBatches with the schema's columns to a data set at `out`; gives a PCollection with its one Manifest.
 
-    The records have no position, so a record's place is a hash of its bytes, or of `order.key`; the same records give
-    the same shards whatever the bundles. Rows that don't fit the schema are rejects, held against the budget. Nothing
-    is written while the graph is built.
+    out: a folder that all workers see, or one in a store (`s3://bucket/name`, gs, az). The records have no position, so
+    a record's place is a hash of its bytes, or of `order.key`; the same records give the same shards whatever the
+    bundles, workers and retries. Rows that don't fit the schema are rejects, held against the budget. Nothing is
+    written while the graph is built, and each run of the graph is a build of its own.
 
-    writers: how many workers may write shards at once; None: as many as there are, and where the pipeline runs in this
-    process its `threads`.
+    threads: of one process, where the pipeline runs in this one; memory_bytes: of each worker.
 
+    Raises (when the graph is built): UsageError: the collection is unbounded, or in windows; an option can't be.
     Raises (when the pipeline runs): what `finish` raises; UsageError if out holds a data set and overwrite is not set.
     """
 
@@ -121,11 +119,11 @@ class WriteShards(PTransform):
     name: str = "dataset"
     threads: int = 1
     memory_bytes: int = MEMORY_BYTES
-    exchange: str = EXCHANGE_FILES
-    writers: int | None = None
 
     def __post_init__(self) -> None:
-        self.out = local_path(self.out)
+        self.out = output_path(self.out)
+        if not is_remote(self.out):
+            self.out = os.path.abspath(self.out)
         if not self.order.shuffle:
             raise UsageError("records of a pipeline have no order to keep: shuffle, or give a key")
         for column in (self.order.key, self.order.split_by):
@@ -134,97 +132,122 @@ class WriteShards(PTransform):
                     f"no column {column!r} to decide order or split by; the schema has {', '.join(self.schema.names)}"
                 )
 
-    def _packs(self, pipeline: Pipeline) -> int:
-        """Over how many elements the shards are spread: one where this process writes them on its threads."""
-        if self.writers is not None:
-            if self.writers < 1:
-                raise UsageError(f"writers={self.writers}: at least 1")
-            return self.writers
-        return 1 if type(pipeline.runner).__name__ in _LOCAL_RUNNERS else _MANY
-
     def expand(self, batches: PCollection) -> PCollection:  # RecordBatch -> Manifest
-        run = uuid.uuid4().hex[:12]
-        _composed.add(run)
-        plan = batches.pipeline | "Start" >> Create([run]) | "MakeFolder" >> Map(start_run, self)
-        ingested = batches | "Ingest" >> ParDo(_IngestBatches(), AsSingleton(plan))
-        manifest = ingested | "Shard" >> ShardRuns(plan, self._packs(batches.pipeline))
-        return manifest | "Release" >> Map(_release, AsSingleton(plan))
+        if not is_global(batches):
+            raise UsageError(
+                "WriteShards writes one data set of all records: give a bounded PCollection in the global window "
+                "(beam.WindowInto(beam.window.GlobalWindows()))"
+            )
+        graph = uuid.uuid4().hex
+        _composed.add(graph)
+        local = type(batches.pipeline.runner).__name__ in _LOCAL_RUNNERS
+        # behind the shuffle engines keep what it was: a second start is then nobody's
+        plan = batches.pipeline | "Start" >> Create([graph]) | "Begin" >> Map(start_run, self) | "Keep" >> Reshuffle()
+        ingested = batches | "Ingest" >> ParDo(_IngestBatches(), AsSingleton(plan)).with_outputs(
+            HISTOGRAMS, main=ACCOUNTS
+        )
+        manifest: PCollection = of_both(ingested) | "Shard" >> SpreadShards(plan, local)
+        return manifest | "LetGo" >> Map(_let_go, AsSingleton(plan))
 
 
-def start_run(run: str, options: WriteShards) -> PlanPath:
-    """Make the run's folder, once however often it is asked for, and the plan in it."""
-    with _held_lock:
-        if run not in _held:
-            base = check_out(options.out, options.overwrite)
-            _held[run] = RunFolder.create(options.out, run, lease_sec=_LEASE_SEC)
-            splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
-            BuildPlan(
-                folder=str(_held[run].path.absolute()),
-                base=base,
-                schema=options.schema,
-                splits=splits,
-                buckets=Buckets.plan(len(splits), 2**64, options.shards.num_shards or 64),
-                order=options.order,
-                shards=options.shards,
-                compression=options.compression,
-                exchange=options.exchange,
-                threads=options.threads,
-                memory_bytes=options.memory_bytes,
-                budget=options.budget,
-                name=options.name,
-            ).save()
-        return str(_held[run].path.absolute() / PLAN_NAME)
+def start_run(graph: str, options: WriteShards) -> SharedPlan:
+    """Begin a build of its own, however often it is asked for; what nobody goes on with is removed when its lease is
+    over.
+    """
+    run = uuid.uuid4().hex[:12]
+    remote = is_remote(options.out)
+    base = (check_store_out if remote else check_out)(options.out, options.overwrite)
+    folder = None if remote else RunFolder.create(options.out, run, lease_sec=LEASE_SEC)
+    place = Place(options.out, run)
+    with _lock:
+        if graph in _composed:
+            _started[run], _places[run] = folder, place
+        elif folder is not None:
+            folder.release()
+    splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
+    plan = BuildPlan(
+        folder=place.run(),
+        base=base,
+        schema=options.schema,
+        splits=splits,
+        buckets=Buckets.plan(len(splits), 2**64, options.shards.num_shards or 64),
+        order=options.order,
+        shards=options.shards,
+        compression=options.compression,
+        threads=options.threads,
+        memory_bytes=options.memory_bytes,
+        budget=options.budget,
+        name=options.name,
+        store=options.out if remote else "",
+    )
+    return begin(plan, place)
 
 
 class _IngestBatches(DoFn):
-    """Collects a bundle's batches in one RunWriter; gives Ingested accounts as runs fill and when the bundle ends."""
+    """Collects a bundle's batches in one RunWriter; gives accounts as runs fill and when the bundle ends."""
 
     def start_bundle(self) -> None:
+        self._leave()
         self._writer: RunWriter | None = None
-        self._rejects: RejectWriter | None = None
         self._read = 0
+        self._total: Histogram | None = None
 
-    def process(self, batch: pa.RecordBatch, plan_path: PlanPath) -> Iterator[Ingested]:
-        plan = load_plan(plan_path)
-        hold(plan_path)
-        if self._writer is None or self._rejects is None:
-            folder = Path(plan.folder)
-            self._writer = RunWriter(str(folder / "runs"), plan.buckets, plan.arena_bytes)
+    def process(self, batch: pa.RecordBatch, shared: SharedPlan) -> Iterator[Account]:
+        renew(shared.place)
+        if self._writer is None:
+            self._place, self._bench = shared.place, workbench(shared)
+            self._plan = self._bench.__enter__()
+            folder = Path(self._plan.folder)
+            self._writer = RunWriter(str(folder / "runs"), self._plan.buckets, self._plan.arena_bytes)
             self._rejects = RejectWriter(
-                folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl", most=plan.most_rejects
+                folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl", most=self._plan.most_rejects
             )
-        fitted = conform(batch, plan.schema)
+        fitted = conform(batch, self._plan.schema)
         self._rejects.write(
             Reject("pipeline", f"row {row} of a batch", reason, message) for row, reason, message in fitted.bad
         )
         self._read += batch.num_rows
-        frames = encode(fitted.batch, plan.schema)
+        count(records_read=batch.num_rows, records_rejected=len(fitted.bad))
+        frames = encode(fitted.batch, self._plan.schema)
         if (large := find_too_large(frames)) is not None:
             raise DataError(too_large(frames, large), source="pipeline", place=f"record {large} of a batch")
-        keys, splits = place_payloads(plan.order, fitted.batch, frames)
+        keys, splits = place_payloads(self._plan.order, fitted.batch, frames)
         nowhere, position = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
         runs = tuple(
             self._writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, nowhere, position)
         )
         if runs:
-            yield self._account(runs)
+            yield self._account(runs, Rejected.zero())
 
-    def finish_bundle(self) -> Iterable[Any]:
+    def finish_bundle(self) -> Iterable[object]:
         if self._writer is not None:
             runs = () if self._writer.empty else (self._writer.finish(),)
-            yield WindowedValue(self._account(runs, last=True), GlobalWindow().max_timestamp(), [GlobalWindow()])
+            account = self._account(runs, self._rejects.close())
+            assert self._total is not None
+            self._leave()
+            yield windowed(account)
+            yield TaggedOutput(HISTOGRAMS, windowed(self._total))
 
-    def _account(self, runs: tuple[Run, ...], last: bool = False) -> Ingested:
-        """The bundle's accounts since the last call; its rejects are told once, at its end."""
-        assert self._rejects is not None
+    def _account(self, runs: tuple[Run, ...], rejected: Rejected) -> Account:
+        """The bundle's account since the last one; its rejects are told once, at its end."""
         read, self._read = self._read, 0
-        return Ingested(0, runs, read, self._rejects.close() if last else Rejected.zero())
+        total = self._total or Histogram.zero(self._plan.buckets.splits, self._plan.buckets.count)
+        account, self._total = handed_over(self._place, Ingested(0, runs, read, rejected), total)
+        count(runs_written=len(runs))
+        return account
+
+    def _leave(self) -> None:
+        """Leave the bench, also that of a bundle that failed."""
+        bench = self.__dict__.pop("_bench", None)
+        if bench is not None:
+            bench.__exit__(None, None, None)
 
 
-def _release(manifest: Any, plan_path: PlanPath) -> Any:
-    """Remove the run's folder; kept apart from the commit so that a repeated commit still finds it."""
-    with _held_lock:
-        folder = _held.pop(RunFolder.attach(Path(plan_path).parent).id, None)
+def _let_go(manifest: Any, shared: SharedPlan) -> Any:
+    """The build needs nothing more of the process that started it."""
+    with _lock:
+        folder = _started.pop(shared.place.id, None)
+        _places.pop(shared.place.id, None)
     if folder is not None:
         folder.close()
     return manifest

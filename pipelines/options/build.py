@@ -16,14 +16,17 @@ from recordmill.pipelines.options.declare import (
 )
 from recordmill.pipelines.options.shared import (
     BEAM_ARGS,
+    DETACH,
     JSON,
     MAX_REJECTS,
     MEMORY,
     OVERWRITE,
+    PREFLIGHT,
     QUIET,
     RUN,
     RUNNER,
     SCHEMA,
+    STORAGE_REQUESTS,
     THREADS,
     grouped,
 )
@@ -448,15 +451,11 @@ _TEXT: Options = (
 _RUN: Options = (
     MEMORY,
     THREADS,
+    STORAGE_REQUESTS,
     grouped(RUNNER, RUN, told_default="FnApiRunner, in this process"),
     BEAM_ARGS,
-    Option(
-        "exchange",
-        "how records reach their shards: in files that all workers see, or through the runner, which must hold them",
-        told_default="files",
-        choices=("files", "runner"),
-        group=RUN,
-    ),
+    PREFLIGHT,
+    DETACH,
     QUIET,
     JSON,
 )

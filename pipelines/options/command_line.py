@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from recordmill.base.people.nearest import did_you_mean
-from recordmill.pipelines.options.commands import flags_of
+from recordmill.base.people.nearest import did_you_mean, nearest
+from recordmill.pipelines.options.commands import COMMANDS, flags_of
 from recordmill.pipelines.options.declare import (
     ALL_OR_NAMES,
     EITHER,
@@ -32,6 +32,7 @@ def add_command(
     examples: str,
     more: str = "",
     takes_beam_flags: bool = False,
+    needs_inputs: bool = True,
 ) -> None:
     """Add a command to an argparse subparsers object.
 
@@ -48,7 +49,7 @@ def add_command(
         add_help=False,
     )
     parser.set_defaults(run=run, command=name, takes_beam_flags=takes_beam_flags)
-    parser.add_argument("inputs", nargs="+", metavar=inputs[0], help=inputs[1])
+    parser.add_argument("inputs", nargs="+" if needs_inputs else "*", metavar=inputs[0], help=inputs[1])
     groups: dict[str, Any] = {}
     rare: list[argparse.Action] = []
     for option in flags_of(name):
@@ -72,15 +73,18 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def meant_flag(word: str, command: str) -> str:
-    """`; did you mean --columns?` for a flag that the command has not, or whose it is, or nothing."""
-    flag = word.partition("=")[0]
-    for other in ("build", "read"):
-        if other != command and any(flag in option.all_flags for option in flags_of(other)):
-            return f": {flag} is an option of `recordmill {other}`"
-    return did_you_mean(
-        flag, [flag for option in flags_of(command) for flag in option.all_flags if flag.startswith("--")]
-    )
+def about_unknown(words: Sequence[str], command: str, more: Iterable[str] = ()) -> str:
+    """What is said behind flags that a command has not: whose each of them is, or which was probably meant, as in
+    `; did you mean --columns?`; else where all are listed. more: flags that it takes beside its own.
+    """
+    own = {flag for option in flags_of(command) for flag in option.all_flags if flag.startswith("--")}
+    theirs = {flag: name for name in reversed([*COMMANDS]) for option in flags_of(name) for flag in option.all_flags}
+    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    said = [f"{flag} is an option of `recordmill {theirs[flag]}`" for flag in flags if flag in theirs]
+    near = [nearest(flag, [*own, *more]) for flag in flags if flag not in theirs]
+    if meant := [flag for flag in near if flag is not None]:
+        said.append(f"did you mean {', '.join(meant)}?")
+    return "; " + "; ".join(said or [f"`recordmill {command} --help-all` says all options"])
 
 
 class _Help(argparse.Action):

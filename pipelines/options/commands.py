@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from recordmill.pipelines.options.build import BUILD
 from recordmill.pipelines.options.declare import Option, Options
-from recordmill.pipelines.options.look import BENCH, CLEAN, HEAD, INSPECT, OPEN, VERIFY
+from recordmill.pipelines.options.look import BENCH, CLEAN, DOCTOR, HEAD, INSPECT, OPEN, STATUS, VERIFY
 from recordmill.pipelines.options.read import READ
 from recordmill.pipelines.options.transform import APPLY
 
@@ -18,6 +18,8 @@ COMMANDS: Mapping[str, Options] = {
     "inspect": INSPECT,
     "bench": BENCH,
     "verify": VERIFY,
+    "doctor": DOCTOR,
+    "status": STATUS,
     "clean": CLEAN,
 }
 _CALLS: Mapping[str, Options] = {**COMMANDS, "open": OPEN}  # what Python has, too

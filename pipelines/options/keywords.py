@@ -123,14 +123,16 @@ class BuildKeywords(TypedDict, total=False):
     memory: str | int
     # how many threads work (default: all cores)
     threads: int | None
+    # how many requests to object stores this process has under way at once; from Python it holds until it is said
+    # anew (default: 64)
+    storage_requests: int | None
     # the Apache Beam runner; flags that recordmill does not know are handed to it (default: FnApiRunner, in this
     # process)
     runner: str | None
     # flags for Beam's runner, from Python; on the command line they are given as they are
     beam_args: Sequence[str]
-    # how records reach their shards: in files that all workers see, or through the runner, which must hold them
-    # (default: files)
-    exchange: Literal["files", "runner"] | None
+    # False: with a --runner: don't look first whether its workers see OUT and INPUT and have the same versions
+    preflight: bool
 
 
 class ReadKeywords(TypedDict, total=False):
@@ -191,8 +193,13 @@ class ReadKeywords(TypedDict, total=False):
     memory: str | int
     # how many threads work (default: all cores)
     threads: int | None
+    # how many requests to object stores this process has under way at once; from Python it holds until it is said
+    # anew (default: 64)
+    storage_requests: int | None
     # the Apache Beam runner; flags that recordmill does not know are handed to it (default: threads of this
     # process, without Beam)
     runner: str | None
     # flags for Beam's runner, from Python; on the command line they are given as they are
     beam_args: Sequence[str]
+    # False: with a --runner: don't look first whether its workers see OUT and INPUT and have the same versions
+    preflight: bool

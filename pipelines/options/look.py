@@ -1,10 +1,24 @@
-"""The options of what looks at records and files: `head`, `inspect`, `bench`, `verify`, `clean`, `recordmill.open`."""
+"""The options of what looks at records and files: `head`, `inspect`, `bench`, `verify`, `doctor`, `status`, `clean`,
+`recordmill.open`."""
 
 from __future__ import annotations
 
 from recordmill.pipelines.options.declare import NUMBER, SIZE, SWITCH, WHOLE, Option, Options
-from recordmill.pipelines.options.read import WHERE
-from recordmill.pipelines.options.shared import COLUMNS, JSON, MAX_REJECTS, QUIET, SCHEMA, SPLIT, THREADS, grouped
+from recordmill.pipelines.options.read import DECODE_RAW, RESHAPE, WHERE
+from recordmill.pipelines.options.shared import (
+    BEAM_ARGS,
+    COLUMNS,
+    JSON,
+    MAX_REJECTS,
+    OVERWRITE,
+    QUIET,
+    RUNNER,
+    SCHEMA,
+    SPLIT,
+    STORAGE_REQUESTS,
+    THREADS,
+    grouped,
+)
 
 CHOICE = "what to look at"
 
@@ -17,7 +31,29 @@ INFER_FROM = Option(
     group=CHOICE,
     common=True,
 )
-OPEN: Options = (SPLIT, COLUMNS, SCHEMA, THREADS, INFER_FROM, WHERE)  # of `recordmill.open`
+CACHE = Option(
+    "cache",
+    "a folder of this machine in which blocks that are read from a store are kept; processes may share it",
+    metavar="DIR",
+    annotation="str | os.PathLike[str]",
+    group="stores",
+)
+CACHE_BYTES = Option(
+    "cache_bytes", "at most so much of them", form=SIZE, default="10GiB", metavar="SIZE", group="stores"
+)
+OPEN: Options = (
+    SPLIT,
+    COLUMNS,
+    SCHEMA,
+    THREADS,
+    INFER_FROM,
+    WHERE,
+    CACHE,
+    CACHE_BYTES,
+    STORAGE_REQUESTS,
+    DECODE_RAW,
+    RESHAPE,
+)
 HEAD: Options = (
     Option(
         "n",
@@ -41,6 +77,7 @@ HEAD: Options = (
     ),
     grouped(SPLIT, CHOICE),
     grouped(COLUMNS, CHOICE),
+    STORAGE_REQUESTS,
 )
 INSPECT: Options = (
     grouped(SPLIT, CHOICE),
@@ -57,6 +94,7 @@ INSPECT: Options = (
     ),
     grouped(JSON, "the report", help="print it as JSON"),
     THREADS,
+    STORAGE_REQUESTS,
     QUIET,
 )
 BENCH: Options = (
@@ -84,6 +122,16 @@ BENCH: Options = (
         shell_only=True,
     ),
     Option(
+        "face",
+        "what they are: NumPy arrays (`batches`), TensorFlow's tensors (`to_tf`) or PyTorch's (`to_torch`)",
+        default="numpy",
+        choices=("numpy", "tf", "torch"),
+        flag="--as",
+        group="the batches",
+        common=True,
+        shell_only=True,
+    ),
+    Option(
         "memory_bytes",
         "what may be read ahead",
         form=SIZE,
@@ -103,7 +151,10 @@ BENCH: Options = (
         common=True,
         shell_only=True,
     ),
+    CACHE,
+    CACHE_BYTES,
     THREADS,
+    STORAGE_REQUESTS,
     grouped(JSON, "the run", help="print it as JSON"),
 )
 VERIFY: Options = (
@@ -116,8 +167,18 @@ VERIFY: Options = (
         common=True,
     ),
     THREADS,
+    STORAGE_REQUESTS,
     grouped(QUIET, "the report", help="no progress and no summary, only what is wrong"),
     grouped(JSON, "the report", help="print the findings as JSON"),
+)
+STATUS: Options = (grouped(JSON, "the report", help="print it as JSON"),)
+_LOOK = "what is looked at"
+DOCTOR: Options = (
+    grouped(RUNNER, _LOOK, common=True),
+    BEAM_ARGS,
+    Option("out", "the folder of a data set to be", metavar="OUT", group=_LOOK, common=True),
+    grouped(OVERWRITE, _LOOK, help="OUT may hold a data set"),
+    grouped(JSON, "the report", help="print it as JSON"),
 )
 CLEAN: Options = (
     Option(
@@ -128,5 +189,6 @@ CLEAN: Options = (
         group="the work",
         common=True,
     ),
+    grouped(STORAGE_REQUESTS, "the work"),
     grouped(JSON, "the work", help="print it as JSON"),
 )

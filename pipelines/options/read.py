@@ -10,11 +10,13 @@ from recordmill.pipelines.options.shared import (
     MAX_REJECTS,
     MEMORY,
     OVERWRITE,
+    PREFLIGHT,
     QUIET,
     RUN,
     RUNNER,
     SCHEMA,
     SPLIT,
+    STORAGE_REQUESTS,
     THREADS,
     grouped,
 )
@@ -134,6 +136,23 @@ _CHOICE: Options = (
     ),
     Option("seed", "of --sample", form=WHOLE, default=0, metavar="N", group=CHOICE, decides=True),
 )
+DECODE_RAW = Option(
+    "decode_raw",
+    "bytes that are an array's memory to that array",
+    form=REPEATED,
+    metavar="FEATURE=DTYPE[SHAPE]",
+    group=CONVERSIONS,
+    common=True,
+    decides=True,
+)
+RESHAPE = Option(
+    "reshape",
+    "the same values in another shape; -1: what follows, or varies",
+    form=REPEATED,
+    metavar="FEATURE=[SHAPE]",
+    group=CONVERSIONS,
+    decides=True,
+)
 _CONVERSIONS: Options = (
     Option(
         "decode_images",
@@ -171,23 +190,8 @@ _CONVERSIONS: Options = (
         common=True,
         decides=True,
     ),
-    Option(
-        "decode_raw",
-        "bytes that are an array's memory to that array",
-        form=REPEATED,
-        metavar="FEATURE=DTYPE[SHAPE]",
-        group=CONVERSIONS,
-        common=True,
-        decides=True,
-    ),
-    Option(
-        "reshape",
-        "the same values in another shape; -1: what follows, or varies",
-        form=REPEATED,
-        metavar="FEATURE=[SHAPE]",
-        group=CONVERSIONS,
-        decides=True,
-    ),
+    DECODE_RAW,
+    RESHAPE,
     Option(
         "pad",
         "a list to a fixed length; a longer one is a bad record",
@@ -218,8 +222,10 @@ _RECORDS: Options = (grouped(SCHEMA, RECORDS), grouped(MAX_REJECTS, RECORDS))
 _RUN: Options = (
     MEMORY,
     THREADS,
+    STORAGE_REQUESTS,
     grouped(RUNNER, RUN, told_default="threads of this process, without Beam"),
     BEAM_ARGS,
+    PREFLIGHT,
     QUIET,
     JSON,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from recordmill.base.machine import MEMORY_BYTES
-from recordmill.pipelines.options.declare import NAMES, REPEATED, SIZE, SWITCH, WHOLE, Option
+from recordmill.pipelines.options.declare import NAMES, OFF, REPEATED, SIZE, SWITCH, WHOLE, Option
 
 RUN = "the run"
 _SCHEMA_TYPE = "Schema | str | os.PathLike[str]"
@@ -45,6 +45,14 @@ THREADS = Option(
     group=RUN,
     common=True,
 )
+STORAGE_REQUESTS = Option(
+    "storage_requests",
+    "how many requests to object stores this process has under way at once; from Python it holds until it is said anew",
+    form=WHOLE,
+    told_default="64",
+    metavar="N",
+    group=RUN,
+)
 RUNNER = Option(
     "runner",
     "the Apache Beam runner; flags that recordmill does not know are handed to it",
@@ -59,6 +67,21 @@ BEAM_ARGS = Option(
     annotation="Sequence[str]",
     group=RUN,
     keyword_only=True,
+)
+PREFLIGHT = Option(
+    "preflight",
+    "with a --runner: don't look first whether its workers see OUT and INPUT and have the same versions",
+    form=OFF,
+    default=True,
+    group=RUN,
+)
+DETACH = Option(
+    "detach",
+    "with a --runner: return when the engine has the job; `recordmill status OUT` says what becomes of it",
+    form=SWITCH,
+    default=False,
+    group=RUN,
+    shell_only=True,
 )
 QUIET = Option(
     "quiet", "no progress and no summary", form=SWITCH, default=False, group=RUN, common=True, shell_only=True

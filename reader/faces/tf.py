@@ -23,6 +23,7 @@ from recordmill.reader.faces.tf_portable import serialized_records
 from recordmill.reader.faces.tf_records import RecordGraph
 from recordmill.reader.faces.tf_steps import prepared_steps
 from recordmill.reader.fetching.beside import Beside
+from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order
 from recordmill.reader.fetching.readable import Fetchable, Readable
@@ -168,7 +169,8 @@ def _blocks(
     find = finder(dataset, schema, decoder, options.on_bad)
 
     def blocks(lot: Lot) -> list[dict[str, Any]]:
-        return blocks_of(replace(lot, rows=beside.added(lot.rows, dataset.ends)), sent)
+        with spent("collate"):
+            return blocks_of(replace(lot, rows=beside.added(lot.rows, dataset.ends)), sent)
 
     try:
         if skip:

@@ -16,6 +16,7 @@ import numpy as np
 from recordmill.base.errors import UsageError
 from recordmill.reader.collating.form import LENGTH
 from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded, Way
+from recordmill.reader.faces.tf_converted import steps_in_graph
 from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
 from recordmill.reader.faces.tf_steps import padded_tensor
 from recordmill.reader.fetching.readable import Fetchable, Readable
@@ -80,11 +81,15 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
 
 def parser_of(dataset: Fetchable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
     """`tf_parse.parser` for features that may have other names than in the records."""
-    stored = dataset.stored(schema)
+    decoding = dataset.stored(schema)
+    stored = decoding.stored
     shown = dict(zip(stored.names, schema.names, strict=True))
-    parse = parser(stored, {name: defaults[new] for name, new in shown.items() if new in defaults})
+    steps = steps_in_graph(decoding)
+    own = {name: defaults[new] for name, new in shown.items() if new in defaults}
+    converted = {step.feature for step in decoding.steps}
+    parse = parser(stored, {name: value for name, value in own.items() if name not in converted})
     both = {**shown, **{name + VALID: new + VALID for name, new in shown.items()}}
-    return lambda records: {both[name]: tensor for name, tensor in parse(records).items()}
+    return lambda records: {both[name]: tensor for name, tensor in steps(parse(records), own).items()}
 
 
 def collater(schema: Schema, ways: Mapping[str, Way]) -> Callable[[Tensors], Tensors]:

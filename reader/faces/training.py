@@ -14,7 +14,8 @@ from recordmill.reader.faces.found import OnBad
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order
 from recordmill.reader.fetching.readable import Fetchable
-from recordmill.reader.images.options import Spec, wanted_images
+from recordmill.reader.images.features import with_images
+from recordmill.reader.images.options import Spec
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -71,7 +72,8 @@ class Trainable:
                 "bucketed" or `Bucketed(...)`, `Packed(length)`; of whole numbers "one_hot" or `OneHot(depth)`.
             decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
                 `tf.image.resize` does; antialias: with antialiasing. `Images(...)` says more: scale, mean and standard
-                deviation, orientation, crop; a dict of them by feature which ones are images.
+                deviation, orientation, crop; a dict of them by feature which ones are images. None: as `open` was
+                told.
             on_bad: "skip" leaves records out that are damaged, do not fit the schema or hold images that can't be
                 decoded, and fills batches up with the next ones; a warning at an epoch's end says how many, and the
                 iterator has no length. "error" ends at the first one, and names it.
@@ -83,8 +85,10 @@ class Trainable:
         """
         window = bytes_of(window_bytes, "window_bytes")
         order = Order(shuffle, seed, window, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state)
-        images = wanted_images(decode_images, channels, antialias)
-        return Batches(self, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad, ids)
+        dataset, images = with_images(self, decode_images, channels, antialias)
+        return Batches(
+            dataset, batch_size, order, memory_bytes, Form(collate or {}, label, weights), images, on_bad, ids
+        )
 
     def to_tf(
         self: Fetchable,
@@ -122,11 +126,12 @@ class Trainable:
         """
         window = bytes_of(window_bytes, "window_bytes")
         order = Order(shuffle, seed, window, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state)
+        dataset, images = with_images(self, decode_images, channels, antialias)
         options = in_tf.Options(
             batch_size,
             order,
             label,
-            wanted_images(decode_images, channels, antialias),
+            images,
             on_bad,
             defaults or {},
             collate or {},
@@ -137,4 +142,4 @@ class Trainable:
             shuffle_records,
             ids,
         )
-        return in_tf.to_tf(self, options)
+        return in_tf.to_tf(dataset, options)

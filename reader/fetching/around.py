@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.reader.fetching.scatter import Held, ordered_frames
-from recordmill.records.example.decode import decode_lenient
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s
-from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 
 
@@ -30,7 +29,7 @@ class Around:
 
 
 def decoded_around(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: Held, schema: Schema
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: Held, decoding: Decoding
 ) -> Around:  # fmt: skip
     """Of the records of these numbers, in their order.
 
@@ -44,7 +43,7 @@ def decoded_around(
         bad += list(_damaged(files, ends, numbers))
         rows = np.delete(rows, [row for row, _ in bad])
         frames = ordered_frames(files, ends, numbers[rows], held)
-    batch, good, wrong = decode_lenient(frames.data, frames.starts + HEADER_BYTES, frames.lengths, schema)
+    batch, good, wrong = decoding.decode_lenient(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
     for record in wrong:
         about = f"feature {record.feature!r}: " if record.feature else ""
         bad.append((int(rows[record.row]), f"{about}{record.reason}"))

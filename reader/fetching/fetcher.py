@@ -24,7 +24,7 @@ from recordmill.reader.fetching.scatter import Held, ordered_frames
 from recordmill.reader.fetching.streams import Streams
 from recordmill.reader.sampling.schedule import Schedule
 from recordmill.reader.sampling.steps import Stretch
-from recordmill.records.example.decode import decode_lenient
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
@@ -147,7 +147,7 @@ class Fetcher:
         return Rows(work.stretch, found.batch, edges, numbers[found.kept], None, positions, bad)
 
     @property
-    def _stored(self) -> Schema:
+    def _stored(self) -> Decoding:
         """What is decoded, as the records name it."""
         return self.dataset.stored(self.schema)
 
@@ -171,7 +171,7 @@ def records_of(dataset: Fetchable, numbers: Int64s, schema: Schema) -> Rows:
     return Rows(Stretch(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
 
 
-def decoded(dataset: Fetchable, numbers: Int64s, held: Held, stored: Schema) -> pa.RecordBatch:
+def decoded(dataset: Fetchable, numbers: Int64s, held: Held, stored: Decoding) -> pa.RecordBatch:
     """The columns of the records with these numbers among all, in this order. stored: as the records name them.
 
     Raises:
@@ -187,7 +187,7 @@ def decoded(dataset: Fetchable, numbers: Int64s, held: Held, stored: Schema) -> 
         raise error
 
 
-def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, schema: Schema) -> None:
+def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, stored: Decoding) -> None:
     """Read again what could not be read together, record by record, for the error that names the place.
 
     Raises:
@@ -211,6 +211,6 @@ def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, sc
             )
             offset = block.first_offset
         start = frame.starts + HEADER_BYTES
-        _, _, bad = decode_lenient(frame.data, start, frame.lengths, schema)
+        _, _, bad = stored.decode_lenient(frame.data, start, frame.lengths)
         if bad:
-            decode_block(FrameBlock(frame, record, offset), schema, file.file.path)
+            decode_block(FrameBlock(frame, record, offset), stored, file.file.path)

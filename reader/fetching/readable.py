@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from recordmill.reader.sampling.kept import Kept
 from recordmill.reader.sampling.proportions import Proportions
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
@@ -55,8 +56,18 @@ class Fetchable(Protocol):
     def select(self, columns: Sequence[str]) -> Fetchable:
         """The same records with these features only."""
 
-    def stored(self, schema: Schema) -> Schema:
-        """These features of `schema` under the names that the records have for them."""
+    def stored(self, schema: Schema) -> Decoding:
+        """How payloads become these features of `schema`, under the names that the records have for them."""
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """What the data set's encoded images are (`reader.images.options.Images`), by feature, where it was opened so;
+        they are tensors in `schema` then.
+        """
+
+    @property
+    def encoded(self) -> Fetchable:
+        """The same data set with these images as they are stored."""
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records."""

@@ -6,10 +6,23 @@ from collections.abc import Mapping
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.fetching.readable import Fetchable
-from recordmill.reader.images.options import Images, Wanted
+from recordmill.reader.images.options import Images, Spec, Wanted, wanted_images
 from recordmill.records.columns.decode_images import looks_like_image
 
 _SNIFFED = 16  # records looked at to tell which features are images
+
+
+def with_images(
+    dataset: Fetchable, spec: Spec | None, channels: int, antialias: bool
+) -> tuple[Fetchable, Wanted | None]:  # fmt: skip
+    """What a call's `decode_images=`, `channels=` and `antialias=` say, or else what the data set was opened with; and
+    the data set with its images as they are stored, which such calls decode by themselves.
+
+    Raises:
+        UsageError: a value that is none of an image.
+    """
+    given = wanted_images(spec, channels, antialias)
+    return (dataset.encoded, dataset.images if given is None else given) if dataset.images else (dataset, given)
 
 
 def images_by_feature(dataset: Fetchable, wanted: Wanted | None) -> dict[str, Images]:

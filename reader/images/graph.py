@@ -17,7 +17,7 @@ import numpy.typing as npt
 from recordmill.base.errors import DataError, UsageError
 from recordmill.images.header import BadImage
 from recordmill.reader.images.decode import SHRINKS
-from recordmill.reader.images.options import Images, RandomCrop
+from recordmill.reader.images.options import Floats, Images, RandomCrop
 from recordmill.reader.images.rows import black, decoded
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
@@ -98,8 +98,14 @@ def _native(data: Any, wanted: Images) -> Any:
     image = tf.image.resize(image, [wanted.height, wanted.width], antialias=wanted.antialias)
     if wanted.numpy_dtype == np.uint8:
         return tf.cast(tf.round(image), tf.uint8)  # what is between pixels is from 0 to 255
-    factor, offset = wanted.arithmetic()
-    return tf.cast(image * factor - offset, wanted.numpy_dtype)
+    factor, offset = (_one_if_equal(one) for one in wanted.arithmetic())
+    scaled = image * factor
+    return tf.cast(scaled - offset if np.any(offset) else scaled, wanted.numpy_dtype)
+
+
+def _one_if_equal(per_channel: Floats) -> Floats:
+    """[] where all channels have the same: TensorFlow is several times slower with one for each."""
+    return per_channel[0] if (per_channel == per_channel[0]).all() else per_channel
 
 
 def _jpeg(data: Any, channels: int, ratio: int = 1) -> Any:

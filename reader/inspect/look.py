@@ -16,6 +16,7 @@ from recordmill.shards.catalog import Inputs, find
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.schema_of import infer_files
 from recordmill.shards.rejects import RejectBudget, TooManyRejects, is_of_record, with_remedy
+from recordmill.storage.files import bound_requests
 
 
 @names_keywords("inspect")
@@ -27,6 +28,7 @@ def inspect(
     threads: int | None = None,
     infer_from: str | int | None = None,
     max_rejects: str | int = 0,
+    storage_requests: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Summary:
     """Look at every record of a data set, or of any TFRecord files.
@@ -38,6 +40,7 @@ def inspect(
         UsageError: an option's value can't be served. DataError: a record is damaged, and max_rejects is 0.
         TooManyRejects: more records are damaged than max_rejects allows.
     """
+    bound_requests(storage_requests)
     budget = RejectBudget.parse(max_rejects)
     if budget == RejectBudget():
         try:

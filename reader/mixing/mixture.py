@@ -17,6 +17,7 @@ from recordmill.reader.fetching.readable import Fetchable, Mixed
 from recordmill.reader.sampling.kept import Kept
 from recordmill.reader.sampling.proportions import Proportions
 from recordmill.reader.torch.face import InTorch
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
@@ -52,14 +53,27 @@ class Mixture(Trainable, InTorch):
 
     def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, records: int) -> None:
         self.schema = _common_schema([dataset.schema for dataset in datasets])
+        self.images = datasets[0].images
+        if any(dataset.images != self.images for dataset in datasets):
+            raise UsageError("the data sets of a mixture are opened with different decode_images")
         if len({dataset.stored(self.schema) for dataset in datasets}) > 1:
-            raise UsageError("features of a mixture must have the same names in the records, before they are renamed")
+            raise UsageError(
+                "features of a mixture must have the same names in the records, before they are renamed, and be "
+                "decoded alike"
+            )
         prints = [dataset.fingerprint for dataset in datasets]
         if len(set(prints)) < len(prints):
             raise UsageError("a data set is in the mixture twice: give it once, with the sum of its weights")
         self.threads = max(dataset.threads for dataset in datasets)
         self.files: list[FileAccess] = [file for dataset in datasets for file in dataset.files]
         self.mixed = Mixed(tuple(datasets), proportions, records)
+
+    @cached_property
+    def encoded(self) -> Mixture:
+        """The same mixture with the images as they are stored."""
+        other = Mixture([dataset.encoded for dataset in self.mixed.datasets], self.mixed.proportions, len(self))
+        other.__dict__["fingerprint"] = self.fingerprint
+        return other
 
     @cached_property
     def fingerprint(self) -> str:
@@ -98,8 +112,8 @@ class Mixture(Trainable, InTorch):
         datasets = [dataset.select(columns) for dataset in self.mixed.datasets]
         return Mixture(datasets, self.mixed.proportions, self.mixed.records)
 
-    def stored(self, schema: Schema) -> Schema:
-        """These features of `schema` under the names that the records have for them."""
+    def stored(self, schema: Schema) -> Decoding:
+        """How the records' payloads become these features of `schema`."""
         return self.mixed.datasets[0].stored(schema)
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.sizes import bytes_of
 from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Collate
 from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.fetcher import MEMORY_BYTES
 from recordmill.reader.fetching.order import WINDOW_BYTES, Order, make_schedule
 from recordmill.reader.fetching.readable import Fetchable
-from recordmill.reader.images.options import Spec, wanted_images
+from recordmill.reader.images.features import with_images
+from recordmill.reader.images.options import Spec
 
 if TYPE_CHECKING:
     from recordmill.reader.torch.by_number import TorchRecords
@@ -37,8 +39,8 @@ class InTorch:
         host_index: int | None = None,
         state: Mapping[str, Any] | None = None,
         start_step: int = 0,
-        window_bytes: int = WINDOW_BYTES,
-        memory_bytes: int = MEMORY_BYTES,
+        window_bytes: int | str = WINDOW_BYTES,
+        memory_bytes: int | str = MEMORY_BYTES,
         label: str | None = None,
         weights: str | None = None,
         collate: Mapping[str, Collate] | None = None,
@@ -74,12 +76,15 @@ class InTorch:
         if num_hosts is None or host_index is None:
             num_hosts, host_index = iterable.ranks()
             ranks = num_hosts
+        window = bytes_of(window_bytes, "window_bytes")
         order = Order(
-            shuffle, seed, window_bytes, None, drop_remainder, pad_remainder, num_hosts, host_index, state
+            shuffle, seed, window, None, drop_remainder, pad_remainder, num_hosts, host_index, state
         )  # fmt: skip
-        images, form = wanted_images(decode_images, channels, antialias), Form(collate or {}, label, weights)
-        given = _imported("given").Given.of(self, form, images, Beside(pad_remainder, ids), seed, memory_bytes)
-        begin = make_schedule(self, batch_size, order).after(start_step)
+        dataset, images = with_images(self, decode_images, channels, antialias)
+        form = Form(collate or {}, label, weights)
+        memory = bytes_of(memory_bytes, "memory_bytes")
+        given = _imported("given").Given.of(dataset, form, images, Beside(pad_remainder, ids), seed, memory)
+        begin = make_schedule(dataset, batch_size, order).after(start_step)
         batches: TorchBatches = iterable.TorchBatches(given, begin, epochs, ranks)
         return batches
 
@@ -100,8 +105,9 @@ class InTorch:
         Raises:
             MissingExtraError: PyTorch is not installed. UsageError: options that do not fit.
         """
-        images, form = wanted_images(decode_images, channels, antialias), Form(collate or {}, label, weights)
-        given = _imported("given").Given.of(self, form, images, Beside(ids=ids), 0, MEMORY_BYTES)
+        dataset, images = with_images(self, decode_images, channels, antialias)
+        form = Form(collate or {}, label, weights)
+        given = _imported("given").Given.of(dataset, form, images, Beside(ids=ids), 0, MEMORY_BYTES)
         records: TorchRecords = _imported("by_number").TorchRecords(given)
         return records
 

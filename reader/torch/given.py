@@ -15,6 +15,7 @@ from recordmill.reader.collating.ways import Bucketed, Packed, Way
 from recordmill.reader.faces.batches import columns_of, required
 from recordmill.reader.faces.found import Find, finder
 from recordmill.reader.fetching.beside import Beside
+from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.fetcher import Fetcher, records_of
 from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.images.features import images_by_feature
@@ -89,5 +90,7 @@ class Given:
 
     def _steps(self, find: Find, lot: Lot) -> list[Any]:
         """Columns by name of each step, collated."""
-        columns = columns_of(find(lot), self.schema, self.beside, self.dataset)
-        return Form(self.form.collate).batches(filled(columns, self.schema, self.ways), lot, self.ways)
+        found = find(lot)
+        with spent("collate"):
+            columns = columns_of(found, self.schema, self.beside, self.dataset)
+            return Form(self.form.collate).batches(filled(columns, self.schema, self.ways), lot, self.ways)

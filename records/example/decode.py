@@ -84,8 +84,13 @@ def decode(
     _, _, bad = decode_lenient(data, starts, lengths, schema, columns)
     first = bad[0]
     place = f"record {first_record + first.row}, byte {int((starts if offsets is None else offsets)[first.row])}"
-    what = f"feature {_short(first.feature)}: {first.reason}" if first.feature else first.reason
-    raise DataError(what[:180], source=source if len(source) <= 80 else f"...{source[-77:]}", place=place)
+    raise failure(first, source, place)
+
+
+def failure(bad: BadRecord, source: str, place: str) -> DataError:
+    """The error that names this record of a file."""
+    what = f"feature {_short(bad.feature)}: {bad.reason}" if bad.feature else bad.reason
+    return DataError(what[:180], source=source if len(source) <= 80 else f"...{source[-77:]}", place=place)
 
 
 def decode_lenient(

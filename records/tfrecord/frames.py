@@ -265,6 +265,19 @@ def gather_frames(data: Bytes, starts: Int64s, sizes: Int64s, order: Int64s, out
     return int(written)
 
 
+def gather_at(addresses: Int64s, sizes: Int64s, order: Int64s, out: Bytes) -> None:
+    """Like `gather_frames`, of items that lie anywhere in memory, which the caller keeps alive: item i is the sizes[i]
+    bytes at addresses[i]. Whether they are there is not checked.
+
+    Raises:
+        ValueError: out is too short, or order names no item.
+    """
+    addresses, sizes, order = _int64s(addresses), _int64s(sizes), _int64s(order)
+    count = min(len(addresses), len(sizes))
+    if _gather(0, 2**63 - 1, address_of(addresses), address_of(sizes), count, address_of(order), len(order), out) < 0:
+        raise ValueError(f"order does not fit {count} items, or out has fewer bytes than they need: {len(out)}")
+
+
 def _int64s(array: Int64s) -> Int64s:
     return np.ascontiguousarray(array, np.int64)
 

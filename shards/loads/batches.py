@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from recordmill.base.threads import thread_map
-from recordmill.records.example.decode import decode
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES
 from recordmill.records.tfrecord.lenient import Gap, read_frames_around
 from recordmill.schemas.feature import Schema
@@ -61,29 +61,32 @@ def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
             yield Load(file, piece, FrameBlock(part, part.first_record, part.first_offset))
 
 
-def decode_block(block: FrameBlock, schema: Schema, source: str) -> pa.RecordBatch:
+def decode_block(block: FrameBlock, schema: Schema | Decoding, source: str) -> pa.RecordBatch:
     """The block's records as columns of the schema's Arrow types."""
     frames = block.frames
-    return decode(
+    return Decoding.of(schema).decode(
         frames.data,
         frames.starts + HEADER_BYTES,
         frames.lengths,
-        schema,
         source=source,
         first_record=block.first_record,
         offsets=frames.starts + block.first_offset,
     )
 
 
-def decode_load(load: Load, schema: Schema, check: bool = True) -> list[pa.RecordBatch]:
+def decode_load(load: Load, schema: Schema | Decoding, check: bool = True) -> list[pa.RecordBatch]:
     """Read if need be, and decode."""
     blocks = [load.block] if load.block is not None else read_piece(load.file, load.piece, check=check)
     return [decode_block(block, schema, load.file.path) for block in blocks]
 
 
 def record_batches(
-    work: Iterable[Load], schema: Schema, *, threads: int = 1, progress: Callable[[int], None] | None = None
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    work: Iterable[Load],
+    schema: Schema | Decoding,
+    *,
+    threads: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """All records of these loads, in order, one batch per piece or block.
 
     progress: called with the number of records of each batch.

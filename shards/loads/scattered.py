@@ -15,6 +15,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.base.room import room
 from recordmill.base.threads import thread_map
+from recordmill.records.columns.decoding import Decoding
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, Int64s, gather_frames, scan
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
@@ -32,7 +33,7 @@ def are_scattered(numbers: Int64s) -> bool:
 
 
 def scattered_batches(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, schema: Schema, threads: int
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, schema: Schema | Decoding, threads: int
 ) -> Iterator[pa.RecordBatch]:
     """The records of these numbers, ascending, of files that are all seekable;
     ends: the number of records up to and with each file.

@@ -28,7 +28,7 @@ from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.arrow_ipc import BatchWriter, open_batches
-from recordmill.storage.digest import combine, digest_file
+from recordmill.storage.digest import combine, file_chunk_digests
 from recordmill.storage.files import Stat, stat
 from recordmill.storage.listing import InputFile
 
@@ -132,7 +132,7 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
         raise DataError("there are no rows", source=NAME)
     schema, notes = finish_schema(unifier.schema(), unifier.untold(), classes, common, "the data")
     about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
-    digests = {0: combine(bytes.fromhex(digest_file(path)) for path in files.segments)}
+    digests = {0: combine(chunk for path in files.segments for chunk in file_chunk_digests(path))}
     inputs = (InputFile(0, NAME, files.segments[0], about),)
     return MemorySource(
         schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes, digests

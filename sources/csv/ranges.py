@@ -27,7 +27,7 @@ from recordmill.sources.csv.infer import ColumnsSeen, Stray
 from recordmill.sources.csv.stream import read_rows
 from recordmill.sources.inputs.contract import BATCH_ROWS
 from recordmill.sources.inputs.encoding import utf8_blocks
-from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
+from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, file_chunk_digests
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.listing import InputFile
 
@@ -147,10 +147,10 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
         rows += found.count
         blanks += found.blanks
     size = blocks.size
-    digest = bytes.fromhex(digest_file(file.path))
+    digests = tuple(file_chunk_digests(file.path))
     check_unchanged(file.path, file.stat, file.name)
     seen, labels = tuple(collector.seen()), frozenset(collector.labels)
-    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, (digest,), size, collector.strays, blanks)
+    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, digests, size, collector.strays, blanks)
 
 
 class _Counted:
@@ -315,9 +315,9 @@ class _RangeScan:
         return size
 
 
-def file_digests(parts: Sequence[ScannedRange], heads: Sequence[Head]) -> dict[int, str]:
+def file_digests(parts: Sequence[ScannedRange]) -> dict[int, str]:
     """The digest of each file, by its ordinal."""
     chunks: dict[int, list[bytes]] = {}
     for part in parts:
         chunks.setdefault(part.file, []).extend(part.digests)
-    return {file: digests[0].hex() if heads[file].streamed else combine(digests) for file, digests in chunks.items()}
+    return {file: combine(digests) for file, digests in chunks.items()}

@@ -9,7 +9,7 @@ comments and, in files of several columns, blank lines not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -51,7 +51,7 @@ from recordmill.sources.inputs.lines import note_blank_lines
 from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
-from recordmill.storage.files import check_unchanged, read_blocks, read_range
+from recordmill.storage.files import ahead, check_unchanged, read_blocks, read_range
 from recordmill.storage.listing import InputFile
 
 
@@ -81,8 +81,14 @@ class CsvSource:
         Raises:
             DataError: a file changed since it was planned, or its compressed data is damaged.
         """
-        pieces = (chunk for ordinal in range(unit.first_file, unit.last_file) for chunk in self._file(ordinal, unit))
+        coming = self._coming(unit)
+        pieces = (chunk for ordinal in coming for chunk in self._file(ordinal, unit))
         return _joined(pieces) if unit.last_file - unit.first_file > 1 else pieces
+
+    def _coming(self, unit: Unit) -> Iterable[int]:
+        """The unit's files, asked for ahead where they are in a store."""
+        ordinals = range(unit.first_file, unit.last_file)
+        return ordinals if unit.start else ahead(ordinals, lambda at: (self.files[at].path, self.files[at].stat))
 
     def _file(self, ordinal: int, unit: Unit) -> Iterator[Chunk]:
         file, head = self.files[ordinal], self.heads[ordinal]
@@ -187,7 +193,8 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
     if not files:
         raise UsageError("no CSV files among the inputs")
     threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
-    heads = tuple(thread_map(lambda file: read_head(file, options), files, threads))
+    coming = ahead(files, lambda file: (file.path, file.stat))
+    heads = tuple(thread_map(lambda file: read_head(file, options), coming, threads))
     dialect = same_dialect(files, heads, options)
     firsts = [head.first for head in heads if head.first is not None]
     header = agree_on_header(firsts, options.names, _used_names(common))
@@ -213,7 +220,7 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
     )
     units, lines = _units(files, heads, parts)
     return CsvSource(
-        schema, files, units, file_digests(parts, heads), notes, dialect, options.null_tokens, _shared(heads), lines
+        schema, files, units, file_digests(parts), notes, dialect, options.null_tokens, _shared(heads), lines
     )
 
 

@@ -17,30 +17,36 @@ from recordmill.images.header import BadImage, ImageHeader
 from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk, Unit
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
 from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.files import Bytes, expect, read_into
 from recordmill.storage.listing import InputFile
 
 
 def read_images(
-    files: Sequence[InputFile], unit: Unit, schema: Schema, side: pa.RecordBatch, *, decode: bool, max_pixels: int
+    files: Sequence[InputFile],
+    ordinals: Sequence[int],
+    schema: Schema,
+    side: pa.RecordBatch,
+    *,
+    decode: bool,
+    max_pixels: int,
 ) -> Iterator[Chunk]:
-    """The unit's files in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
+    """The files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
     """
-    first = unit.first_file
-    while first < unit.last_file:
-        last, size = first + 1, files[first].stat.size_bytes
-        end = min(unit.last_file, first + BATCH_FILES)
-        while last < end and size + files[last].stat.size_bytes <= BATCH_BYTES:
-            size += files[last].stat.size_bytes
+    first = 0
+    while first < len(ordinals):
+        last, size = first + 1, files[ordinals[first]].stat.size_bytes
+        end = min(len(ordinals), first + BATCH_FILES)
+        while last < end and size + files[ordinals[last]].stat.size_bytes <= BATCH_BYTES:
+            size += files[ordinals[last]].stat.size_bytes
             last += 1
         batch = _Batch(size, decode, max_pixels)
-        expect((file.path, file.stat) for file in files[first:last])
-        for ordinal in range(first, last):
+        expect((files[ordinal].path, files[ordinal].stat) for ordinal in ordinals[first:last])
+        for ordinal in ordinals[first:last]:
             batch.add(ordinal, files[ordinal])
         yield batch.finish(files, schema, side)
         first = last

@@ -194,9 +194,17 @@ class ImageSource:
         Raises:
             DataError: a file changed since it was listed, or can't be read.
         """
+        yield from self.read_files(range(unit.first_file, unit.last_file))
+
+    @property
+    def is_record_per_file(self) -> bool:
+        return True
+
+    def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
+        """The images of these files, in this order; DataError as `read`."""
         options = self.options
         yield from read_images(
-            self.files, unit, self.schema, self.side, decode=options.check == DECODE, max_pixels=options.max_pixels
+            self.files, ordinals, self.schema, self.side, decode=options.check == DECODE, max_pixels=options.max_pixels
         )
 
 

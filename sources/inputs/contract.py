@@ -6,7 +6,7 @@ units can be read in any order, by any worker, and give the same records with th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -112,6 +112,19 @@ class Source(Protocol):
         """The unit's records in chunks of about BATCH_BYTES and at most BATCH_ROWS;
         a chunk without rows may carry rejects.
         """
+
+
+@runtime_checkable
+class FileRecords(Protocol):
+    """What a Source may offer beside: that each of its files is one record, at position 0, or one reject, and that they
+    can be read in any order.
+    """
+
+    @property
+    def is_record_per_file(self) -> bool: ...
+
+    def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
+        """These files in this order, in chunks like those of `Source.read`; rejects, too, stand in that order."""
 
 
 @dataclass(frozen=True)

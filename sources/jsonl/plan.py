@@ -22,7 +22,7 @@ from recordmill.sources.jsonl.schema import Observed, feature_name
 from recordmill.sources.jsonl.tape import Scanner, Tape
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, digest_file
-from recordmill.storage.files import check_unchanged, read_range
+from recordmill.storage.files import Stat, ahead, check_unchanged, read_range
 from recordmill.storage.listing import InputFile
 
 
@@ -104,7 +104,11 @@ def scan_parts(
         check_unchanged(file.path, file.stat, file.name)
         return part
 
-    return list(thread_map(work, enumerate(tasks), threads))
+    def begins(number_and_task: tuple[int, Task]) -> tuple[str, Stat] | None:
+        task = number_and_task[1]
+        return None if task.start else (files[task.ordinal].path, files[task.ordinal].stat)
+
+    return list(thread_map(work, ahead(enumerate(tasks), begins), threads))
 
 
 def _scan(

@@ -9,7 +9,7 @@ object, has a key twice, or a value that is no such feature is a reject of its o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,7 +33,7 @@ from recordmill.sources.jsonl.tape import Path, Scanner
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.storage.digest import combine
-from recordmill.storage.files import check_unchanged
+from recordmill.storage.files import ahead, check_unchanged
 from recordmill.storage.listing import InputFile
 
 
@@ -73,7 +73,7 @@ class JsonlSource:
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's records in order; a unit without a stop is whole files."""
         scanner, most = Scanner(), self.options.max_line_bytes
-        for ordinal in range(unit.first_file, unit.last_file):
+        for ordinal in self._coming(unit):
             file, line = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
             start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
@@ -85,6 +85,11 @@ class JsonlSource:
                     line += lines
                     yield chunk
             check_unchanged(file.path, file.stat, file.name)
+
+    def _coming(self, unit: Unit) -> Iterable[int]:
+        """The unit's files, asked for ahead where they are in a store."""
+        ordinals = range(unit.first_file, unit.last_file)
+        return ordinals if unit.start else ahead(ordinals, lambda at: (self.files[at].path, self.files[at].stat))
 
     def _chunks(self, scanner: Scanner, block: LineBlock, ordinal: int, line: int) -> Iterator[tuple[int, Chunk]]:
         """(lines, chunk) for each tape of the block, whose first line has that number."""

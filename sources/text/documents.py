@@ -9,21 +9,22 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.utf8 import first_bad_byte, is_utf8
-from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk, Unit
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
 from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.sources.text.line_records import TextColumns
 from recordmill.storage.digest import digest_file
-from recordmill.storage.files import Bytes, check_unchanged, read_range
+from recordmill.storage.files import Bytes, ahead, check_unchanged, read_range
 from recordmill.storage.listing import InputFile
 
 
 def read_documents(
-    files: Sequence[InputFile], unit: Unit, columns: TextColumns, encoding: str, max_bytes: int
+    files: Sequence[InputFile], ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
 ) -> Iterator[Chunk]:
-    """The unit's files, in order, with their digests."""
+    """The files of these ordinals, in this order, with their digests."""
     held = _Held(columns)
-    for ordinal in range(unit.first_file, unit.last_file):
+    coming = ahead(ordinals, lambda ordinal: (files[ordinal].path, files[ordinal].stat))
+    for ordinal in coming:
         file = files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         text = _document(file, encoding, max_bytes)

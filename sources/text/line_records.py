@@ -29,7 +29,7 @@ from recordmill.sources.inputs.lines import (
 )
 from recordmill.sources.inputs.packing import packed
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
-from recordmill.storage.files import Bytes, check_unchanged, read_range
+from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 from recordmill.storage.listing import InputFile
 
 
@@ -227,7 +227,10 @@ def count_lines(
         check_unchanged(file.path, file.stat, file.name)
         return part
 
-    return _assemble(files, list(thread_map(work, _tasks(files, encoding), threads)))
+    def begins(part: _Part) -> tuple[str, Stat] | None:
+        return None if part.start else (files[part.ordinal].path, files[part.ordinal].stat)
+
+    return _assemble(files, list(thread_map(work, ahead(_tasks(files, encoding), begins), threads)))
 
 
 def _tasks(files: Sequence[InputFile], encoding: str) -> Iterator[_Part]:

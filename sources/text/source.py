@@ -85,7 +85,7 @@ class TextSource:
         """The unit's records in order; a unit without a stop is whole files."""
         columns = TextColumns(self.schema, self.classes)
         if self.mode == DOCUMENTS:
-            yield from read_documents(self.files, unit, columns, self.options.encoding, self.options.max_line_bytes)
+            yield from self.read_files(range(unit.first_file, unit.last_file))
             return
         most = self.options.max_line_bytes
         for ordinal in range(unit.first_file, unit.last_file):
@@ -99,6 +99,15 @@ class TextSource:
             )
             yield from line_chunks(blocks, file.name, ordinal, unit.first_row, columns, self.options.blank_lines, most)
             check_unchanged(file.path, file.stat, file.name)
+
+    @property
+    def is_record_per_file(self) -> bool:
+        return self.mode == DOCUMENTS
+
+    def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
+        """The documents of these files, in this order."""
+        columns = TextColumns(self.schema, self.classes)
+        yield from read_documents(self.files, ordinals, columns, self.options.encoding, self.options.max_line_bytes)
 
 
 def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> TextSource:

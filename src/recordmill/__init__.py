@@ -16,8 +16,10 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
-    from recordmill.pipelines.build import BuildResult, build
+    from recordmill.pipelines.build import BuildResult, build, submit
     from recordmill.pipelines.read import ReadResult, read
+    from recordmill.pipelines.remote.doctor import doctor
+    from recordmill.pipelines.remote.status import status
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.dataset import Dataset, open
@@ -33,6 +35,9 @@ _PLACES = {
     "build": "pipelines.build",
     "BuildResult": "pipelines.build",
     "clean": "shards.store_run",
+    "doctor": "pipelines.remote.doctor",
+    "status": "pipelines.remote.status",
+    "submit": "pipelines.build",
     "read": "pipelines.read",
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
@@ -73,6 +78,7 @@ __all__ = [
     "UsageError",
     "build",
     "clean",
+    "doctor",
     "example",
     "hosts",
     "mixture",
@@ -81,6 +87,8 @@ __all__ = [
     "read",
     "serving_layer",
     "serving_objects",
+    "status",
+    "submit",
     "verify",
 ]
 

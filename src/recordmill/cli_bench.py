@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +13,12 @@ examples:
   recordmill bench shards                      batches of 256 for five seconds, mixed within windows
   recordmill bench shards --shuffle global --batch-size 1024 --columns tokens,label
   recordmill bench 'old/*.tfrecord' --threads 4 --memory-bytes 1GiB
+  recordmill bench shards --as tf              as Keras gets them, by `ds.to_tf`
 
-Nothing is done with the batches, so this is the most that a training loop can get from `ds.batches` with the same
-options. The first run reads from disk, the next one perhaps from memory: run it twice. Stages are seconds of all
-threads together; what is left of the threads' time they waited.
+Nothing is done with the batches, so this is the most that a training loop can get from `ds.batches`, `ds.to_tf` or
+`ds.to_torch` with the same options. The first batch is timed from before the data set is opened, without the import of
+TensorFlow or PyTorch. The first run reads from disk, the next one perhaps from memory: run it twice. Stages are seconds
+of all threads together; what is left of the threads' time they waited.
 """
 
 
@@ -40,13 +43,15 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     from recordmill.pipelines.options.command_line import given
     from recordmill.reader.dataset import open
-    from recordmill.reader.measure import measure
+    from recordmill.reader.measure import measure, prepare
 
+    prepare(args.face)
+    begun = time.perf_counter()
     dataset = open(args.inputs, **given(args))
+    opened = time.perf_counter() - begun
     shuffle = False if args.shuffle == "none" else args.shuffle
-    measured = measure(
-        dataset, args.seconds, batch_size=args.batch_size, shuffle=shuffle, memory_bytes=args.memory_bytes
-    )
+    options = {"batch_size": args.batch_size, "shuffle": shuffle, "memory_bytes": args.memory_bytes}
+    measured = measure(dataset, args.seconds, face=args.face, opened=opened, **options)
     if args.json:
         print(json.dumps(measured.to_json(), indent=1))
     else:
@@ -63,7 +68,7 @@ def lines(measured: Any) -> Iterator[str]:
     yield (
         f"{measured.batches * rate:,.0f} batches/s, {measured.records * rate:,.0f} records/s, "
         f"{show_size(measured.framed_bytes * rate)}/s of shards: {measured.batches:,} batches in "
-        f"{measured.seconds:.2f} s, the first after {measured.first * 1e3:,.0f} ms"
+        f"{measured.seconds:.2f} s, the first {measured.first * 1e3:,.0f} ms after the open"
     )
     total = max(sum(measured.stages.values()), 1e-9)
     for stage, seconds in measured.stages.items():

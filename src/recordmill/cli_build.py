@@ -62,14 +62,38 @@ def run(args: argparse.Namespace) -> int:
     from recordmill.pipelines.options.command_line import given
 
     if args.out is None:
-        raise UsageError("--out OUT is needed: the folder of the data set")
+        raise UsageError(f"--out OUT is needed: the folder of the data set{beside(args)}")
     kind, given_inputs = _kind(args.inputs)
+    if args.detach:
+        return _submit(args, kind, given_inputs)
     result = build(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
     if args.json:
         print(json.dumps(result.to_json()))  # in ASCII: whatever the names and the terminal's encoding
     elif not args.quiet:
         with contextlib.suppress(OSError):  # nobody reads stderr any more: the data set is complete all the same
             print("\n".join(summary(result)), file=sys.stderr)
+    return 0
+
+
+def beside(args: argparse.Namespace) -> str:
+    """Where a flag is missing: what is known of those that were given and are none of recordmill's."""
+    from recordmill.pipelines.options.command_line import about_unknown
+
+    return about_unknown(args.beam_args, args.command) if args.beam_args else ""
+
+
+def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str]) -> int:
+    """Hand the build to an engine, and say where it goes on."""
+    from recordmill.pipelines.build import submit
+    from recordmill.pipelines.options.command_line import given
+
+    found = submit(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
+    if args.json:
+        print(json.dumps(found.to_json()))
+    elif not args.quiet:
+        for run in found.runs:
+            print(f"submitted: {run}", file=sys.stderr)
+        print(f"`recordmill status {args.out}` says what becomes of it", file=sys.stderr)
     return 0
 
 

@@ -1,4 +1,5 @@
-"""The commands `build`, `transform`, `read`, `head`, `inspect`, `bench`, `verify` and `clean`: arguments in, an exit
+"""The commands `build`, `transform`, `read`, `head`, `inspect`, `bench`, `verify`, `doctor`, `status`
+and `clean`: arguments in, an exit
 code out.
 Only argparse is imported before a command runs.
 """
@@ -22,6 +23,8 @@ _COMMANDS = {
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
     "bench": "how fast batches for training come, and where the time goes",
     "verify": "check every byte of a data set against its manifest",
+    "doctor": "whether a build or a read would run on an engine, and what to change",
+    "status": "what an output folder holds, and the jobs that are at work there",
     "clean": "what killed builds and reads left in an output folder",
 }
 
@@ -67,6 +70,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         KeyboardInterrupt: it was stopped; its message says what is left.
     """
     _open_standard_streams()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what TensorFlow says of processors is nothing of a build's
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
     argv = sys.argv[1:] if argv is None else argv
@@ -75,9 +79,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     _check_command(parser, wanted)
     args, unknown = parser.parse_known_args(argv)
     if unknown and not (getattr(args, "takes_beam_flags", False) and _are_flags(unknown)):
-        from recordmill.pipelines.options.command_line import meant_flag
+        from recordmill.pipelines.options.command_line import about_unknown
 
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant_flag(unknown[0], args.command)}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{about_unknown(unknown, args.command)}")
     args.beam_args = unknown
     return _run(args)
 

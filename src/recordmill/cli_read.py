@@ -20,6 +20,8 @@ examples:
   recordmill read damaged.tfrecord --out table --max-rejects 10
   recordmill read shards --out images --to files
       images/train/cat/1.jpg, ... as they were before build, and images/train/metadata.jsonl
+  recordmill read shards --out s3://bucket/table
+      the same objects there, and table/_read.json, which names them and comes last
   recordmill read big/ --to npy --dry-run
       rows, columns, disk and memory, before anything is written
 """
@@ -102,12 +104,12 @@ def add_parser(commands: Any, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read and say what was written, or would be; 0 if it was committed."""
     from recordmill.base.errors import UsageError
-    from recordmill.pipelines.options.command_line import given, meant_flag
+    from recordmill.pipelines.options.command_line import about_unknown, given
 
     options = given(args)
     if args.beam_args and "runner" not in options:
-        meant = meant_flag(args.beam_args[0], "read") or " (Beam's flags need --runner)"
-        raise UsageError(f"unrecognized arguments: {' '.join(args.beam_args)}{meant}")
+        meant = about_unknown(args.beam_args, "read")
+        raise UsageError(f"unrecognized arguments: {' '.join(args.beam_args)}{meant}; Beam's flags need --runner")
     if args.dry_run:
         return _dry_run(args, options)
     if args.out is None:

@@ -39,5 +39,5 @@ def run(args: argparse.Namespace) -> int:
     from recordmill.base.errors import UsageError
 
     if "transform_from" not in args:
-        raise UsageError("--with OUT is needed: the data set whose transform is applied")
+        raise UsageError(f"--with OUT is needed: the data set whose transform is applied{cli_build.beside(args)}")
     return cli_build.run(args)

@@ -28,7 +28,7 @@ def add_parser(commands: Any, summary: str) -> None:
         run,
         usage="recordmill verify INPUT... [options]",
         summary=summary,
-        description="Check a data set against its manifest (count, size, SHA-256, CRCs, sums, index, stray files), or "
+        description="Check a data set against its manifest (count, size, digest, CRCs, sums, index, stray files), or "
         "any TFRecord files by their CRCs.",
         inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
         examples=_EPILOG,

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from recordmill.base.errors import UsageError
 
 BUCKETS = ("s3", "gs", "az")  # schemes of stores, whose folders can be listed
+_HADOOP = ("hdfs", "viewfs", "webhdfs")
 WEB = ("http", "https")  # single files, to be read
 # `s3:/` is what pathlib makes of `s3://`
 _URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(//?)|(?i:(file)):()")
@@ -67,9 +68,14 @@ def local_path(path: str | os.PathLike[str]) -> str:
         return text
     if scheme.lower() == "file":
         raise UsageError(f"{text}: a file: URI of this machine begins with file:///; or give the path alone")
-    if scheme.lower() in BUCKETS:
-        raise UsageError(f"{text}: {scheme}:// is served here for reading only; name a local folder")
     shown = text.partition("?")[0]  # what follows may be a secret
+    if scheme.lower() in (*BUCKETS, *WEB):
+        raise UsageError(f"{shown}: {scheme}:// is served here for reading only; name a local folder")
+    if scheme.lower() in _HADOOP:
+        raise UsageError(
+            f"{shown}: {scheme}:// is not served; mount HDFS (its NFS gateway, or hadoop-fuse-dfs) and name that "
+            "folder, reach it as s3:// (Ozone's or another gateway), or copy with `hdfs dfs -get`, and -put"
+        )
     raise UsageError(f"{shown}: {scheme}:// is not served; copy the files to a local disk, or name a local folder")
 
 

@@ -22,8 +22,13 @@ class Blocks:
     """The blocks of all files of this process; safe to share between threads."""
 
     def __init__(self, most_bytes: int = HELD_BYTES) -> None:
-        self._most, self._used, self._lock = most_bytes, 0, threading.Lock()
+        self.most_bytes, self._used, self._lock = most_bytes, 0, threading.Lock()
         self._held: OrderedDict[Key, Future[Bytes]] = OrderedDict()
+
+    def bound(self, most_bytes: int) -> None:
+        """Hold at most so much from now on."""
+        with self._lock:
+            self.most_bytes = most_bytes
 
     def __contains__(self, key: Key) -> bool:
         return key in self._held
@@ -65,7 +70,7 @@ class Blocks:
         with self._lock:
             self._used += len(block)
             mine.set_result(block)
-            while self._used > self._most:
+            while self._used > self.most_bytes:
                 oldest = next((key for key, future in self._held.items() if future.done()), None)
                 if oldest is None:
                     return

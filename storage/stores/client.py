@@ -10,13 +10,15 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from recordmill.base.errors import UsageError
 from recordmill.storage.stores.address import Address
+from recordmill.storage.stores.limit import LIMIT
 
 CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
+PAGE = 1000  # objects that a store lists in an answer
 MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
 
 _clients: dict[str, Any] = {}
@@ -31,6 +33,9 @@ _OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
 )
 _PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
+# who is asked for a key where the environment has none
+_KEY_SERVICES = ("169.254.169.254", "169.254.170.2", "/latest/api/token", "metadata.google.internal", "token request")
 _STATUS = re.compile(r"status (?:code: )?(\d{3})\b|\((\d{3}) [A-Z]")
 _WRONG_KEY = {
     "InvalidAccessKeyId",
@@ -51,9 +56,19 @@ def ask(address: Address, request: Callable[[Any], Answer]) -> Answer:
         OSError: with one sentence that says what is wrong; FileNotFoundError and PermissionError among them.
     """
     try:
-        return request(client(address))
+        with LIMIT.slots():
+            return request(client(address))
     except errors() as error:
         raise told(error, address) from None  # its own text may hold what was sent
+
+
+def pages(address: Address) -> Iterator[Any]:
+    """What the store says of each object below the address, asked for page by page."""
+    import obstore
+
+    found = ask(address, lambda client: obstore.list(client, address.key or None, chunk_size=PAGE))
+    while page := ask(address, lambda _: next(found, None)):
+        yield from page
 
 
 def errors() -> tuple[type[Exception], ...]:
@@ -135,25 +150,53 @@ def told(error: Exception, address: Address) -> OSError:
     from obstore import exceptions
 
     text = str(error)
+    said = text.partition("\n\nDebug source")[0]  # what follows names settings, and the error of the connection
     code = match[1] if (match := _CODE.search(text)) else ""
+    status = next((one or other for one, other in _STATUS.findall(said)), "")
     where = "host" if address.scheme.startswith("http") else "bucket"
+    if any(name in said for name in _KEY_SERVICES):
+        return PermissionError(errno.EACCES, _no_key(where), address.uri)
     if code in _WRONG_REGION or "301 Moved" in text:
-        return OSError(errno.EREMOTE, f"the {where} lies in another region: set AWS_REGION to it", address.uri)
-    if code in _WRONG_KEY or isinstance(error, exceptions.UnauthenticatedError):
+        region = match[1] if (match := _REGION.search(text)) else ""
+        which, told_region = (f"region {region}", region) if region else ("another region", "it")
+        return OSError(errno.EREMOTE, f"the {where} lies in {which}: set AWS_REGION to {told_region}", address.uri)
+    if "Invalid Access Key" in said:
+        return PermissionError(errno.EACCES, "the key in the environment is not written as keys are", address.uri)
+    if code in _WRONG_KEY or "failed to authenticate" in text or isinstance(error, exceptions.UnauthenticatedError):
+        if _is_unsigned(address):
+            return PermissionError(errno.EACCES, _not_public(address, where), address.uri)
         return PermissionError(errno.EACCES, "the store does not know the key, or it has another secret", address.uri)
     if code == "NoSuchBucket" or "ContainerNotFound" in text:
         return FileNotFoundError(errno.ENOENT, f"there is no bucket {address.bucket!r}", address.uri)
     if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "no such object", address.uri)
-    if isinstance(error, exceptions.PermissionDeniedError | PermissionError):
-        return PermissionError(errno.EACCES, f"the key in use is not allowed to do that in this {where}", address.uri)
+    if isinstance(error, exceptions.PermissionDeniedError | PermissionError) or status in ("401", "403"):
+        refused = f"access refused: the key in use is not allowed to do that in this {where}"
+        if _is_unsigned(address):
+            refused = _not_public(address, where)
+        elif where == "host":
+            refused = "access refused by the web server"
+        return PermissionError(errno.EACCES, refused, address.uri)
     if isinstance(error, exceptions.InvalidPathError):
         return OSError(errno.EINVAL, "a name with an empty part, or `.` or `..`, can't be reached", address.uri)
-    return OSError(*_other(text, code, where), address.uri)
+    return OSError(*_other(text, said, code, status, where), address.uri)
 
 
-def _other(text: str, code: str, where: str) -> tuple[int, str]:
-    said = text.partition("\n\nDebug source")[0]  # what follows names settings, and the error of the connection
+def _is_unsigned(address: Address) -> bool:
+    """Whether requests go without a key, as the user wanted."""
+    skip = f"{_PREFIXES.get(address.scheme, '')}_SKIP_SIGNATURE"
+    return os.environ.get(skip, "").lower() in ("1", "true")
+
+
+def _not_public(address: Address, where: str) -> str:
+    return f"the {where} is not public, and {_PREFIXES[address.scheme]}_SKIP_SIGNATURE has no key sent"
+
+
+def _no_key(where: str) -> str:
+    return f"no key for this {where} is in the environment, in a profile, or given by an instance role"
+
+
+def _other(text: str, said: str, code: str, status: str, where: str) -> tuple[int, str]:
     if "dns error" in text:
         return errno.EHOSTUNREACH, "the store's name is unknown: look at the endpoint and the network"
     if "ConnectionRefused" in text or "tcp connect error" in text:
@@ -163,10 +206,6 @@ def _other(text: str, code: str, where: str) -> tuple[int, str]:
     if "BadScheme" in text:
         return errno.EPROTO, "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that"
     if "redential" in said or "metadata" in said:
-        return (
-            errno.EACCES,
-            f"no key for this {where} is in the environment, in a profile, or given by an instance role",
-        )
-    status = next((one or other for one, other in _STATUS.findall(said)), "")
+        return errno.EACCES, _no_key(where)
     shown = " ".join(part for part in (status, code) if part)
     return errno.EIO, f"the store failed{f' ({shown})' if shown else ''}, several times"

@@ -7,6 +7,7 @@ with another content is told. Nothing is asked only to learn that.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import random
 import tempfile
@@ -22,13 +23,15 @@ import numpy as np
 
 from recordmill.base.errors import DataError
 from recordmill.storage.stores.address import WEB, Address
-from recordmill.storage.stores.blocks import Blocks
-from recordmill.storage.stores.client import ask, check_process, errors, told
+from recordmill.storage.stores.blocks import HELD_BYTES, Blocks
+from recordmill.storage.stores.client import ask, check_process, errors, pages, told
+from recordmill.storage.stores.disk_cache import DiskCache
+from recordmill.storage.stores.limit import LIMIT
 from recordmill.storage.stores.protocol import Bytes, Stat
+from recordmill.storage.stores.terms import Terms
 
 BLOCK_BYTES = 1 << 20  # 1 MiB: a request's latency is about the time in which that much comes
 PART_BYTES = 2 << 20  # 2 MiB: of a large range, so that it comes by several connections
-REQUESTS = 64  # that are under way at once in this process, and so threads that wait for them
 _AHEAD = 4  # blocks that are asked for before whoever reads on comes to them
 _GAP_BYTES = 16 << 10  # 16 KiB: bytes between two ranges that are cheaper to read than a request of their own
 _ATTEMPTS = 4  # to go on with a body that ends early, or to read a range of an object that is replaced
@@ -52,7 +55,9 @@ class ObjectReader:
     def fill(self, into: Bytes, start: int) -> Bytes:
         def read(about: Stat) -> Bytes:
             wanted = into[: max(about.size_bytes - start, 0)]
-            if len(wanted) >= 2 * PART_BYTES:
+            if len(wanted) >= 2 * PART_BYTES and self._storage.is_kept(self._address):
+                self._storage.read_kept(self._address, about, wanted, start)
+            elif len(wanted) >= 2 * PART_BYTES:
                 self._storage.read_parts(self._address, about, [(start, wanted)])
             else:
                 self._storage.read_blocks(self._address, about, wanted, start)
@@ -75,6 +80,31 @@ class ObjectStorage:
         self._lock = threading.Lock()
         self._blocks = Blocks()
         self._threads: ThreadPoolExecutor | None = None
+        self._caches: dict[str, tuple[DiskCache, bool]] = {}  # of an object: where its blocks are, whether all fit
+
+    def take(self, terms: Terms) -> None:
+        """Read on these terms."""
+        if terms.requests is not None:
+            self.bound(terms.requests)
+        cache = DiskCache(terms.folder, terms.most_bytes)
+        fits = sum(about.size_bytes for about in terms.files.values()) <= terms.most_bytes * 0.8  # and their headers
+        with self._lock:
+            for path, about in terms.files.items() if terms.folder else ():
+                uri = _address(path).uri
+                self._caches[uri] = cache, fits
+                self._seen.setdefault(uri, about)
+
+    def bound(self, requests: int, memory_bytes: int | None = None) -> None:
+        """Have at most so many requests under way, and keep blocks in an eighth of the memory."""
+        if memory_bytes is not None:
+            self._blocks.bound(min(memory_bytes // 8, HELD_BYTES))
+        if requests == LIMIT.most:
+            return
+        LIMIT.set(requests)
+        with self._lock:
+            old, self._threads = self._threads, None
+        if old is not None:
+            old.shutdown(wait=False)
 
     def stat(self, path: str) -> Stat:
         import obstore
@@ -84,8 +114,9 @@ class ObjectStorage:
             raise FileNotFoundError(2, "names a bucket and no object", path)
         try:
             return self._see(address, ask(address, lambda client: obstore.head(client, address.key)))
-        except PermissionError:  # of which the answer to such a request does not say the reason
-            ask(address, lambda client: obstore.get_range(client, address.key, start=0, end=1))
+        except OSError as error:  # of which the answer to such a request does not say the reason
+            if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EIO:
+                ask(address, lambda client: obstore.get_range(client, address.key, start=0, end=1))
             raise
 
     def last_seen(self, path: str) -> Stat:
@@ -134,19 +165,19 @@ class ObjectStorage:
 
     def below(self, folder: str) -> Iterator[tuple[str, Stat]]:
         """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
-        import obstore
-
         address = _address(folder)
         _check_listable(address)
         prefix = f"{address.key}/" if address.key else ""
-        pages = ask(address, lambda client: obstore.list(client, address.key or None, chunk_size=1000))
-        try:
-            for page in pages:
-                for about in page:
-                    if (name := about["path"][len(prefix) :]) and about["path"].startswith(prefix):
-                        yield name, self._see(Address(address.root, about["path"]), about)
-        except errors() as error:
-            raise told(error, address) from None
+        for about in pages(address):
+            if (name := about["path"][len(prefix) :]) and about["path"].startswith(prefix):
+                yield name, self._see(Address(address.root, about["path"]), about)
+
+    @property
+    def most_expected(self) -> int:
+        """How many objects may be asked for before they are read: as many as there may be requests, and as half of the
+        blocks that are kept.
+        """
+        return min(LIMIT.most, max(self._blocks.most_bytes // (2 * BLOCK_BYTES), 1))
 
     def expect(self, path: str, about: Stat) -> None:
         """The object is about to be read from its start: have it asked for."""
@@ -173,13 +204,7 @@ class ObjectStorage:
         if len(parts) == 1:
             self._fetch(address, about, *parts[0])
             return
-        waiting = [self._submit(self._fetch, address, about, *part) for part in parts]
-        try:
-            for future in waiting:
-                future.result()
-        finally:
-            for future in waiting:  # one has failed: nobody wants the others
-                future.cancel()
+        _wait([self._submit(self._fetch, address, about, *part) for part in parts])
 
     def read_scattered(self, path: str, starts: list[int], stops: list[int]) -> tuple[Bytes, list[int]]:
         """(bytes, where in them each range begins) of ascending ranges; ranges close to each other are one request."""
@@ -197,7 +222,15 @@ class ObjectStorage:
         def read(about: Stat) -> None:
             if runs and runs[-1][1] > about.size_bytes:
                 raise DataError(f"ends at byte {about.size_bytes}, where {runs[-1][1]} are needed", source=path)
-            self.read_parts(address, about, [(start, data[at : at + stop - start]) for start, stop, at in runs])
+            wanted = [(start, data[at : at + stop - start]) for start, stop, at in runs]
+            if not self.is_kept(address, whole=True):
+                self.read_parts(address, about, wanted)
+                return
+            for start, into in wanted:
+                for number in range(start // BLOCK_BYTES, -(-(start + len(into)) // BLOCK_BYTES)):
+                    self._begin(address, about, number)
+            for start, into in wanted:
+                self.read_blocks(address, about, into, start)
 
         self.of_one_content(address, read)
         return data, places
@@ -215,14 +248,54 @@ class ObjectStorage:
             low, high = max(start, at), min(stop, at + len(block))
             into[low - start : high - start] = block[low - at : high - at]
 
+    def is_kept(self, address: Address, whole: bool = False) -> bool:
+        """Whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit there."""
+        cache = self._caches.get(address.uri)
+        return cache is not None and (cache[1] or not whole)
+
+    def read_kept(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+        """Fill the array, all of which the object has, by blocks of which some are on a disk; the others are asked for
+        at once.
+        """
+        stop = start + len(into)
+
+        def place(number: int, block: Bytes) -> None:
+            at = number * BLOCK_BYTES
+            low, high = max(start, at), min(stop, at + len(block))
+            into[low - start : high - start] = block[low - at : high - at]
+
+        def fetch(number: int) -> None:
+            place(number, self._fetched(address, about, number))
+
+        waiting = []
+        for number in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
+            block = self._from_disk(address, about, number)
+            if block is None:
+                waiting.append(self._submit(fetch, number))
+            else:
+                place(number, block)
+        _wait(waiting)
+
     def _begin(self, address: Address, about: Stat, number: int) -> None:
         key = (_key(address, about), number)
         self._blocks.begin(key, partial(self._block, address, about, number), self._submit)
 
     def _block(self, address: Address, about: Stat, number: int) -> Bytes:
+        block = self._from_disk(address, about, number)
+        return self._fetched(address, about, number) if block is None else block
+
+    def _from_disk(self, address: Address, about: Stat, number: int) -> Bytes | None:
+        cache = self._caches.get(address.uri)
+        if cache is None:
+            return None
+        return cache[0].get((address.uri, about, number), min(BLOCK_BYTES, about.size_bytes - number * BLOCK_BYTES))
+
+    def _fetched(self, address: Address, about: Stat, number: int) -> Bytes:
         start = number * BLOCK_BYTES
         block = np.empty(min(BLOCK_BYTES, about.size_bytes - start), np.uint8)
         self._fetch(address, about, start, block)
+        if (cache := self._caches.get(address.uri)) is not None:
+            cache[0].put((address.uri, about, number), block)
         return block
 
     def _fetch(self, address: Address, about: Stat, start: int, into: Bytes) -> None:
@@ -231,9 +304,10 @@ class ObjectStorage:
         while True:
             before = done
             try:
-                for chunk in self._answer(address, about, start + done, start + len(into)):
-                    into[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                    done += len(chunk)
+                with LIMIT.slots():
+                    for chunk in self._answer(address, about, start + done, start + len(into)):
+                        into[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                        done += len(chunk)
                 if done == len(into):
                     return
             except errors() as error:
@@ -270,8 +344,17 @@ class ObjectStorage:
         check_process()
         with self._lock:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(REQUESTS, thread_name_prefix="recordmill-request")
+                self._threads = ThreadPoolExecutor(LIMIT.most, thread_name_prefix="recordmill-request")
             return self._threads.submit(call, *args)
+
+
+def _wait(waiting: list[Future[Any]]) -> None:
+    try:
+        for future in waiting:
+            future.result()
+    finally:
+        for future in waiting:  # one has failed: nobody wants the others
+            future.cancel()
 
 
 def _address(path: str) -> Address:

@@ -5,16 +5,21 @@ An object appears whole or not at all, and nothing is renamed. A put whose answe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from recordmill.base.errors import RecordmillError
+from recordmill.base.threads import thread_map
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.client import ask, client, errors, told
+from recordmill.storage.stores.client import ask, client, errors, pages, told
+from recordmill.storage.stores.limit import LIMIT
 
 PART_BYTES = 8 << 20  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
 MOST_PARTS = 9_000  # stores take 10,000
 AT_ONCE = 4  # parts of one object that are under way, and in memory
+_SMALL_BYTES, _SMALL_AT_ONCE = 1 << 20, 32  # files of up to 1 MiB: how many of them are put at once
+_LARGE_AT_ONCE = 8  # of others, of 32 MiB at most in memory each
 
 
 class Listed(NamedTuple):
@@ -38,10 +43,40 @@ def upload(path: str, uri: str, size_bytes: int) -> None:
     import obstore
 
     address, part_bytes = _address(uri), max(PART_BYTES, -(-size_bytes // MOST_PARTS))
-    ask(
-        address,
-        lambda client: obstore.put(client, address.key, Path(path), chunk_size=part_bytes, max_concurrency=AT_ONCE),
-    )
+    with LIMIT.slots(min(AT_ONCE, -(-size_bytes // part_bytes) or 1)) as at_once:
+        ask(
+            address,
+            lambda client: obstore.put(client, address.key, Path(path), chunk_size=part_bytes, max_concurrency=at_once),
+        )
+
+
+def upload_all(
+    root: str, files: Mapping[str, str], memory_bytes: int, done: Callable[[str], None] = lambda name: None
+) -> None:
+    """Make objects of files of this machine, many at once. files: names below the root to paths; memory_bytes: what
+    may be held; done: called with each name that is there.
+
+    Raises:
+        RecordmillError: a file became another one, or an object is not as long as its file.
+    """
+    sizes = {name: Path(path).stat().st_size for name, path in files.items()}
+
+    def put_one(name: str) -> None:
+        upload(files[name], f"{root}/{name}", sizes[name])
+        done(name)
+
+    small = [name for name, size in sizes.items() if size <= _SMALL_BYTES]
+    large = [name for name, size in sizes.items() if size > _SMALL_BYTES]
+    for names, held, most in (
+        (small, _SMALL_BYTES, _SMALL_AT_ONCE),
+        (large, AT_ONCE * PART_BYTES, _LARGE_AT_ONCE),
+    ):
+        for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // held))):
+            pass
+    folders = {name.partition("/")[0] for name in sizes if "/" in name}
+    there = {f"{folder}/{item.name}": item.size_bytes for folder in folders for item in listed(f"{root}/{folder}")}
+    if missing := [name for name, size in sizes.items() if "/" in name and there.get(name) != size]:
+        raise RecordmillError(f"{root}/{missing[0]}: is not there as it was put; nothing was committed")
 
 
 def put_if_absent(uri: str, data: bytes) -> bool:
@@ -56,7 +91,8 @@ def put_if_absent(uri: str, data: bytes) -> bool:
     address = _address(uri)
     connection = client(address)
     try:
-        obstore.put(connection, address.key, data, mode="create", use_multipart=False)
+        with LIMIT.slots():
+            obstore.put(connection, address.key, data, mode="create", use_multipart=False)
     except (AlreadyExistsError, PreconditionError):
         return _content(address) == data  # ours, where the first answer was lost and the request was repeated
     except errors() as error:
@@ -90,18 +126,11 @@ def remove(root: str, keys: Sequence[str]) -> None:
 
 def listed(folder: str) -> Iterator[Listed]:
     """The objects below a folder, as the store has them now."""
-    import obstore
-
     address = _address(folder)
     prefix = f"{address.key}/" if address.key else ""
-    pages = ask(address, lambda client: obstore.list(client, address.key or None, chunk_size=1000))
-    try:
-        for page in pages:
-            for about in page:
-                if about["path"].startswith(prefix):
-                    yield Listed(about["path"][len(prefix) :], about["size"], about["last_modified"].timestamp())
-    except errors() as error:
-        raise told(error, address) from None
+    for about in pages(address):
+        if about["path"].startswith(prefix):
+            yield Listed(about["path"][len(prefix) :], about["size"], about["last_modified"].timestamp())
 
 
 def _address(uri: str) -> Address:

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.building.run_file import Buckets, Run, RunWriter
+from recordmill.building.run_file import Buckets, Held, Run, RunWriter
 from recordmill.records.tfrecord.frames import FRAME_BYTES, frame
 
 Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
 
 
-def write_runs(folder: Path, records: list[Record], chunk: int, arena_bytes: int, buckets: Buckets) -> list[Run]:
-    writer = RunWriter(str(folder), buckets, arena_bytes)
+def write_runs(
+    folder: Path, records: list[Record], chunk: int, arena_bytes: int, buckets: Buckets, held: Held | None = None
+) -> list[Run]:
+    writer = RunWriter(str(folder), buckets, arena_bytes, held)
     runs = []
     for at in range(0, len(records), chunk):
         part = records[at : at + chunk]

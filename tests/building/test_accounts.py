@@ -16,7 +16,8 @@ import recordmill
 from recordmill.base.errors import DataError
 from recordmill.building.conclude import AccountsError, reconcile
 from recordmill.building.ingest import Ingested
-from recordmill.building.run_file import ENTRY_DTYPE
+from recordmill.building.plan import BuildPlan
+from recordmill.building.run_file import ENTRY_DTYPE, Run
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.building.slices import RunSlice
 from recordmill.shards.manifest import INDEX_FOLDER
@@ -28,18 +29,25 @@ DATA = {"id": np.arange(1000), "text": ["some text"] * 1000}
 Blocks = Iterator[tuple[int, tuple[int, RunSlice]]]
 
 
+@pytest.fixture(params=[0, 1 << 30], ids=["runs in files", "runs in memory"])
+def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether runs stay in memory."""
+    monkeypatch.setattr(BuildPlan, "held_bytes", request.param)
+    return bool(request.param)
+
+
 def build_with(monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[Ingested, list[Any]], list[Any]]) -> None:
     """A build in which `change` gets, between reading and writing,
     each run and the blocks that shards are to take from it.
     """
-    from recordmill.transforms import stages
+    from recordmill.transforms import one_stage, stages
 
     cut_run = stages.cut_run
 
     def changed(ingested: Ingested, cuts: Any, plan_path: str, packs: int) -> Blocks:
         yield from change(ingested, list(cut_run(ingested, cuts, plan_path, packs)))
 
-    monkeypatch.setattr(stages, "cut_run", changed)
+    monkeypatch.setattr(one_stage, "cut_run", changed)
     recordmill.build(DATA, out, num_shards=3, threads=1)
 
 
@@ -49,18 +57,35 @@ def flip(path: str, at: int) -> None:
     Path(path).write_bytes(data)
 
 
-def test_without_a_change_it_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def flip_frames(run: Run, at: int) -> None:
+    """A bit of byte `at` of the run's frames, in their order."""
+    if run.held is None:
+        flip(run.path, at % run.frames_bytes)
+    else:
+        first = int(run.held.starts[0]) if at >= 0 else int(run.held.starts[-1] + run.held.entries["size"][-1])
+        run.held.data[first + at] ^= 1
+
+
+def flip_key(run: Run, entry: int) -> None:
+    """The lowest bit of a key: the order stays."""
+    if run.held is None:
+        flip(run.path, run.frames_bytes + entry * ENTRY_DTYPE.itemsize)
+    else:
+        run.held.entries["key"][entry] ^= 1
+
+
+def test_without_a_change_it_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
     build_with(monkeypatch, tmp_path / "out", lambda ingested, blocks: blocks)
     assert recordmill.verify(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("at", [0, 8, 20, -1], ids=["length", "CRC of the length", "payload", "CRC of the payload"])
 def test_a_flipped_bit_in_a_frame_names_the_shard_and_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, held: bool
 ) -> None:
     def change(ingested: Ingested, blocks: list[Any]) -> list[Any]:
-        run = ingested.runs[0]
-        flip(run.path, at % run.frames_bytes)
+        assert (ingested.runs[0].held is not None) == held
+        flip_frames(ingested.runs[0], at)
         return blocks
 
     with pytest.raises(DataError, match=r"train-0000[02]-of-00003\.tfrecord: record \d+, byte \d+: .*CRC"):
@@ -68,10 +93,9 @@ def test_a_flipped_bit_in_a_frame_names_the_shard_and_the_record(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_changed_key_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_key_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
     def change(ingested: Ingested, blocks: list[Any]) -> list[Any]:
-        # the lowest bit of a key: the order stays
-        flip(ingested.runs[0].path, ingested.runs[0].frames_bytes + 10 * ENTRY_DTYPE.itemsize)
+        flip_key(ingested.runs[0], 10)
         return blocks
 
     with pytest.raises(AccountsError, match=r"the records written \(sum \w{16}\) are not those read \(sum \w{16}\)"):
@@ -79,7 +103,7 @@ def test_a_changed_key_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "out").exists()
 
 
-def test_a_lost_block_is_noticed_by_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_block_is_noticed_by_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
     with pytest.raises(
         AccountsError,
         match=r"1000 records were read, 0 rejected, 1000 put in order and \d+ written: they don't add up; nothing "
@@ -89,7 +113,7 @@ def test_a_lost_block_is_noticed_by_the_count(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "out").exists()
 
 
-def test_a_doubled_block_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_doubled_block_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
     # shards are cut by rank, so their number of records is the planned one
     with pytest.raises(AccountsError, match="are not those read"):
         build_with(monkeypatch, tmp_path / "out", lambda ingested, blocks: [*blocks, blocks[0]])
@@ -100,6 +124,8 @@ def test_a_doubled_block_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pyte
 def test_a_run_file_that_was_cut_short_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
 ) -> None:
+    monkeypatch.setattr(BuildPlan, "held_bytes", 0)
+
     def change(ingested: Ingested, blocks: list[Any]) -> list[Any]:
         path = Path(ingested.runs[0].path)
         path.write_bytes(path.read_bytes()[:-missing])

@@ -16,21 +16,23 @@ from typing import Any
 import pytest
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.building.commit import CommitConflict, _tidy, commit
+from recordmill.building.commit import CommitConflict, commit, tidy
 from recordmill.shards.dead_runs import LOCK_NAME, clean_dead
 from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.storage.removal import Folder
 
+SHARD = "train-00000-of-00001.tfrecord"
+
 
 def publish(folder: RunFolder, content: bytes, base: int, fingerprint: str = "0123456789abcdef") -> Manifest:
-    (folder.data / "train-00000-of-00001.tfrecord").write_bytes(content)
+    (folder.data / SHARD).write_bytes(content)
 
     def describe(name: str, rejects: list[str]) -> tuple[Manifest, dict[str, str]]:
         part = Part(
             name,
             "test",
-            {"train": (ShardInfo("train-00000-of-00001.tfrecord", 1, len(content), len(content), "0" * 64, "0" * 16),)},
+            {"train": (ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16),)},
             {},
             1,
             0,
@@ -258,7 +260,7 @@ def test_an_error_of_the_disk_when_the_manifest_stands_already_is_no_failure(
 def test_a_slow_run_leaves_the_copies_of_a_later_generation_alone(tmp_path: Path) -> None:
     first = build(tmp_path, b"one", 0)
     second = build(tmp_path, b"two", 1)
-    _tidy(tmp_path, first, {}, 1)
+    tidy(tmp_path, first, {}, 1)
     assert (tmp_path / "manifest.json").read_text() == second.to_json()
 
 
@@ -340,9 +342,9 @@ def test_manifests_round_trip_and_later_formats_are_refused(tmp_path: Path) -> N
     text = manifest.to_json()
     assert Manifest.from_json(text) == manifest
     assert Manifest.from_json(text.replace('"run": {', '"added_by_a_minor": 1, "run": {')) == manifest
-    with pytest.raises(DataError, match="format version 2"):
-        Manifest.from_json(text.replace('"version": [\n  1,', '"version": [\n  2,'))
-    for broken in ("", "[]", "{}", '{"format": "recordmill", "version": [1, 0]}', text.replace('"parts"', '"bits"')):
+    with pytest.raises(DataError, match="format version 3"):
+        Manifest.from_json(text.replace('"version": [\n  2,', '"version": [\n  3,'))
+    for broken in ("", "[]", "{}", '{"format": "recordmill", "version": [2, 0]}', text.replace('"parts"', '"bits"')):
         with pytest.raises(DataError, match=r"^manifest: "):
             Manifest.from_json(broken)
     with pytest.raises(DataError, match="holds no data set"):

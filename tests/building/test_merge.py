@@ -20,7 +20,7 @@ from recordmill.base.progress import Cancelled, Progress
 from recordmill.building.cuts import RECORDS, Cut, ShardOptions, cut_shards
 from recordmill.building.levels import at_most
 from recordmill.building.merge import fan_in, merge, window_entries
-from recordmill.building.run_file import Buckets, Run
+from recordmill.building.run_file import Buckets, Held, Run
 from recordmill.building.shard_writer import cut_frames, write_shard
 from recordmill.building.slices import RunCutter, RunSlice
 from recordmill.shards.manifest import INDEX_FOLDER
@@ -29,13 +29,13 @@ from recordmill.shards.names import ShardName
 ONE = Buckets(1, 1, 2**64)
 
 
-def slices_of(runs: Sequence[Run], by_value: bool = False) -> list[RunSlice]:
-    found = [RunCutter(run).block(0, 0, 1, by_value) for run in runs]
+def slices_of(runs: Sequence[Run]) -> list[RunSlice]:
+    found = [RunCutter(run).block(0, 0, 1) for run in runs]
     return [piece for piece in found if piece is not None]
 
 
-def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[Run]:
-    return [run for part in parts if part for run in write_runs(folder, list(part), len(part), 1 << 26, ONE)]
+def runs_of(folder: Path, parts: Sequence[Sequence[Record]], held: Held | None = None) -> list[Run]:
+    return [run for part in parts if part for run in write_runs(folder, list(part), len(part), 1 << 26, ONE, held)]
 
 
 def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
@@ -66,8 +66,8 @@ def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record
     spread=st.sampled_from([1, 3, 2**64]),
     sizes=st.sampled_from([(0, 1), (0, 60), (0, 3000)]),
     memory_bytes=st.sampled_from([1, 5000, 20_000, 100_000, 1 << 22]),
-    by_value=st.booleans(),
     most=st.sampled_from([2, 5, 1000]),
+    held_bytes=st.sampled_from([0, 3000, 1 << 30]),
 )
 def test_a_merge_is_the_sorted_list(
     seed: int,
@@ -76,16 +76,20 @@ def test_a_merge_is_the_sorted_list(
     spread: int,
     sizes: tuple[int, int],
     memory_bytes: int,
-    by_value: bool,
     most: int,
+    held_bytes: int,
 ) -> None:
+    """Whether runs lie in files, in memory, or some here and some there, and where they are merged beforehand."""
     dice = random.Random(seed)
     records: list[list[Record]] = [[] for _ in range(parts)]
     for number in range(count):
         payload = number.to_bytes(4, "little") + bytes(dice.randrange(*sizes))
         records[dice.randrange(parts)].append((0, dice.randrange(spread), dice.randrange(3), number, payload))
     with tempfile.TemporaryDirectory() as folder:
-        slices = slices_of(runs_of(Path(folder), records), by_value)
+        runs = runs_of(Path(folder), records, Held(held_bytes))
+        assert held_bytes < 1 << 30 or all(run.held is not None for run in runs)
+        assert sum(run.frames_bytes for run in runs if run.held is not None) <= held_bytes
+        slices = slices_of(runs)
         with at_most(most, slices, Path(folder), memory_bytes, lambda: None) as few:
             assert len(few) <= most
             got = merged(few, memory_bytes)

@@ -33,7 +33,7 @@ records_strategy = st.lists(
 
 
 def shards_of(
-    runs: list[Run], options: ShardOptions, names: list[str], by_value: bool, memory_bytes: int
+    runs: list[Run], options: ShardOptions, names: list[str], memory_bytes: int
 ) -> list[tuple[int, list[bytes]]]:
     """(split, payloads in order) of every shard, by the code under test."""
     total = runs[0].histogram
@@ -44,7 +44,7 @@ def shards_of(
         blocks = [
             block
             for run in runs
-            if (block := RunCutter(run).block(cut.split, cut.first_bucket, cut.last_bucket, by_value)) is not None
+            if (block := RunCutter(run).block(cut.split, cut.first_bucket, cut.last_bucket)) is not None
         ]
         payloads = []
         for frames, keys in cut_frames(merge(blocks, memory_bytes), cut, "shard"):
@@ -82,7 +82,6 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
     buckets=st.sampled_from([1, 2, 7, 1024]),
     shard_bytes=st.sampled_from([20, 100, 1000]),
     num_shards=st.none() | st.integers(1, 3),
-    by_value=st.booleans(),
     memory_bytes=st.sampled_from([1, 200, 10**6]),
 )
 def test_shards_are_the_sorted_list_cut(
@@ -93,7 +92,6 @@ def test_shards_are_the_sorted_list_cut(
     buckets: int,
     shard_bytes: int,
     num_shards: int | None,
-    by_value: bool,
     memory_bytes: int,
 ) -> None:
     sizes = [sum(record[0] == split for record in records) for split in (0, 1)]
@@ -102,7 +100,7 @@ def test_shards_are_the_sorted_list_cut(
     options = ShardOptions(shard_bytes, num_shards)
     runs = write_runs(tmp_path, records, chunk, arena_bytes, Buckets(2, buckets, -(-(2**64) // buckets)))
     assert sum(run.records for run in runs) == len(records)
-    got = shards_of(runs, options, ["a", "b"], by_value, memory_bytes)
+    got = shards_of(runs, options, ["a", "b"], memory_bytes)
     # Records of equal key are ordered by (file, position); the plain sort compares the same triple.
     assert got == plain_shards(records, options)
 
@@ -118,7 +116,7 @@ def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
     cuts = cut_shards(_total(runs), ShardOptions(10_000), ["train"])
     sizes = []
     for cut in cuts:
-        blocks = [block for run in runs if (block := RunCutter(run).block(0, cut.first_bucket, cut.last_bucket, False))]
+        blocks = [block for run in runs if (block := RunCutter(run).block(0, cut.first_bucket, cut.last_bucket))]
         sizes.append(sum(len(frames.data) for frames, _ in cut_frames(merge(blocks, 5000), cut, "shard")))
     assert sum(sizes) == sum(len(payload) + FRAME_BYTES for *_, payload in records)
     assert all(abs(size - 10_000) <= 1000 for size in sizes[:-1])
@@ -149,22 +147,6 @@ def test_more_shards_than_records_is_refused_by_name() -> None:
         )
 
 
-def test_a_block_by_value_is_the_block_by_reference(tmp_path: Path) -> None:
-    (run,) = write_runs(
-        tmp_path, [(0, 9, 0, 0, b"nine"), (1, 1, 0, 1, b"one"), (0, 5, 0, 2, b"five")], 3, 5000, Buckets(2, 4, 2**62)
-    )
-    reference, value = (RunCutter(run).block(0, 0, 4, by_value) for by_value in (False, True))
-    assert isinstance(reference, RunSlice)
-    assert isinstance(value, RunSlice)
-    assert isinstance(value.payload, bytes)
-    assert reference.entries(0, 2).tolist() == value.entries(0, 2).tolist()
-    read = [np.empty(block.frames_bytes - 3, np.uint8) for block in (reference, value)]
-    for block, into in zip((reference, value), read, strict=True):
-        block.read_frames(3, into)
-    assert read[0].tobytes() == read[1].tobytes()
-    assert RunCutter(run).block(0, 1, 4, False) is None
-
-
 def _total(runs: list[Run]) -> Histogram:
     total = runs[0].histogram
     for run in runs[1:]:
@@ -180,7 +162,7 @@ def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_n
     (run,) = write_runs(tmp_path, records, 300, 1 << 20, Buckets(1, 4, 2**62))
     frame_bytes = 3 + FRAME_BYTES
     first, second = cut_shards(run.histogram, ShardOptions(num_shards=2), ["train"])
-    block = RunCutter(run).block(0, second.first_bucket, second.last_bucket, by_value=False)
+    block = RunCutter(run).block(0, second.first_bucket, second.last_bucket)
     assert block is not None
     read: list[int] = []
     read_frames = RunSlice.read_frames

@@ -41,13 +41,13 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
         (folder.rejects / "000000-x.jsonl").write_bytes(b"{}\n")
 
         def describe(name: str, rejects: list[str]) -> tuple[Manifest, dict[str, str]]:
-            info = ShardInfo(SHARD, 1, len(content), len(content), "0" * 64, "0" * 16)
+            info = ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16)
             part = Part(name, "test", {"train": (info,)}, {}, 1, 0)
             about = {"count": 1, "reasons": {}, "files": rejects}
             manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
             return manifest, {"features.json": "{}"}
 
-        return commit_to_store(folder, describe, base, out)
+        return commit_to_store(folder, describe, base, out, 1 << 30)
     finally:
         folder.close()
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_data_set import mixed_rows, write_data_set
 
 from recordmill.__main__ import main
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.reader.dataset import open
 from recordmill.reader.fetching.clock import STAGES
-from recordmill.reader.measure import Measured, measure
+from recordmill.reader.measure import FACES, Measured, measure
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +36,29 @@ def test_it_counts_an_epoch(out: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "to go faster: " in said
 
 
-def test_every_stage_is_counted(out: Path) -> None:
-    stages = measure(open(out), 600, batch_size=100).stages
+@pytest.mark.parametrize("face", FACES)
+def test_every_face_is_measured_and_every_stage_is_counted(
+    out: Path, capsys: pytest.CaptureFixture[str], face: str
+) -> None:
+    pytest.importorskip({"tf": "tensorflow", "torch": "torch"}.get(face, "numpy"))
+    assert main(["bench", str(out), "--as", face, "--batch-size", "100", "--seconds", "600", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["as"], told["batches"], told["records"]) == (face, 5, 500)
+    stages = measure(open(out), 600, face=face, batch_size=100).stages
     assert all(stages[stage] > 0 for stage in ("read", "check", "decode", "collate"))
+
+
+def test_the_first_batch_is_timed_from_before_the_open(out: Path) -> None:
+    ds = open(out)
+    assert measure(ds, 600, opened=100.0, batch_size=100).first > 100
+    assert measure(ds, 600, batch_size=100).first < 100
+
+
+def test_a_face_that_is_not_installed_says_how(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "recordmill.reader.torch.iterable", raising=False)
+    with pytest.raises(MissingExtraError, match="torch"):
+        measure(open(out), 600, face="torch", batch_size=100)
 
 
 def test_what_takes_the_most_is_what_is_advised_on() -> None:
@@ -46,6 +68,7 @@ def test_what_takes_the_most_is_what_is_advised_on() -> None:
     }
     assert len(set(advice.values())) == len(STAGES)
     idle = Measured(5, 500, 1000, 70.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "decode": 2.0}, 2, 6.0)
+    assert len({replace(idle, face=face).advice() for face in FACES}) == len(FACES)
     assert "threads wait" in idle.advice()
     assert "no batches" in Measured(0, 0, 0, 1.0, 0.0, dict.fromkeys(STAGES, 0.0), 2, 1.0).advice()
 

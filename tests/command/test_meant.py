@@ -50,6 +50,10 @@ def code_of(words: list[str]) -> int:
         (["build", "csv", "ROWS", "--out", "x", "--column", "id"], "--columns"),
         (["build", "csv", "ROWS", "--out", "x", "--compression", "gz"], "gzip"),
         (["build", "csv", "ROWS", "--out", "x", "--rnner=FlinkRunner"], "--runner"),
+        (["build", "csv", "ROWS", "--out", "x", "--fit-on", "trian", "--transform", "STEPS"], "train"),
+        (["transform", "csv", "ROWS", "--wiht", "IN"], "--with"),
+        (["bench", "IN", "--sed", "3", "--shufle", "global"], "--seconds, --shuffle"),
+        (["clean", "IN", "--yse", "--jsn"], "--json"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else given,
 )
@@ -59,7 +63,9 @@ def test_what_is_meant_is_said(
     if words[0] == "build":
         pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n3,4\n")
-    places = {"IN": str(out), "ROWS": str(tmp_path / "rows.csv"), "x": str(tmp_path / "x")}
+    (tmp_path / "steps.yaml").write_text("id: zscore")
+    files = {"ROWS": str(tmp_path / "rows.csv"), "STEPS": str(tmp_path / "steps.yaml")}
+    places = {"IN": str(out), "x": str(tmp_path / "x"), **files}
     assert code_of([places.get(word, word) for word in words]) == 2
     assert f"did you mean {meant}?" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
@@ -96,7 +102,23 @@ def test_an_option_of_another_command_is_called_so(
     assert code_of(["build", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "new"), "--dry-run"]) == 2
     assert "--dry-run is an option of `recordmill read`\n" in capsys.readouterr().err
     assert code_of(["read", str(out), "--out", str(tmp_path / "new"), "--num-shards", "2"]) == 2
-    assert "--num-shards is an option of `recordmill build`\n" in capsys.readouterr().err
+    assert "--num-shards is an option of `recordmill build`; Beam's flags need --runner\n" in capsys.readouterr().err
+    assert code_of(["inspect", str(out), "--with", "x", "--append"]) == 2
+    assert "--append; --with is an option of `recordmill transform`\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", ["build", "transform", "read", "head", "inspect", "bench", "verify", "status", "clean"]
+)
+def test_a_flag_that_is_like_no_other_is_answered_with_where_all_are(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    if command == "build":
+        pytest.importorskip("apache_beam", reason="Beam has the last word on flags of a build")
+    (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
+    inputs = str(tmp_path / "rows.csv" if command == "build" else out)
+    assert code_of([command, inputs, *(["--out", str(tmp_path / "x")] * (command == "build")), "--append"]) == 2
+    assert f"; `recordmill {command} --help-all` says all options" in capsys.readouterr().err
 
 
 def test_a_build_without_beam_says_so_before_it_plans(tmp_path: Path) -> None:

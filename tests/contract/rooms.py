@@ -14,6 +14,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "schemas": "base",
     "storage.stores": "base",
     "storage": "base storage.stores",
+    "engines": "base storage",
     "images": "base",
     "sources": "base base.people images",
     "pipelines.options": "base base.people schemas sources",
@@ -24,8 +25,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.inference": "base records.example records.protobuf schemas",
     "records.columns": "base base.people images records.example records.protobuf records.tfrecord schemas",
     "records.writers": "base base.people images records.columns schemas storage",
-    "shards": "base base.people records.tfrecord records.writers schemas storage",
-    "shards.loads": "base records.example records.inference records.tfrecord schemas shards storage",
+    "shards": "base base.people engines records.tfrecord records.writers schemas storage",
+    "shards.loads": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources.inputs": "base images schemas sources storage",
     "sources.values": "base base.people schemas sources.inputs",
     "sources.csv.sniff": "base",
@@ -35,33 +36,38 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.images": "base base.people images schemas sources.csv sources.inputs sources.jsonl sources.values storage",
     "sources.arrow": "base base.people schemas sources.inputs sources.values storage",
     "sources.tfrecord": "base base.people records.tfrecord schemas shards shards.loads sources.inputs storage",
-    "preprocessing": "base schemas shards storage",
+    "preprocessing": "base base.people schemas shards storage",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards sources.inputs "
     "storage",
+    "building.straight": "base building records.tfrecord shards sources.inputs",
+    "building.spread": "base building preprocessing shards sources.inputs storage",
     "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
     "shards.loads",
     "exporting": "base base.people exporting.choices records.columns records.example records.tfrecord records.writers "
     "schemas shards shards.loads storage",
+    "exporting.spread": "base building.spread exporting shards storage",
     "reader.sampling": "base",
-    "reader.fetching": "base reader.sampling records.example records.tfrecord schemas shards shards.loads",
+    "reader.fetching": "base reader.sampling records.columns records.tfrecord schemas shards shards.loads",
     "reader.images": "base images reader.fetching reader.sampling records.columns schemas",
     "reader.collating": "base base.people reader.fetching reader.sampling records.columns schemas",
     "reader.faces": "base reader.collating reader.fetching reader.images reader.sampling records.columns "
     "records.writers schemas storage",
     "reader.torch": "base reader.collating reader.faces reader.fetching reader.images reader.sampling records.columns "
     "schemas",
-    "reader.mixing": "base reader.faces reader.fetching reader.sampling reader.torch records.tfrecord schemas shards",
+    "reader.mixing": "base reader.faces reader.fetching reader.sampling reader.torch records.columns records.tfrecord "
+    "schemas shards",
     "reader": "base base.people pipelines.options reader.collating reader.faces reader.fetching reader.images "
     "reader.sampling reader.torch records.columns records.inference records.tfrecord records.writers schemas shards "
-    "shards.loads",
+    "shards.loads storage",
     "reader.inspect": "base images pipelines.options reader reader.faces records.columns records.inference "
     "records.protobuf schemas shards shards.loads storage",
-    "transforms": "base building exporting records.example records.tfrecord schemas shards sources.arrow "
-    "sources.values storage",
+    "transforms": "base building building.spread building.straight exporting exporting.spread records.example "
+    "records.tfrecord schemas shards sources.arrow sources.values storage",
     "transforms.tft": "base building preprocessing schemas sources.inputs storage transforms",
-    "pipelines": "base base.people building exporting exporting.choices pipelines.options preprocessing "
-    "records.columns records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage "
-    "transforms transforms.tft",
+    "pipelines.remote": "base engines pipelines.options shards sources storage transforms",
+    "pipelines": "base base.people building building.spread exporting exporting.choices exporting.spread "
+    "pipelines.options pipelines.remote preprocessing records.columns records.writers schemas shards "
+    "shards.loads sources sources.arrow sources.inputs storage transforms transforms.tft",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

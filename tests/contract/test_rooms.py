@@ -12,11 +12,11 @@ import pytest
 from rooms import FOLDERS, ROOMS, ROOT, folder_of, imports, is_any, is_standard, modules, room_of
 
 # what the base install has
-BASE = {"numpy", "pyarrow", "numba", "llvmlite", "PIL", "tensorflow_metadata", "google.protobuf"}
+BASE = {"numpy", "pyarrow", "numba", "llvmlite", "PIL", "tensorflow_metadata", "google.protobuf", "blake3", "isal"}
 # may import it in functions: a saved graph, tf.data, and a ragged value that becomes a tf.RaggedTensor
 TENSORFLOW = {"preprocessing", "reader", "reader.faces", "reader.images", "records/columns/ragged.py"}
-SHELL = {"apache_beam", "tensorflow_transform", "tfx_bsl"}  # the Beam shell's own, in SHELL_FOLDERS only
-SHELL_FOLDERS = ("transforms", "transforms.tft", "pipelines")
+SHELL = {"apache_beam", "grpc", "tensorflow_transform", "tfx_bsl"}  # the Beam shell's own, in SHELL_FOLDERS only
+SHELL_FOLDERS = ("transforms", "transforms.tft", "pipelines.remote", "pipelines")
 TORCH = "reader.torch"  # may import torch at the top of a module: its datasets are what PyTorch's classes make of them
 MOST_MODULES = 13  # more are several rooms
 

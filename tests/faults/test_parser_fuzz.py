@@ -53,7 +53,7 @@ def table(dtype: np.dtype[np.void]) -> bytes:
 SCHEMA = Schema(
     (Feature("id", "int64", (), True), Feature("x", "float32", (None, 2)), Feature("c", "int64", classes=("a", "b")))
 )
-SHARD = ShardInfo("train-00000-of-00001.tfrecord", 2, 100, 100, "0" * 64, "0" * 16)
+SHARD = ShardInfo("train-00000-of-00001.tfrecord", 2, 100, 100, f"blake3:{0:064x}", "0" * 16)
 PART = Part("data-0123456789ab", "csv", {"train": (SHARD,)}, {"files": 1}, 2, 0)
 MANIFEST = Manifest("x", "none", {"seed": 0}, to_pbtxt(SCHEMA), (PART,), {"count": 0, "reasons": {}, "files": []})
 FEATURES = {

@@ -21,6 +21,8 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import UsageError
+from recordmill.building import ingest, run_file
+from recordmill.building.plan import BuildPlan
 from recordmill.pipelines.build import BuildResult
 from recordmill.records.example.encode import encode
 from recordmill.shards.manifest import generations, is_data_set
@@ -65,11 +67,28 @@ def test_each_record_is_the_plain_encoding_of_its_row(tmp_path: Path) -> None:
     assert result.shards[0].read_bytes() == encode(batch, result.schema).data.tobytes()
 
 
+@pytest.mark.parametrize("held_bytes", [0, 30_000, 5_000_000])
+def test_the_bytes_are_the_same_wherever_runs_wait_for_their_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_bytes: int
+) -> None:
+    """In memory, in files, or some here and some there: small arenas make many runs."""
+    options: dict[str, Any] = {"num_shards": 3, "splits": {"train": 0.8, "test": 0.2}, "threads": 2}
+    expected = recordmill.build(table(3000), tmp_path / "held", **options)
+    in_files: list[str] = []
+    created = run_file.create_file
+    monkeypatch.setattr(run_file, "create_file", lambda path: (in_files.append(str(path)), created(path))[1])
+    monkeypatch.setattr(BuildPlan, "held_bytes", held_bytes)
+    monkeypatch.setattr(ingest, "_arena_bytes", lambda plan, group: 20_000)
+    result = recordmill.build(table(3000), tmp_path / "out", **options)
+    assert shard_bytes(result) == shard_bytes(expected)
+    assert bool(in_files) == (held_bytes < 5_000_000)
+    assert recordmill.verify(result.out) == []
+
+
 VARIATIONS: dict[str, dict[str, Any]] = {
     "1 thread": {"threads": 1},
     "8 threads": {"threads": 8},
     "little memory": {"memory": "128MiB"},
-    "through the runner": {"exchange": "runner"},
     "bundles repeated": {"beam_args": ("--direct_runner_bundle_repeat=2",)},
     "DirectRunner by name": {"runner": "DirectRunner"},
 }

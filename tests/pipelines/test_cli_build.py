@@ -276,8 +276,8 @@ def test_a_signal_after_the_commit_says_that_the_data_set_is_complete(rows: Path
 import os, signal, sys, time
 import recordmill.building.commit as m
 from recordmill.__main__ import main
-tidy = m._tidy
-m._tidy = lambda *a: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1), tidy(*a))
+tidy = m.tidy
+m.tidy = lambda *a: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1), tidy(*a))
 sys.exit(main(["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

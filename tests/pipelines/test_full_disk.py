@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from store_server import s3_server
 
 import recordmill
 from recordmill.base.errors import RecordmillError
@@ -49,3 +50,18 @@ def test_a_read_says_where(data_set: Path, tmp_path: Path, to: str) -> None:
     with files_of_at_most(30_000), pytest.raises(RecordmillError, match=f"^{out}: File too large"):
         recordmill.read(data_set, out, to=to)
     assert not list(tmp_path.glob("out/*"))
+
+
+def test_what_goes_to_a_store_says_where_it_is_prepared(
+    data_set: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with s3_server(tmp_path_factory.mktemp("store")) as store:
+        out = f"{store.root}/out"
+        said = rf"^{tmp_path}.* \(where TMPDIR has what goes to {out} prepared\): File too large; nothing was written"
+        with files_of_at_most(30_000), pytest.raises(RecordmillError, match=said):
+            recordmill.build(data_set.parent / "in.csv", out)
+        with files_of_at_most(30_000), pytest.raises(RecordmillError, match=said):
+            recordmill.read(data_set, out, to="npy")
+        assert store.keys() == []
+    assert not list(tmp_path.glob("recordmill-*/*/*"))

@@ -38,10 +38,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 _CASES: list[tuple[str, dict[str, Any]]] = [
-    ("streams", {"to": "parquet"}), ("damaged", {"to": "parquet", "max_rejects": 20}), ("foreign", {"to": "npz"}),
-    ("plain", {"to": "npy", "pad": "tokens=4:0"}), ("foreign", {"to": "npy", "where": "id % 3 = 1", "limit": 130}),
+    ("damaged", {"to": "parquet", "max_rejects": 20}), ("plain", {"to": "npy", "pad": "tokens=4:0"}),
 ]  # fmt: skip
 _MORE: list[tuple[str, dict[str, Any]]] = [
+    ("streams", {"to": "parquet"}), ("foreign", {"to": "npz"}),
+    ("foreign", {"to": "npy", "where": "id % 3 = 1", "limit": 130}),
     ("gzip", {"to": "arrow"}), ("foreign", {"to": "jsonl"}), ("plain", {"to": "csv", "columns": "id,name,maybe"}),
     ("foreign", {"to": "parquet", "where": "id % 3 = 1"}), ("gzip", {"to": "npy", "threads": 1}),
     ("streams", {"to": "npy"}), ("plain", {"to": "npy", "limit": 450}), ("streams", {"to": "npy", "limit": 520}),
@@ -66,7 +67,7 @@ def test_a_killed_read_goes_on_and_ends_with_the_same_files(
     assert (result.rejected > 0) == ("max_rejects" in options)
 
 
-@pytest.mark.parametrize("to", ["parquet", "npy"])
+@pytest.mark.parametrize("to", [pytest.param("parquet", marks=pytest.mark.sweep), "npy"])
 def test_finished_files_stay_where_they_are(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
     killed("note:5", inputs["plain"], out, to=to)
@@ -79,7 +80,8 @@ def test_finished_files_stay_where_they_are(inputs: dict[str, Any], tmp_path: Pa
     assert before <= {path.stat().st_ino for path in out.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("to", [pytest.param("parquet", marks=pytest.mark.sweep), "npy"])
+@pytest.mark.sweep
+@pytest.mark.parametrize("to", ["parquet", "npy"])
 def test_killed_again_and_again(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
     counts = []
@@ -93,8 +95,11 @@ def test_killed_again_and_again(inputs: dict[str, Any], tmp_path: Path, to: str)
 
 @pytest.mark.parametrize(
     ("to", "renamed"),
-    [("parquet", 14), ("parquet", 0), ("npy", 3)]
-    + [pytest.param(*case, marks=pytest.mark.sweep) for case in (("parquet", 1), ("npy", 1), ("npz", 1))],
+    [("parquet", 14)]
+    + [
+        pytest.param(*case, marks=pytest.mark.sweep)
+        for case in (("parquet", 0), ("npy", 3), ("parquet", 1), ("npy", 1), ("npz", 1))
+    ],
 )
 def test_a_commit_that_was_killed_is_undone_and_done_again(
     inputs: dict[str, Any], tmp_path: Path, to: str, renamed: int
@@ -132,8 +137,11 @@ def test_a_commit_over_an_old_result_that_was_killed(inputs: dict[str, Any], tmp
 
 @pytest.mark.parametrize(
     ("name", "to"),
-    [("foreign", "npy"), ("streams", "parquet")]
-    + [pytest.param(*case, marks=pytest.mark.sweep) for case in (("foreign", "parquet"), ("streams", "npy"))],
+    [("foreign", "npy")]
+    + [
+        pytest.param(*case, marks=pytest.mark.sweep)
+        for case in (("streams", "parquet"), ("foreign", "parquet"), ("streams", "npy"))
+    ],
 )
 def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Path, to: str, name: str) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
@@ -202,10 +210,13 @@ def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"to": "arrow"}, {"columns": "id"}, {"file_size": 30_000}, {"max_rejects": 1}, {"where": "id > 3"},
-        {"where": pc.field("id") > 3}, {"sample": 0.5}, {"reshape": "matrix=[6]"}, {"compression": "none"},
-        {"limit": 650}, {"split": "train"},
+    [{"to": "arrow"}, {"columns": "id"}, {"max_rejects": 1}, {"where": pc.field("id") > 3}]
+    + [
+        pytest.param(options, marks=pytest.mark.sweep)
+        for options in (
+            {"file_size": 30_000}, {"where": "id > 3"}, {"sample": 0.5}, {"reshape": "matrix=[6]"},
+            {"compression": "none"}, {"limit": 650}, {"split": "train"},
+        )
     ],
     ids=str,
 )  # fmt: skip

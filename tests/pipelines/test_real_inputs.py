@@ -223,7 +223,6 @@ def test_moved_inputs_and_other_threads_give_the_same_bytes(
         num_shards=2,
         threads=threads,
         memory="128MiB",
-        exchange="runner" if threads == 8 else None,
     )
     assert [path.name for path in again.shards] == [path.name for path in expected.shards]
     for one, other in zip(expected.shards, again.shards, strict=True):

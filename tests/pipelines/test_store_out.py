@@ -19,7 +19,9 @@ from recordmill.building import store_commit
 from recordmill.building.commit import CommitConflict
 from recordmill.shards import store_run
 from recordmill.shards.manifest import generations, load
-from recordmill.storage.stores import writing
+from recordmill.storage import files
+from recordmill.storage.stores import placing, writing
+from recordmill.storage.stores.limit import LIMIT
 
 ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
 KEYS = {"_manifests", "data", "dataset_info.json", "features.json", "manifest.json", "schema.pbtxt"}
@@ -93,7 +95,7 @@ def test_generations_follow_each_other(store: Store, out: str, tmp_path: Path) -
 def test_of_two_builders_one_commits(store: Store, out: str) -> None:
     ended: list[object] = []
     together = threading.Barrier(2)
-    put = store_commit.put_if_absent
+    put = store_run.put_if_absent
 
     def at_once(uri: str, data: bytes) -> bool:
         together.wait(60)
@@ -106,7 +108,7 @@ def test_of_two_builders_one_commits(store: Store, out: str) -> None:
             ended.append(error)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(store_commit, "put_if_absent", at_once)
+        patched.setattr(store_run, "put_if_absent", at_once)
         threads = [threading.Thread(target=run) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -153,7 +155,7 @@ def test_our_own_put_that_was_repeated_is_ours(store: Store, out: str) -> None:
     assert objects(store, out) == {"m": b"one"}
 
 
-@pytest.mark.parametrize("at", ["upload_file", "put_if_absent", "generations"])
+@pytest.mark.parametrize("at", ["upload_all", "put_if_absent", "generations"])
 def test_a_build_that_fails_leaves_nothing_or_what_the_next_removes(
     store: Store, out: str, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -165,7 +167,7 @@ def test_a_build_that_fails_leaves_nothing_or_what_the_next_removes(
         raise OSError(5, "the store failed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store_commit, at, fail)
+        patched.setattr(store_run if at == "put_if_absent" else store_commit, at, fail)
         with pytest.raises(OSError, match="the store failed"):
             build(out, overwrite=True)
     assert load(out) == old.manifest
@@ -204,3 +206,15 @@ def test_a_folder_of_others_is_no_out(
     assert "name a folder in the bucket" in capsys.readouterr().err
     assert main(["build", f"{store.root}/some", "--out", f"{store.root}/some/out"]) == 2
     assert set(objects(store, out)) == {"photo.jpg"}
+
+
+@pytest.mark.parametrize("requests", [1, 64])
+def test_what_is_too_large_to_be_copied_by_the_store_is_put_anew(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch, requests: int
+) -> None:
+    data = bytes(range(256)) * 40_000
+    store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", data)
+    monkeypatch.setattr(placing, "COPIED_BYTES", 1000)
+    monkeypatch.setattr(LIMIT, "most", requests)
+    placing.copy_object(files._OBJECTS, f"{out}/old", f"{out}/new", len(data))
+    assert objects(store, out) == {"old": data, "new": data}

@@ -301,6 +301,36 @@ def test_rows_that_the_transform_refuses_are_rejects_without_their_values(tmp_pa
     assert len(made) == 196
 
 
+ASSERTS = """
+import tensorflow as tf
+import tensorflow_transform as tft
+
+def preprocessing_fn(inputs):
+    with tf.control_dependencies([tf.debugging.assert_less(inputs["age"], tf.constant(50, tf.int64))]):
+        return {"age": tf.identity(inputs["age"]), "z": tft.scale_to_z_score(inputs["age"])}
+"""
+
+
+def test_an_assertion_holds_for_all_records_of_the_fit_and_refuses_those_of_other_data(tmp_path: Path) -> None:
+    (tmp_path / "asserts.py").write_text(ASSERTS)
+    (tmp_path / "young.csv").write_text("age\n" + "".join(f"{i}\n" for i in range(50)))
+    (tmp_path / "all.csv").write_text("age\n" + "".join(f"{i}\n" for i in range(52)))
+    with pytest.raises(DataError, match=r"fitted on split 'train': .*assertions are held before") as error:
+        build(tmp_path / "all.csv", tmp_path / "none", transform=tmp_path / "asserts.py", max_rejects="100%")
+    assert "51" not in str(error.value)
+    build(tmp_path / "young.csv", tmp_path / "out", transform=tmp_path / "asserts.py")
+    done = build(tmp_path / "all.csv", tmp_path / "new", transform_from=tmp_path / "out", max_rejects=2)
+    rejects = [json.loads(line) for path in done.rejects for line in path.read_text().splitlines()]
+    assert sorted(reject["place"] for reject in rejects) == ["record 50", "record 51"]
+    assert sorted(recordmill.open(tmp_path / "new")["age"]) == list(range(50))
+
+
+def test_a_fit_says_nothing_of_its_own_making(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = {"n": np.arange(100), "m": [None if i % 9 == 0 else float(i) for i in range(100)]}
+    build(data, tmp_path / "out", transform={"n": "zscore", "m": [{"impute": "mean"}, "zscore"]})
+    assert "WARNING:absl" not in capfd.readouterr().err
+
+
 def test_options_that_do_not_go_together_are_refused(inputs: Path, out: Path, tmp_path: Path) -> None:
     for options, message in (
         ({"transform": DECLARED, "fit_on": "dev"}, "fit_on=dev: no such split; there are train"),

@@ -23,7 +23,7 @@ URIS = [
     "file:x",
     "file://host/x",
 ]
-READ_ONLY = ["s3://bucket/x", "gs://bucket/x", "S3://bucket/x", "az://c/x", "http://h/x"]
+STORES = ["s3://bucket/x", "gs://bucket/x", "S3://bucket/x", "az://c/x", "http://h/x"]
 
 
 @pytest.fixture
@@ -63,20 +63,27 @@ def test_no_command_takes_one(here: Path, command: str, uri: str, capsys: pytest
     assert sorted(os.listdir(here)) == before
 
 
-@pytest.mark.parametrize("uri", READ_ONLY)
-def test_only_builds_write_to_a_store(here: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("uri", STORES)
+def test_no_arrays_are_mapped_into_a_store(here: Path, uri: str) -> None:
     before = sorted(os.listdir(here))
-    assert main([word.replace("URI", uri) for word in COMMANDS["read --out"]]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1, said
-    assert "for reading only" in said or "is not served" in said
-    calls: list[Any] = [
-        lambda: recordmill.read("set", uri),
-        lambda: recordmill.open("set").to_numpy(memmap_dir=uri),
-        lambda: open_columns(uri),
-    ]
-    for call in calls:
+    for call in (lambda: recordmill.open("set").to_numpy(memmap_dir=uri), lambda: open_columns(uri)):
         with pytest.raises(UsageError, match=r"for reading only|is not served"):
+            call()
+    assert sorted(os.listdir(here)) == before
+
+
+@pytest.mark.parametrize("uri", ["http://h/x", "https://h/x"])
+def test_nothing_is_written_to_what_is_for_reading_only(
+    here: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(os.listdir(here))
+    for command in ("build --out", "read --out"):
+        assert main([word.replace("URI", uri) for word in COMMANDS[command]]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1, said
+        assert "for reading only" in said
+    for call in (lambda: recordmill.build("rows.csv", uri), lambda: recordmill.read("set", uri)):
+        with pytest.raises(UsageError, match="for reading only"):
             call()
     assert sorted(os.listdir(here)) == before
 

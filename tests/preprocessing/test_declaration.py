@@ -84,7 +84,10 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ({"agee": "zscore"}, "there is no feature 'agee'; there are age, fare, .* `from: FEATURE` makes"),
+        (
+            {"agee": "zscore"},
+            "there is no feature 'agee'; there are age, fare, .*; did you mean age.; `from: FEATURE` makes",
+        ),
         ({"x": {"from": "z", "zscore": None}}, "there is no feature 'z'; there are age"),
         (
             {"age": "z-score"},
@@ -94,6 +97,8 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
             {"company": "zscore"},
             "feature 'company', step 'zscore': it takes numbers, not string that may be missing; that",
         ),
+        ({"age": "zscor"}, r"there is no such step; .*; did you mean zscore\?$"),
+        ({"company": {"vocabulary": {"topk": 3}}}, r"'topk' is none of top_k, .*; did you mean top_k\?; write"),
         ({"age": {"bucketize": 1}}, "step 'bucketize': 1 is not a number of at least 2; write bucketize: 10"),
         ({"age": {"bucketize": True}}, "step 'bucketize': True is not a number"),
         ({"company": {"vocabulary": {"top": 3}}}, "step 'vocabulary': 'top' is none of top_k, min_count, oov_buckets"),

@@ -330,6 +330,7 @@ print("kept", kept)
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(sys.platform != "linux", reason="guards the pages around the buffer with Linux's mprotect")
 def test_nothing_outside_the_buffer_is_read() -> None:
     """Records that end, and begin, at a page that may not be touched: reading one byte outside kills the process."""

@@ -74,7 +74,10 @@ BAD: dict[str, tuple[Path_, Any]] = {  # name: (the field, its value)
     "records add up to more": ((*SHARD, "records"), 2**63 - 1),
     "bytes is missing": ((*SHARD, "bytes"), ...),
     "framed_bytes is null": ((*SHARD, "framed_bytes"), None),
-    "sha256 is short": ((*SHARD, "sha256"), "00"),
+    "digest is short": ((*SHARD, "digest"), "blake3:00"),
+    "digest of nobody": ((*SHARD, "digest"), f"md5:{0:064x}"),
+    "digest has no algorithm": ((*SHARD, "digest"), "0" * 64),
+    "digest of version 1 alone": ((*SHARD, "digest"), ...),
     "sum is a number": ((*SHARD, "sum"), 5),
     "schema is no schema": (("schema",), "feature { name: }"),
     "schema of a shape of text": (

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
 from recordmill.storage import compression
@@ -177,3 +181,70 @@ def _open_files() -> set[str]:
     if not folder.is_dir():
         pytest.skip("no /proc to ask which files are open")
     return {str(link.resolve()) for link in folder.iterdir()}
+
+
+def member(content: bytes, name: bytes, extra: bytes, checked: bool, level: int) -> bytes:
+    """A gzip member with the parts that its header may have."""
+    flags = 8 * bool(name) | 4 * bool(extra) | 2 * checked
+    head = bytes([0x1F, 0x8B, 8, flags]) + bytes(5) + b"\xff"
+    head += len(extra).to_bytes(2, "little") + extra if extra else b""
+    head += name + b"\0" if name else b""
+    head += (zlib.crc32(head) & 0xFFFF).to_bytes(2, "little") if checked else b""
+    deflater = zlib.compressobj(level, zlib.DEFLATED, -15)
+    body = deflater.compress(content) + deflater.flush()
+    return head + body + zlib.crc32(content).to_bytes(4, "little") + len(content).to_bytes(4, "little")
+
+
+def inflated(way: Any, path: Path, max_ratio: int | None) -> tuple[bytes, str]:
+    """(what it gives, how it ends)."""
+    given = b""
+    try:
+        for piece in way(str(path), "file", "gzip", max_ratio):
+            given += piece
+    except DataError as error:
+        return given, str(error)
+    return given, ""
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    members=st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 50, 3000, 20_000]), st.sampled_from([b"", b"a name"]),
+            st.sampled_from([b"", b"extra"]), st.booleans(), st.sampled_from([0, 1, 9]), st.sampled_from([1, 4, 256]),
+        ), min_size=1, max_size=4,
+    ),
+    damage=st.sampled_from(["none", "flip", "flip", "flip", "cut", "cut", "append", "zeros"]),
+    piece_bytes=st.sampled_from([1 << 10, 1 << 20]),
+    input_bytes=st.sampled_from([100, 4096, 1 << 20]),
+    max_ratio=st.sampled_from([None, 3]),
+)  # fmt: skip
+def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, members: list[tuple[int, bytes, bytes, bool, int, int]],
+    damage: str, piece_bytes: int, input_bytes: int, max_ratio: int | None,
+) -> None:  # fmt: skip
+    """Of whole, damaged, cut and extended files of one and of many members, in blocks of any size."""
+    dice = random.Random(seed)
+    data = b"".join(
+        member(bytes(dice.randrange(letters) for _ in range(size)), name, extra, checked, level)
+        for size, name, extra, checked, level, letters in members
+    )
+    if damage == "flip":
+        at = dice.randrange(len(data))
+        data = data[:at] + bytes([data[at] ^ (1 << dice.randrange(8))]) + data[at + 1 :]
+    elif damage == "cut":
+        data = data[: dice.randrange(len(data))]
+    elif damage in ("append", "zeros"):
+        data += dice.randbytes(20) if damage == "append" else bytes(20)
+    path = tmp_path_factory.mktemp("inflate") / "file.gz"
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compression, "_PIECE_BYTES", piece_bytes)
+        patched.setattr(compression, "_INPUT_BYTES", input_bytes)
+        patched.setattr(compression, "_RATIO_FROM_BYTES", 2000)
+        exact = inflated(compression._inflate_exactly, path, max_ratio)
+        fast = inflated(compression._inflate, path, max_ratio)
+    assert fast[1] == exact[1]
+    assert fast[0] == exact[0] or "above the limit" in exact[1]
+    assert bool(exact[1]) or damage in ("none", "flip", "cut")

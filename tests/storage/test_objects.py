@@ -123,6 +123,7 @@ def test_a_body_that_is_cut_is_taken_up_where_it_ended(web: WebFiles) -> None:
     assert web.requests == ["GET /a bytes=0-999", "GET /a bytes=500-999"]
 
 
+@pytest.mark.sweep
 def test_a_body_that_is_always_cut_ends(web: WebFiles) -> None:
     stat(f"{web.url}/a")
     web.faults = dict.fromkeys(range(1, 1000), CUT)

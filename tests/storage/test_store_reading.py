@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from image_samples import encoded
 from made_data_set import mixed_rows, write_data_set
-from store_server import BUCKET, SECRET, Store, azure_server, of_s3, s3_server, settings
+from store_server import BUCKET, SECRET, STRANGER, Store, azure_server, of_s3, s3_server, settings
+from web_files import web_files
 
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines import build as builds
+from recordmill.storage import files
 from recordmill.storage.listing import list_inputs
+from recordmill.storage.stores import client
 
 
 @pytest.fixture(scope="module", params=[s3_server, azure_server], ids=["s3", "az"])
@@ -141,12 +145,12 @@ def test_an_input_that_changes_between_plan_and_read_stops_the_build(
     uri = store.put("changing.csv", b"a,b\n" + b"1,2\n" * 1000)
     plan = builds.run_build
 
-    def changed(*args: object) -> None:
+    def changed(*args: object, **named: object) -> None:
         store.put("changing.csv", b"a,b\n" + b"3,4\n" * 1000)
         from recordmill.storage import files
 
         files._OBJECTS._blocks.__init__()  # type: ignore[misc]  # as in a worker, which has read nothing yet
-        plan(*args)  # type: ignore[arg-type]
+        plan(*args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builds, "run_build", changed)
     with pytest.raises(DataError, match="changed while it was read"):
@@ -154,17 +158,33 @@ def test_an_input_that_changes_between_plan_and_read_stops_the_build(
     assert not (tmp_path / "out").exists()
 
 
+WRONG_KEY = "the store does not know the key, or it has another secret"
+NO_KEY = "no key for this bucket is in the environment, in a profile, or given by an instance role"
+_OF_S3: list[tuple[dict[str, str], str, str]] = [
+    ({"SECRET_ACCESS_KEY": "wrong"}, "in/tables", WRONG_KEY), ({"ACCESS_KEY_ID": "nobody"}, "in/tables", WRONG_KEY),
+    ({"ACCESS_KEY_ID": STRANGER}, "in/tables", "access refused: the key in use is not allowed to do that"),
+    ({"ACCESS_KEY_ID": STRANGER}, "in/notes/n1.txt", "access refused: the key in use is not allowed to do that"),
+    ({"REGION": "eu-west-1"}, "in/tables", "lies in region us-east-1: set AWS_REGION to us-east-1"),
+    ({"REGION": "eu-west-1"}, "in/notes/n1.txt", "lies in region us-east-1: set AWS_REGION to us-east-1"),
+    ({"SKIP_SIGNATURE": "true"}, "in/tables", "the bucket is not public, and AWS_SKIP_SIGNATURE has no key sent"),
+    ({}, "../no-such-bucket/in", "there is no bucket 'no-such-bucket'"),
+    ({}, "../no-such-bucket/a.csv", "there is no bucket 'no-such-bucket'"),
+    ({}, "nothing", "no file in this folder"), ({}, "in/tables/*.png", "no file matches"),
+    ({"ENDPOINT_URL": "http://127.0.0.1:9"}, "in", "can't be reached"),
+    ({"ALLOW_HTTP": ""}, "in", "AWS_ALLOW_HTTP=true"),
+]  # fmt: skip
+_OF_AZURE = [
+    ({"STORAGE_ACCOUNT_KEY": "AAAA"}, "in/tables", WRONG_KEY),
+    ({"STORAGE_ACCOUNT_KEY": "AAAA"}, "in/notes/n1.txt", WRONG_KEY),
+    ({"STORAGE_ACCOUNT_KEY": "%"}, "in/tables", "the key in the environment is not written as keys are"),
+    ({"SKIP_SIGNATURE": "true"}, "in/tables", "the bucket is not public, and AZURE_SKIP_SIGNATURE has no key sent"),
+    ({}, "../no-such-bucket/in", "there is no bucket 'no-such-bucket'"),
+]
+
+
 @pytest.mark.parametrize(
-    ("given", "path", "said"),
-    [
-        ({"SECRET_ACCESS_KEY": "wrong"}, f"s3://{BUCKET}/in/tables", "does not know the key, or it has another secret"),
-        ({"ACCESS_KEY_ID": "nobody"}, f"s3://{BUCKET}/in/tables", "does not know the key, or it has another secret"),
-        ({}, "s3://no-such-bucket/in", "there is no bucket 'no-such-bucket'"),
-        ({}, f"s3://{BUCKET}/nothing", "no file in this folder"),
-        ({}, f"s3://{BUCKET}/in/tables/*.png", "no file matches"),
-        ({"ENDPOINT_URL": "http://127.0.0.1:9"}, f"s3://{BUCKET}/in", "can't be reached"),
-        ({"ALLOW_HTTP": ""}, f"s3://{BUCKET}/in", "AWS_ALLOW_HTTP=true"),
-    ],
+    ("scheme", "given", "path", "said"),
+    [*(("s3", *case) for case in _OF_S3), *(("az", *case) for case in _OF_AZURE)],
 )
 def test_what_is_wrong_is_said_in_a_sentence(
     store: Store,
@@ -173,21 +193,43 @@ def test_what_is_wrong_is_said_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
+    scheme: str,
     given: dict[str, str],
     path: str,
     said: str,
 ) -> None:
-    from recordmill.storage.stores import client
-
-    if not store.root.startswith("s3"):
-        pytest.skip("of S3")
+    if not store.root.startswith(scheme):
+        pytest.skip("of the other store")
+    now = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")}
+    wrong = of_s3(store.endpoint, **given) if scheme == "s3" else now | {f"AZURE_{key}": given[key] for key in given}
     monkeypatch.setattr(client, "MOST_RETRIES", 1)
     caplog.set_level(logging.DEBUG)
-    with settings(**of_s3(store.endpoint, **given)):
-        for command in (["build", path, "--out", str(tmp_path / "out")], ["inspect", path]):
+    where = f"{scheme}://{path[3:]}" if path.startswith("../") else f"{store.root}/{path}"
+    commands = [["build", where, "--out", str(tmp_path / "out")], ["inspect", where]]
+    if not {"nothing", "in/tables/*.png"} & {path}:
+        (tmp_path / "a.csv").write_text("a\n1\n")
+        commands.append(["build", str(tmp_path / "a.csv"), "--out", f"{where}/out"])
+    with settings(**wrong):
+        for command in commands:
             assert main(command) in (1, 2)
             heard = capsys.readouterr()
             assert said in heard.err, heard.err
             assert heard.err.count("\n") == 1
             assert SECRET not in heard.err + heard.out + caplog.text
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("scheme", ["s3", "az"])
+def test_no_key_at_all_is_said(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    """What answers where an instance has no role, and where there is no such service, is no store."""
+    with web_files(Path("/nonexistent")) as nobody:  # 404 to all questions
+        of_azure = {
+            "AZURE_STORAGE_ACCOUNT_NAME": "a",
+            "AZURE_MSI_ENDPOINT": nobody.url,
+            "IDENTITY_ENDPOINT": nobody.url,
+        }
+        given = {"AWS_METADATA_ENDPOINT": nobody.url, "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": os.devnull}
+        given |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_ALLOW_HTTP": "true", "AZURE_ALLOW_HTTP": "true"}
+        monkeypatch.setattr(client, "MOST_RETRIES", 0)
+        with settings(**given, **of_azure), pytest.raises(PermissionError, match=NO_KEY):
+            next(files.below(f"{scheme}://{BUCKET}/in"), None)

@@ -1,0 +1,183 @@
+"""The end of a build by many workers: every shard is looked for, all accounts are held against each other, and then the
+manifest is put, by which they become a data set. Nothing that failed or came second is removed here: another attempt
+of this very step may have committed meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from recordmill.base.errors import RecordmillError
+from recordmill.base.progress import Progress
+from recordmill.base.threads import thread_map
+from recordmill.building.commit import CommitConflict
+from recordmill.building.commit import tidy as tidy_folder
+from recordmill.building.conclude import (
+    AccountsError,
+    Outcome,
+    describe_data_set,
+    digest_unchanged,
+    tfds_files,
+    write_inputs,
+)
+from recordmill.building.spread.place import NotSharedError, Place, SharedPlan, workbench
+from recordmill.building.spread.runs import REQUESTS
+from recordmill.building.spread.shards import Placed
+from recordmill.building.spread.survey import Survey
+from recordmill.building.store_commit import tidy as tidy_store
+from recordmill.shards.dead_runs import loaded
+from recordmill.shards.manifest import (
+    INDEX_FOLDER,
+    INPUTS_NAME,
+    MANIFESTS,
+    Manifest,
+    ShardInfo,
+    generations,
+    manifest_path,
+)
+from recordmill.shards.sums import add_sums
+from recordmill.storage.files import give_name, listed_objects, put_bytes, put_if_absent, read_range, stat, sync_folder
+from recordmill.storage.folders import join, make_folder
+
+DIGESTED = 64  # files that one piece of work reads
+
+
+def committed(place: Place) -> Manifest | None:
+    """What this very build has committed."""
+    own = [manifest for manifest in loaded(place.out).values() if manifest.run.get("id") == place.id]
+    return own[-1] if own else None
+
+
+def without_digest(plan: SharedPlan, survey: Survey) -> Iterator[tuple[int, ...]]:
+    """Ordinals of inputs that nobody has read whole, as pieces of work for `digest_files`."""
+    source, read = plan.load().source, survey.digests.load()
+    missing = [at for at in range(len(source.files)) if at not in read and at not in source.digests] if source else []
+    for first in range(0, len(missing), DIGESTED):
+        yield tuple(missing[first : first + DIGESTED])
+
+
+def digest_files(plan: SharedPlan, ordinals: Sequence[int], progress: Progress) -> dict[int, str]:
+    """Ordinal to digest of these inputs; DataError if one changed since it was planned."""
+    source = plan.load().source
+    assert source is not None
+    return {at: digest_unchanged(source.files[at], progress) for at in ordinals}
+
+
+def finish(
+    plan: SharedPlan, survey: Survey, placed: Iterable[Placed], digests: Iterable[Mapping[int, str]]
+) -> Manifest:
+    """Look, reconcile and commit; may be called again, and by several at once.
+
+    Raises:
+        AccountsError: the records written are not those read. NotSharedError: a shard is not there.
+        CommitConflict: another build was first.
+    """
+    place = plan.place
+    if (done := committed(place)) is not None:
+        _tidy_again(plan, done)
+        return done
+    shards = sorted(placed, key=lambda one: (one.split, one.index))
+    _reconcile(survey, shards)
+    look(place, [pair for one in shards for pair in one.sizes])
+    with workbench(plan) as bench:
+        given = dict(survey.digests.load())
+        for some in digests:
+            given.update(some)
+        inputs = write_inputs(bench, given)
+        if bench.source is not None:
+            put_bytes(place.data(INPUTS_NAME), read_range(str(Path(bench.folder, "data", INPUTS_NAME))).tobytes())
+        splits: dict[str, tuple[ShardInfo, ...]] = {}
+        for one in shards:
+            name = bench.splits[one.split]
+            splits[name] = (*splits.get(name, ()), one.info)
+        rejects = _place_rejects(place, survey.rejected.files)
+        outcome = Outcome(splits, inputs, survey.read, survey.rejected, survey.counts, place.id)
+        manifest, copies = describe_data_set(bench, outcome, place.folder, rejects)
+        base = bench.base
+    return _put(place, base, manifest, copies)
+
+
+def _reconcile(survey: Survey, shards: Sequence[Placed]) -> None:
+    total, records = 0, sum(one.info.records for one in shards)
+    for one in shards:
+        total = add_sums(total, int(one.info.sum, 16))
+    if (records, total) != (survey.records, survey.sum):
+        raise AccountsError(
+            f"the records written ({records}, sum {total:016x}) are not those read ({survey.records}, sum "
+            f"{survey.sum:016x}); nothing was committed"
+        )
+    if len({(one.split, one.index) for one in shards}) != len(shards):
+        raise AccountsError("a shard was accounted for twice; nothing was committed")
+
+
+def look(place: Place, wanted: Sequence[tuple[str, int]]) -> None:
+    """Raises NotSharedError unless all these files, by their names below the data folder, are there and so large."""
+    if place.is_remote:
+        there = {item.name: item.size_bytes for item in listed_objects(place.data())}
+    else:
+        sizes = thread_map(lambda pair: _size(place.data(pair[0])), wanted, REQUESTS)
+        there = {name: size for (name, _), size in zip(wanted, sizes, strict=True) if size is not None}
+    missing = [name for name, size in wanted if there.get(name) != size]
+    if not missing:
+        return
+    if (size := there.get(missing[0])) is not None:
+        raise RecordmillError(f"{place.data(missing[0])}: {size} bytes, which is not what was written; not committed")
+    raise NotSharedError(f"{place.data(missing[0])} ({len(missing)} of {len(wanted)} files)", place.out)
+
+
+def _size(path: str) -> int | None:
+    try:
+        return stat(path).size_bytes
+    except FileNotFoundError:
+        return None
+
+
+def _place_rejects(place: Place, files: Sequence[str]) -> list[str]:
+    """Give the rejects' files their names below OUT; gives these."""
+    names = [f"rejects/{place.id}.{number:05d}.jsonl" for number in range(len(files))]
+    if files and not place.is_remote:
+        make_folder(join(place.out, "rejects"), exist_ok=True)
+
+    def give(pair: tuple[str, str]) -> None:
+        size = _size(pair[0])
+        give_name(pair[0], join(place.out, *pair[1].split("/")), size or 0)
+
+    for _ in thread_map(give, list(zip(files, names, strict=True)), REQUESTS if place.is_remote else 1):
+        pass
+    return names
+
+
+def _put(place: Place, base: int, manifest: Manifest, copies: Mapping[str, str]) -> Manifest:
+    text = manifest.to_json().encode("utf-8", "backslashreplace")
+    Manifest.from_json(text, "the new manifest")  # nothing is committed that nobody could open
+    path = join(place.out, MANIFESTS, manifest_path("", base + 1).name)
+    if not place.is_remote:
+        make_folder(join(place.out, MANIFESTS), exist_ok=True)
+        for folder in (place.data(INDEX_FOLDER), place.data()):  # names that were given are on disk, too
+            sync_folder(folder)
+        place.show_data()
+        sync_folder(place.out)
+    current = generations(place.out)
+    ours = (current[-1] if current else 0) == base and put_if_absent(path, text)
+    if not ours:
+        if (done := committed(place)) is not None:
+            return done
+        raise CommitConflict(f"{place.out}: another build committed while this one ran; nothing of this one was kept")
+    _tidy(place, manifest, copies, base + 1)
+    return manifest
+
+
+def _tidy(place: Place, manifest: Manifest, copies: Mapping[str, str], generation: int) -> None:
+    if place.is_remote:
+        tidy_store(place.out, manifest, copies, generation)
+    else:
+        tidy_folder(Path(place.out), manifest, copies, generation)
+
+
+def _tidy_again(plan: SharedPlan, manifest: Manifest) -> None:
+    """What an attempt may have left undone that has committed; the plan is gone where none has."""
+    with contextlib.suppress(NotSharedError):
+        known = plan.load()
+        _tidy(plan.place, manifest, tfds_files(manifest, known), known.base + 1)

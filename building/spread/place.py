@@ -1,0 +1,185 @@
+"""Where a build by many workers has its files, all of them below OUT; what passes between workers is a `Shared`: the
+name of such a file, with its digest.
+
+`OUT/_run-<id>/` holds what the build alone needs: `shared/` (the plan, lists), `runs/`, `made/` (shards under names of
+the attempt that made them), `rejects/`, and on a disk `data/` until the last step. `OUT/data-<id>/` holds what the
+manifest names, and `OUT/rejects/<id>.*`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import pickle
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from recordmill.base.errors import DataError, RecordmillError
+from recordmill.building.plan import BuildPlan
+from recordmill.preprocessing.about import check_files
+from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, RUN_PREFIX
+from recordmill.storage.files import hand_over, is_remote, put_bytes, read_range
+from recordmill.storage.folders import (
+    files_below,
+    is_folder,
+    join,
+    make_folder,
+    make_scratch,
+    private_folder,
+    remove_tree,
+    rename,
+)
+
+SHARED, RUNS, MADE, REJECTS, DATA = "shared", "runs", "made", "rejects", "data"
+PARTS = (SHARED, RUNS, MADE, REJECTS)
+_SCRATCH = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
+
+Value = TypeVar("Value")
+
+
+class NotSharedError(RecordmillError):
+    """A worker, or who is named, does not find what another has written: they don't share OUT."""
+
+    def __init__(self, path: str, out: str, who: str = "the worker") -> None:
+        super().__init__(
+            f"{path} can't be seen on {who} {socket.gethostname()}, although another part of the job has "
+            f"written it: all workers must share {out}; name a folder that each of them mounts, or, for a build, one "
+            "in a store (s3://, gs://, az://). Nothing was committed"
+        )
+        self._path, self._out, self._who = path, out, who
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NotSharedError, (self._path, self._out, self._who)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of one build. out: absolute, or a URI; id: the build's."""
+
+    out: str
+    id: str
+
+    @property
+    def is_remote(self) -> bool:
+        return is_remote(self.out)
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that the manifest will name."""
+        return f"{DATA_PREFIX}{self.id}"
+
+    def run(self, *names: str) -> str:
+        """A path in the build's own folder."""
+        return join(self.out, f"{RUN_PREFIX}{self.id}", *names)
+
+    def data(self, *names: str) -> str:
+        """A path among what the manifest will name: on a disk in the build's own folder, until the last step has given
+        that its name.
+        """
+        final = join(self.out, self.folder)
+        return join(final if self.is_remote or is_folder(final) else self.run(DATA), *names)
+
+    def make_folders(self) -> None:
+        """Those that a disk needs, in the build's own folder, which is there."""
+        for path in (*(self.run(name) for name in PARTS), self.run(DATA), self.run(DATA, INDEX_FOLDER)):
+            make_folder(path, exist_ok=True)
+
+    def show_data(self) -> None:
+        """On a disk, give the folder of shards the name by which the manifest will know it, unless it has it."""
+        if not self.is_remote:
+            with contextlib.suppress(FileNotFoundError):  # another attempt was first
+                rename(self.run(DATA), join(self.out, self.folder))
+
+    def hand_over(self, path: str, part: str) -> str:
+        """The file of this worker under a new name where all workers find it; gives that."""
+        target = self.run(part, f"{uuid.uuid4().hex[:12]}-{os.path.basename(path).lstrip('.')}")
+        hand_over(path, target)
+        return target
+
+    def share(self, what: str, value: Value) -> Shared[Value]:
+        """Keep the value where every worker can load it. what: for people who look into the folder."""
+        data = pickle.dumps(value)
+        name = f"{what}-{uuid.uuid4().hex[:12]}.pickle"
+        put_bytes(self.run(SHARED, name), data)
+        return Shared(self, name, hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class Shared(Generic[Value]):
+    """A value that lies in the build's folder; what travels is this. Nothing is loaded that has another digest."""
+
+    place: Place
+    name: str
+    sha256: str
+
+    def load(self) -> Value:
+        """The value, loaded once in each process.
+
+        Raises:
+            NotSharedError: it is not there.
+        """
+        value: Value = _loaded(self)
+        return value
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(shared: Shared[Any]) -> Any:
+    path = shared.place.run(SHARED, shared.name)
+    try:
+        data = read_range(path).tobytes()
+    except FileNotFoundError:
+        raise NotSharedError(path, shared.place.out) from None
+    if hashlib.sha256(data).hexdigest() != shared.sha256:
+        raise DataError("is not what this build has written there", source=path)
+    return pickle.loads(data)
+
+
+SharedPlan = Shared[BuildPlan]
+
+
+@contextmanager
+def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
+    """The plan with a folder of this worker's own, in which it makes files before others are to find them; removed at
+    the end with all that is left there.
+
+    On a disk that workers share it lies there, so that files only get another name, else among temporary files.
+    """
+    place = plan.place
+    try:
+        folder = make_scratch("work-", None if place.is_remote else place.run())
+    except FileNotFoundError:
+        raise NotSharedError(place.run(), place.out) from None
+    try:
+        for name in _SCRATCH:
+            make_folder(Path(folder, name))
+        yield _with_transform_here(plan.load()).moved(folder=folder)
+    finally:
+        remove_tree(folder, ignore_errors=True)
+
+
+def _with_transform_here(plan: BuildPlan) -> BuildPlan:
+    """The plan with the files of its transform on this machine, where TensorFlow finds them."""
+    saved = plan.transform
+    if saved is None or not is_remote(saved.folder):
+        return plan
+    own = private_folder("recordmill")
+    folder = join(own, f"transform-{saved.digest}")
+    if not is_folder(folder):
+        made = make_scratch("transform-", own)
+        for name, path in files_below(saved.folder).items():
+            target = Path(made, *name.split("/"))
+            make_folder(target.parent, exist_ok=True, parents=True)
+            put_bytes(str(target), read_range(path).tobytes())
+        try:
+            rename(made, folder)
+        except OSError:  # another worker was first
+            remove_tree(made, ignore_errors=True)
+    check_files(folder, saved.about)
+    return plan.moved(transform=replace(saved, folder=folder))

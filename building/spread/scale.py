@@ -1,0 +1,245 @@
+"""What a build by many workers costs and where it ends, by formula: from how much data there is and what a worker has,
+to numbers of runs, shards, elements, requests and bytes. docs/scaling.md is made of it, and tests hold it against the
+functions that plan.
+
+All is for a single split whose keys lie evenly, as those of shuffled records do. Sizes of Python's objects are upper
+bounds, which a test measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from recordmill.base.machine import MEMORY_BYTES
+from recordmill.building.cuts import MOST_SHARDS, ShardOptions
+from recordmill.building.plan import LEAST_ARENA_BYTES, arena_bytes
+from recordmill.building.run_file import ENTRY_DTYPE, Buckets
+from recordmill.building.spread.finishing import DIGESTED
+from recordmill.building.spread.runs import RUN_DTYPE
+from recordmill.building.spread.survey import FAN_IN, MERGED_BYTES
+from recordmill.shards.index import INDEX_DTYPE
+from recordmill.sources.inputs.contract import UNIT_BYTES
+
+READS_OF_A_SLICE = 4  # its two rows of the run's footer, its frames, its entries
+FOOTER_ROW = 16  # bytes
+MOST_BUCKETS = Buckets.plan(1, 2**64, MOST_SHARDS).count
+
+# bytes in memory at most, of Python's objects
+FILE_MEMORY, UNIT_MEMORY, GROUP_MEMORY = 640, 400, 170  # of the plan, which every worker process holds
+CUT_MEMORY = 450  # of a shard, in what every worker process that makes shards holds
+ACCOUNT_MEMORY = 1_200  # of a group, in the step that surveys
+PLACED_MEMORY = 1_300  # of a shard, in the last step
+DIGEST_MEMORY = 240  # of an input file, in both
+# bytes at most, in files
+FILE_BYTES, UNIT_BYTES_KEPT, GROUP_BYTES = 180, 60, 20  # of the plan
+CUT_BYTES = 60  # of the layout, beside RUN_DTYPE for each run
+SHARD_TEXT = 340  # of the manifest
+INPUT_TEXT = 200  # of the list of inputs
+
+
+@dataclass(frozen=True)
+class Build:
+    """What is built, and with what: framed_bytes of records, record_bytes each, from input files of file_bytes; threads
+    and memory_bytes are those of one worker process (`--threads`, `--memory`), shard_bytes is `--shard-size`.
+
+    >>> build = Build(10**12)
+    >>> build.runs, build.shards, build.merges
+    (3726, 7451, 932)
+    """
+
+    framed_bytes: int
+    record_bytes: int = 1_000
+    file_bytes: int = 1 << 30
+    threads: int = 1
+    memory_bytes: int = MEMORY_BYTES
+    asked_shard_bytes: int = ShardOptions.shard_bytes
+
+    @property
+    def records(self) -> int:
+        return self.framed_bytes // self.record_bytes
+
+    @property
+    def files(self) -> int:
+        return max(-(-self.framed_bytes // self.file_bytes), 1)
+
+    @property
+    def units(self) -> int:
+        """Small files share one, large ones are cut."""
+        return max(-(-self.framed_bytes // UNIT_BYTES), 1)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether `--shard-size` as it is asked for makes too many shards."""
+        return self.framed_bytes > MOST_SHARDS * self.asked_shard_bytes
+
+    @property
+    def shard_bytes(self) -> int:
+        """What is asked for, or the least that is not refused."""
+        return max(self.asked_shard_bytes, -(-self.framed_bytes // MOST_SHARDS))
+
+    @property
+    def shards(self) -> int:
+        return max(-(-self.framed_bytes // self.shard_bytes), 1)
+
+    @cached_property
+    def runs(self) -> int:
+        """One a group of units: memory / (8 x threads) each, as many for each thread; never less than a unit."""
+        arena = arena_bytes(self.memory_bytes, self.threads)
+        least = min(arena, max(self.units * UNIT_BYTES // (2 * self.threads), LEAST_ARENA_BYTES))
+        count = -(-self.units * UNIT_BYTES // least)
+        return min(count + -count % self.threads, self.units)
+
+    @property
+    def buckets(self) -> int:
+        """Ranges of keys that footers count by."""
+        return Buckets.plan(1, 2**64, self.shards).count
+
+    @property
+    def groups(self) -> int:
+        """Of runs, each merged by ranges of the keys; 1: shards are made of the runs themselves."""
+        return -(-self.runs // FAN_IN)
+
+    @property
+    def ranges(self) -> int:
+        """Of keys, that a group is merged by."""
+        wanted = max(1, min(self.shards, -(-self.framed_bytes // (self.groups * MERGED_BYTES))))
+        return -(-self.shards // -(-self.shards // wanted))
+
+    @property
+    def merges(self) -> int:
+        return self.groups * self.ranges if self.groups > 1 else 0
+
+    @property
+    def slices(self) -> int:
+        """(run, shard) pairs: every shard has a part of every run, or of its range's run of every group, and where
+        ranges meet a shard's bucket is in both.
+        """
+        return self.groups * (self.shards + self.ranges - 1) if self.merges else self.runs * self.shards
+
+    @property
+    def elements(self) -> int:
+        """What passes through the engine: groups and their accounts, merges and theirs, each shard's number, files and
+        names, pieces of work for digests; a kilobyte each at most, beside a histogram a bundle.
+        """
+        return 2 * self.runs + 2 * self.merges + 3 * self.shards + 2 * self.digest_groups
+
+    @property
+    def digest_groups(self) -> int:
+        """Of files that were cut, and so read whole by nobody: their digests are made by reading them again."""
+        return -(-self.files // DIGESTED) if self.file_bytes > UNIT_BYTES else 0
+
+    @property
+    def reads(self) -> int:
+        """Ranges that are read of runs, by merges and shards."""
+        of_merges = self.runs * self.ranges if self.merges else 0
+        return READS_OF_A_SLICE * (of_merges + self.slices)
+
+    @property
+    def writes(self) -> int:
+        """Objects that are put or copied: runs, merged runs, shards and their indexes under two names."""
+        return self.runs + self.merges + 4 * self.shards
+
+    @property
+    def entry_bytes(self) -> int:
+        """Beside the frames of runs: where each record belongs."""
+        return self.records * int(ENTRY_DTYPE.itemsize)
+
+    @property
+    def footer_bytes(self) -> int:
+        """Of all runs, beside the frames and entries; those of merged runs cover their ranges only."""
+        return FOOTER_ROW * (self.buckets + 1) * self.runs
+
+    @property
+    def over_read(self) -> float:
+        """How many times what a shard holds is fetched for it: a bucket at its end is fetched whole by each shard that
+        has a part of it.
+        """
+        return 1 + self.shards / self.buckets
+
+    @property
+    def bytes_read(self) -> int:
+        """By all workers: inputs, for digests those that were cut once more, runs for merges, runs for shards."""
+        inputs = self.framed_bytes * (2 if self.digest_groups else 1)
+        run = self.framed_bytes + self.entry_bytes
+        return inputs + (run if self.merges else 0) + round(run * self.over_read)
+
+    @property
+    def bytes_written(self) -> int:
+        """By all workers: runs, merged runs, shards and indexes; copies within a store move nothing to a worker."""
+        run = self.framed_bytes + self.entry_bytes + self.footer_bytes
+        merged = self.framed_bytes + self.entry_bytes if self.merges else 0
+        return run + merged + self.framed_bytes + self.index_bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """In OUT beside the data set, at most, until the build has ended."""
+        return self.bytes_written - self.framed_bytes - self.index_bytes
+
+    @property
+    def index_bytes(self) -> int:
+        return self.records * int(INDEX_DTYPE.itemsize)
+
+    @property
+    def manifest_bytes(self) -> int:
+        return SHARD_TEXT * self.shards
+
+    @property
+    def inputs_bytes(self) -> int:
+        """The list of inputs beside the shards."""
+        return INPUT_TEXT * self.files
+
+    @property
+    def plan_bytes(self) -> int:
+        """The plan as it lies in OUT, which every worker process fetches once."""
+        return FILE_BYTES * self.files + UNIT_BYTES_KEPT * self.units + GROUP_BYTES * self.runs
+
+    @property
+    def layout_bytes(self) -> int:
+        """The list of runs and shards as it lies in OUT, which every worker process that makes shards fetches once."""
+        return CUT_BYTES * self.shards + RUN_DTYPE.itemsize * self.listed
+
+    @property
+    def listed(self) -> int:
+        """Runs that shards are made of."""
+        return self.merges or self.runs
+
+    @property
+    def plan_memory(self) -> int:
+        """Of the driver and of every worker process, beside --memory."""
+        return FILE_MEMORY * self.files + UNIT_MEMORY * self.units + GROUP_MEMORY * self.runs
+
+    @property
+    def layout_memory(self) -> int:
+        """Of every worker process that makes shards, beside --memory and the plan."""
+        return CUT_MEMORY * self.shards + RUN_DTYPE.itemsize * self.listed
+
+    @property
+    def survey_memory(self) -> int:
+        """Of the worker that adds up what was read, beside the plan: accounts, and digests of inputs read whole."""
+        digests = 0 if self.digest_groups else DIGEST_MEMORY * self.files
+        return (ACCOUNT_MEMORY + RUN_DTYPE.itemsize) * self.runs + digests + self.layout_memory
+
+    @property
+    def last_memory(self) -> int:
+        """Of the worker that commits, beside the plan: shards, the digests of all inputs, the manifest as text."""
+        return PLACED_MEMORY * self.shards + DIGEST_MEMORY * self.files + 2 * self.manifest_bytes
+
+
+def most_files(memory_bytes: int = MEMORY_BYTES) -> int:
+    """How many input files make a plan of so many bytes in each worker process.
+
+    >>> most_files() // 1_000_000
+    2
+    """
+    return memory_bytes // (FILE_MEMORY + DIGEST_MEMORY)
+
+
+def most_planned_bytes(memory_bytes: int = MEMORY_BYTES) -> int:
+    """Framed bytes whose units make a plan of so many bytes in each worker process, in files of any size."""
+    return memory_bytes // UNIT_MEMORY * UNIT_BYTES
+
+
+def most_merged_bytes(memory_bytes: int = MEMORY_BYTES, threads: int = 1) -> int:
+    """Framed bytes beyond which shards are merged from more than FAN_IN runs, since there is one level between."""
+    return FAN_IN * FAN_IN * arena_bytes(memory_bytes, threads)

@@ -1,0 +1,138 @@
+"""The tables of docs/scaling.md, by the formulas of `building.spread.scale` and `exporting.spread.scale`.
+
+python docs/make_scaling.py          prints them
+python docs/make_scaling.py PAGE     puts them into the page, behind the lines that name this program
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from recordmill.base.machine import MEMORY_BYTES
+from recordmill.base.sizes import show_size
+from recordmill.building.cuts import MOST_SHARDS, ShardOptions
+from recordmill.building.spread.scale import (
+    MOST_BUCKETS,
+    Build,
+    most_files,
+    most_merged_bytes,
+    most_planned_bytes,
+)
+from recordmill.building.spread.survey import FAN_IN
+from recordmill.exporting.spread.scale import Read, most_read_bytes
+
+MARK, END = "<!-- python docs/make_scaling.py docs/scaling.md: %s -->\n", "<!-- end -->\n"
+SIZES = {"100 GB": 10**11, "1 TB": 10**12, "10 TB": 10**13, "100 TB": 10**14}
+ROWS: dict[str, Callable[[Build], str]] = {
+    "records of 1,000 bytes": lambda one: f"{one.records:,}",
+    "input files of 1 GiB": lambda one: f"{one.files:,}",
+    "`--shard-size`": lambda one: (
+        f"{show_size(one.shard_bytes)}{' (the default is refused)' if one.is_refused else ''}"
+    ),
+    "shards": lambda one: f"{one.shards:,}",
+    "runs": lambda one: f"{one.runs:,}",
+    "merges between": lambda one: f"{one.merges:,}",
+    "slices of shards": lambda one: f"{one.slices:,}",
+    "elements through the engine": lambda one: f"{one.elements:,}",
+    "ranges read of runs": lambda one: f"{one.reads:,}",
+    "objects put or copied": lambda one: f"{one.writes:,}",
+    "fetched for a shard, times its size": lambda one: f"{one.over_read:.2f}",
+    "bytes read by workers": lambda one: show_size(one.bytes_read),
+    "bytes written by workers": lambda one: show_size(one.bytes_written),
+    "in OUT meanwhile, beside the data set": lambda one: show_size(one.scratch_bytes),
+    "manifest": lambda one: show_size(one.manifest_bytes),
+    "index, in all": lambda one: show_size(one.index_bytes),
+    "list of inputs": lambda one: show_size(one.inputs_bytes),
+    "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),
+    "list of runs and shards, likewise": lambda one: show_size(one.layout_bytes),
+    "memory of the plan: driver, each worker": lambda one: show_size(one.plan_memory),
+    "memory beside it where shards are made": lambda one: show_size(one.layout_memory),
+    "memory beside it of the survey": lambda one: show_size(one.survey_memory),
+    "memory beside it of the last step": lambda one: show_size(one.last_memory),
+}
+
+
+READ_ROWS: dict[str, Callable[[Read], str]] = {
+    "jobs, and output files": lambda one: f"{one.jobs:,}",
+    "elements through the engine": lambda one: f"{one.elements:,}",
+    "index that the driver reads to plan": lambda one: show_size(one.index_bytes),
+    "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),
+    "memory of the plan: driver, each worker": lambda one: show_size(one.plan_memory),
+    "list of what was made": lambda one: show_size(one.list_bytes),
+    "memory beside the plan of the last step": lambda one: show_size(one.last_memory),
+}
+
+
+def tables() -> dict[str, str]:
+    """The tables, in Markdown, by what they are of."""
+    builds = [Build(size) for size in SIZES.values()]
+    reads = [Read(one.framed_bytes, one.shard_bytes) for one in builds]
+    head = ["", *SIZES]
+    return {
+        "build": _table(head, [[name, *map(show, builds)] for name, show in ROWS.items()]),
+        "read": _table(head, [[name, *map(show, reads)] for name, show in READ_ROWS.items()]),
+        "limits": _table(["beyond", "what happens", "what helps"], walls()),
+    }
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def walls() -> list[Sequence[str]]:
+    """(limit, what lies behind it, what helps), at the defaults: first those of inputs, then of data, as they come."""
+    shard, memory = ShardOptions.shard_bytes, show_size(MEMORY_BYTES)
+    return [
+        (
+            f"{most_files():,} input files",
+            f"the plan and the digests of all of them take {memory} in a process, beside `--memory`",
+            "fewer and larger files, or more memory in workers",
+        ),
+        (
+            f"{show_size(MOST_BUCKETS * shard)} in a split",
+            f"shards are more than the {MOST_BUCKETS:,} buckets of the keys: more than twice a shard is fetched for it",
+            "a larger `--shard-size`",
+        ),
+        (
+            f"{show_size(MOST_SHARDS * shard)} in a split",
+            f"refused: more than {MOST_SHARDS:,} shards; the message says which `--shard-size` will do",
+            "that, up to 1 GiB at 100 TB",
+        ),
+        (
+            f"{show_size(most_read_bytes(MEMORY_BYTES))} that are read",
+            f"the list of pieces alone takes {memory} in each process of a read, beside `--memory`",
+            "more memory in workers, or a `--split` at a time",
+        ),
+        (
+            f"{show_size(most_planned_bytes())}",
+            f"the list of units alone takes {memory} in each process, beside `--memory`",
+            "more memory in workers, or several data sets",
+        ),
+        (
+            f"{show_size(most_merged_bytes())}",
+            f"shards are merged from more than {FAN_IN:,} files, since there is one level of merges",
+            "a larger `--memory`, which makes larger runs",
+        ),
+    ]
+
+
+def in_page(page: str) -> str:
+    """The page with the tables as they are now."""
+    for name, table in tables().items():
+        before, mark, after = page.partition(MARK % name)
+        _, end, rest = after.partition(END)
+        assert mark, f"no line {MARK % name!r}"
+        assert end, f"no line {END!r}"
+        page = f"{before}{mark}{table}{end}{rest}"
+    return page
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        path = Path(sys.argv[1])
+        path.write_text(in_page(path.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        sys.stdout.write("\n".join(tables().values()))

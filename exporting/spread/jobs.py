@@ -1,0 +1,196 @@
+"""The jobs of a read by whichever worker is free, and their end, for which every file is looked for.
+
+The plan lies in the run's folder, and names travel. An attempt at a job makes files that have names of their own, so
+one that was given up, and goes on writing, changes nothing that others read: outputs get their names from the process
+that publishes, for the attempts that the engine accounted for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.errors import DataError, RecordmillError, Reject
+from recordmill.base.progress import Progress
+from recordmill.base.threads import thread_map
+from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, Shared
+from recordmill.exporting.job import JobResult, output_name, run_job
+from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.shards.rejects import Rejected
+from recordmill.storage.files import put_if_absent, read_range, stat
+from recordmill.storage.folders import make_folder, make_scratch, remove_tree, rename
+
+_RESULTS = "results.json"
+_LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
+_NAME = re.compile(r"[0-9a-f]{12}-[^/\x00]+")
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """What a worker needs. to: the jobs' format; threads: per job; at_once: jobs in one process."""
+
+    plan: ReadPlan
+    jobs: tuple[Job, ...]
+    to: str
+    threads: int
+    at_once: int
+
+
+SharedRun = Shared[ReadRun]
+
+
+@dataclass(frozen=True)
+class MadeFile:
+    """A file of an attempt: its name in the folder of these, and its size."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class MadeJob:
+    """What an attempt at a job came to: read = written + rejected + filtered. rejects: the file that lists them."""
+
+    number: int
+    output: MadeFile
+    rejects: MadeFile | None
+    read: int
+    written: int
+    filtered: int
+    counts: dict[str, int]
+    first: tuple[Reject, ...]
+    notes: tuple[str, ...]
+
+
+def begin(place: Place, run: ReadRun) -> SharedRun:
+    """Make the folders that workers write to, and put there what they need; gives that as it travels."""
+    for part in (SHARED, MADE):
+        make_folder(place.run(part), exist_ok=True)
+    return place.share("read", run)
+
+
+def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
+    """Run a job.
+
+    Raises:
+        DataError, TooManyRejects, RecordmillError: as `run_job` does. NotSharedError: this worker doesn't see OUT.
+    """
+    known, place = run.load(), run.place
+    try:
+        scratch = Path(make_scratch("work-", place.run()))
+    except FileNotFoundError:
+        raise NotSharedError(place.run(), place.out) from None
+    try:
+        data, rejects = scratch / "data", scratch / "rejects"
+        make_folder(data)
+        make_folder(rejects)
+        job = known.jobs[number]
+        result = run_job(known.plan, job, data, rejects, to=known.to, threads=known.threads, progress=progress)
+        output = _hand_over(place, data / result.output)
+        listed = [_hand_over(place, Path(path)) for path in result.rejected.files]
+    finally:
+        remove_tree(scratch, ignore_errors=True)
+    return MadeJob(
+        number,
+        output,
+        listed[0] if listed else None,
+        result.read,
+        result.written,
+        result.filtered,
+        dict(result.rejected.counts),
+        result.rejected.first,
+        result.notes,
+    )
+
+
+def _hand_over(place: Place, path: Path) -> MadeFile:
+    size = stat(str(path)).size_bytes
+    return MadeFile(Path(place.hand_over(str(path), MADE)).name, size)
+
+
+def list_made(run: SharedRun, made: Iterable[MadeJob]) -> int:
+    """Put the list of what the engine accounted for where the process that publishes finds it; gives how many they are.
+
+    May be called again, and by several at once: each list names whole files, and the first one stays.
+    """
+    listed = sorted((asdict(one) for one in made), key=lambda one: int(one["number"]))
+    text = json.dumps(listed).encode("utf-8", "backslashreplace")
+    try:
+        put_if_absent(Path(run.place.run(SHARED, _RESULTS)), text)
+    except FileNotFoundError:
+        raise NotSharedError(run.place.run(SHARED), run.place.out) from None
+    return len(listed)
+
+
+def take(run: SharedRun, data: Path, rejects: Path) -> list[JobResult]:
+    """The results of all jobs, whose outputs then lie in `data`, and their rejects in `rejects`, under their own names.
+
+    Raises:
+        NotSharedError: what a worker says that it has written is not there. RecordmillError: it is there with another
+        size, or a job is missing or was accounted for twice. Nothing has got its name then.
+    """
+    known, place = run.load(), run.place
+    made = _listed(place)
+    if [one.number for one in made] != list(range(len(known.jobs))):
+        raise RecordmillError(f"{len(made)} results of {len(known.jobs)} jobs, or not one of each; nothing was kept")
+    _look(place, [file for one in made for file in (one.output, one.rejects) if file is not None])
+    return [_named(place, one, known.jobs[one.number], known.to, data, rejects) for one in made]
+
+
+def _named(place: Place, made: MadeJob, job: Job, to: str, data: Path, rejects: Path) -> JobResult:
+    output = output_name(job, to)
+    rename(place.run(MADE, made.output.name), data / output)
+    rejected = Rejected(Counter(made.counts), made.first)
+    if made.rejects is not None:
+        path = rejects / f"{job.name}.jsonl"
+        rename(place.run(MADE, made.rejects.name), path)
+        rejected = replace(rejected, files=(str(path),))
+    return JobResult(job.split, job.index, output, made.read, made.written, rejected, made.filtered, made.notes)
+
+
+def _look(place: Place, wanted: Sequence[MadeFile]) -> None:
+    def size(file: MadeFile) -> int | None:
+        try:
+            return stat(place.run(MADE, file.name)).size_bytes
+        except FileNotFoundError:
+            return None
+
+    sizes = list(thread_map(size, wanted, _LOOKS))
+    missing = [file for file, there in zip(wanted, sizes, strict=True) if there is None]
+    if missing:
+        path = place.run(MADE, missing[0].name)
+        raise NotSharedError(f"{path} ({len(missing)} of {len(wanted)} files)", place.out, "this machine,")
+    for file, there in zip(wanted, sizes, strict=True):
+        if there != file.size_bytes:
+            path = place.run(MADE, file.name)
+            raise RecordmillError(f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept")
+
+
+def _listed(place: Place) -> list[MadeJob]:
+    path = place.run(SHARED, _RESULTS)
+    try:
+        text = read_range(path).tobytes()
+    except FileNotFoundError:
+        raise NotSharedError(path, place.out, "this machine,") from None
+    try:
+        return [_made(one) for one in json.loads(text)]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise DataError("is not what this read has written there", source=path) from None
+
+
+def _made(one: dict[str, Any]) -> MadeJob:
+    given = {**one, "first": tuple(Reject(**reject) for reject in one["first"]), "notes": tuple(one["notes"])}
+    rejects = None if one["rejects"] is None else _file(one["rejects"])
+    return MadeJob(**{**given, "output": _file(one["output"]), "rejects": rejects})
+
+
+def _file(one: dict[str, Any]) -> MadeFile:
+    file = MadeFile(**one)
+    if _NAME.fullmatch(file.name) is None:
+        raise ValueError(file.name)
+    return file

@@ -1,0 +1,80 @@
+"""`doctor`: whether a build or a read would run on an engine, looked at without one; what `preflight` refuses, as a
+list.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.progress import Progress
+from recordmill.pipelines.remote.cluster import Finding, check_cluster
+from recordmill.pipelines.remote.preflight import Seen, ask_workers, check_given
+from recordmill.pipelines.remote.submission import pipeline_options
+from recordmill.shards.run_folder import RunFolder, check_out
+from recordmill.shards.store_run import check_store_out
+from recordmill.sources.registry import DATA_EXTENSIONS
+from recordmill.storage.files import is_remote, output_path
+from recordmill.storage.listing import list_inputs
+
+
+def doctor(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    out: str | os.PathLike[str] | None = None,
+    *,
+    runner: str | None = None,
+    beam_args: Sequence[str] = (),
+    overwrite: bool = False,
+) -> list[Finding]:
+    """What was looked at, good and bad: `finding.ok`, and `finding.remedy` says what to change.
+
+    inputs, out: as `build` takes them; what is not given is not looked at. A folder that was made for OUT is removed.
+
+    Raises:
+        UsageError: no runner is given.
+    """
+    runner = check_given(runner)
+    found = check_cluster(runner, pipeline_options(runner, beam_args))
+    seen, listed = _inputs(inputs)
+    found += listed
+    folder: RunFolder | None = None
+    if out is not None:
+        folder, told = _out(output_path(out), overwrite)
+        found.append(told)
+    try:
+        if all(finding.ok for finding in found if finding.what not in ("INPUT", "--out")):
+            path = "" if folder is None else str(folder.path.absolute())
+            found += ask_workers(runner, beam_args, Seen(path, seen), Progress())
+    finally:
+        if folder is not None:
+            folder.close()
+    return found
+
+
+def _inputs(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+) -> tuple[tuple[tuple[str, int], ...], list[Finding]]:
+    given = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    if not given:
+        return (), []
+    try:
+        files = list_inputs(given, data_extensions=DATA_EXTENSIONS).files
+    except (RecordmillError, OSError) as error:
+        return (), [Finding("INPUT", str(error), "name what is there")]
+    seen = tuple(
+        (file.path if is_remote(file.path) else os.path.abspath(file.path), file.stat.size_bytes) for file in files
+    )
+    return seen, [Finding("INPUT", f"{len(seen):,} files here")]
+
+
+def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, Finding]:
+    try:
+        if is_remote(out):
+            check_store_out(out, overwrite)
+            return None, Finding("--out", f"{out}: in a store, holds no data set")
+        check_out(out, overwrite)
+        return RunFolder.create(out), Finding("--out", f"{out}: can be written to, holds no data set")
+    except (UsageError, OSError) as error:
+        text = str(error).removeprefix("--out ")
+        return None, Finding("--out", text, "name another folder, or give --overwrite if it is to be replaced")

@@ -1,0 +1,151 @@
+"""What is looked at before a job is submitted: the engine, and by a tiny job of its own whether its workers see OUT
+and the inputs and have the same versions of what decides bytes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recordmill.base.errors import UsageError
+from recordmill.base.progress import Progress
+from recordmill.engines.failure import EngineError
+from recordmill.pipelines.remote.cluster import Finding, check_cluster, refuse
+from recordmill.pipelines.remote.submission import Submission, pipeline_options, run_on_engine
+from recordmill.storage.files import atomic_write, is_remote, put_object, remove_objects, write_all
+from recordmill.storage.folders import join, remove_file
+
+ANSWER_SEC = (
+    180.0  # within which a worker must have answered: Flink starts a job in 10 s, a container takes a minute or two
+)
+_MOST_INPUTS = 16  # of many inputs some, from the first to the last
+_LOOKS = 16
+_TOKEN = "preflight"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What workers must see. folder: of the run, where a file is put for them; "": none. inputs: (path, bytes)."""
+
+    folder: str = ""
+    inputs: tuple[tuple[str, int], ...] = ()
+
+
+def preflight(runner: str, beam_args: Sequence[str], seen: Seen, progress: Progress) -> None:
+    """Look, before the job is submitted.
+
+    Raises:
+        UsageError: something has to change; the message says what.
+    """
+    progress.begin("preflight")
+    refuse(check_cluster(runner, pipeline_options(runner, beam_args)))
+    if "dataflow" in runner.lower():
+        for what, path in (("--out", seen.folder), *(("INPUT", path) for path, _ in seen.inputs[:1])):
+            if path and not is_remote(path):
+                raise UsageError(
+                    f"{what} {path}: Dataflow's workers see no disk of this machine; name a store, gs://BUCKET/..."
+                )
+        return  # a job there takes minutes to start, and its workers get the code with it
+    refuse(ask_workers(runner, beam_args, seen, progress))
+
+
+def ask_workers(runner: str, beam_args: Sequence[str], seen: Seen, progress: Progress) -> list[Finding]:
+    """What a job that only looks finds."""
+    from recordmill.transforms.probe import Wanted, facts_of, look_around
+
+    text = uuid.uuid4().hex
+    step = max(1, len(seen.inputs) // _MOST_INPUTS)
+    wanted = Wanted(_put(seen.folder, text), text, (*seen.inputs[::step], *seen.inputs[-1:]))
+    facts: list[dict[str, Any]] = []
+
+    def construct(pipeline: Any) -> None:
+        _ = look_around(pipeline, wanted, _LOOKS)
+
+    name = f"recordmill-preflight-{text[:12]}"
+    job = Submission(
+        runner, beam_args, name, "", within_sec=ANSWER_SEC, ended=lambda r: facts.extend(facts_of(r.metrics()))
+    )
+    try:
+        run_on_engine(construct, job, Progress())
+    except TimeoutError:
+        remedy = _remedy_for_silence(pipeline_options(runner, beam_args))
+        return [Finding("workers", f"none has answered within {ANSWER_SEC:.0f} s", remedy)]
+    except EngineError as error:
+        return [Finding("workers", str(error), "see docs/cluster.md, Workers")]
+    finally:
+        _take_away(wanted.token)
+    return _judge(facts)
+
+
+def _judge(facts: Sequence[dict[str, Any]]) -> list[Finding]:
+    from recordmill.transforms.probe import MUST_MATCH, installed
+
+    here = installed()
+    hosts = sorted({fact["host"] for fact in facts})
+    found = [
+        Finding(
+            "workers", f"{len(facts)} answered, on {', '.join(hosts)}" if facts else "the engine hands back no counters"
+        )
+    ]
+    for fact in facts:
+        wrong = [
+            f"{name} {fact[name] or 'none'} there, {here[name]} here" for name in MUST_MATCH if fact[name] != here[name]
+        ]
+        if wrong:
+            remedy = "install the same there: other versions may write other bytes, or fail to unpickle"
+            found.append(Finding("versions", f"worker on {fact['host']}: {', '.join(wrong)}", remedy))
+        if fact["out"]:
+            remedy = "name a folder that all workers see under the same path (a shared disk), or a store"
+            found.append(Finding("--out", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy))
+        if fact["inputs"]:
+            remedy = "put the inputs where all workers see them under the same path, or in a store"
+            found.append(Finding("INPUT", f"a worker on {fact['host']} does not see it: {fact['inputs']}", remedy))
+    if facts and all(finding.ok for finding in found):
+        same = ", ".join(f"{name} {here[name]}" for name in MUST_MATCH)
+        found.append(Finding("versions", f"the same here and there: {same}"))
+    return found
+
+
+def _remedy_for_silence(options: Any) -> str:
+    from apache_beam.options.pipeline_options import PortableOptions
+
+    portable = options.view_as(PortableOptions)
+    config = portable.environment_config
+    return {
+        "EXTERNAL": f"is a worker pool at {config} beside each TaskManager, with the environment's bin first in "
+        "its PATH? "
+        "Its own output says why a worker did not start",
+        "PROCESS": f"is the command of {config} on every TaskManager's host, and does it run there?",
+        "LOOPBACK": "LOOPBACK needs the engine on this machine",
+    }.get(str(portable.environment_type), "can the TaskManagers' hosts start the container (docker, the image)?")
+
+
+def _put(folder: str, text: str) -> str:
+    """A file in the run's folder, for workers to see."""
+    if not folder:
+        return ""
+    token = join(folder, _TOKEN)
+    if is_remote(folder):
+        put_object(token, text.encode())
+    else:
+        with atomic_write(token) as file:
+            write_all(file, text.encode())
+    return token
+
+
+def _take_away(token: str) -> None:
+    if token and is_remote(token):
+        remove_objects(token.rpartition("/")[0], [_TOKEN])
+    elif token:
+        remove_file(token, missing_ok=True)
+
+
+def check_given(runner: str | None) -> str:
+    """The runner; UsageError if there is none to look at."""
+    if runner is None:
+        raise UsageError(
+            "--runner is needed: which engine to look at, for example --runner=FlinkRunner --flink_master=HOST:8081"
+        )
+    return runner

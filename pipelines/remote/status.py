@@ -1,0 +1,114 @@
+"""`status`: what OUT holds and what is at work there, by the notes of jobs and the engines' own word."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.errors import UsageError
+from recordmill.engines.failure import sentence
+from recordmill.engines.flink import EngineGone, Flink
+from recordmill.engines.note import ENDED, JOB_NAME, RUNNING, JobNote, read_note, state_of
+from recordmill.shards.dead_runs import claimed
+from recordmill.shards.manifest import RUN_PREFIX, generations, load
+from recordmill.storage.files import is_remote, listed_objects, output_path
+from recordmill.storage.folders import is_folder, join, paths_in
+
+HERE, GONE = "at work on this machine", "dead"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run folder. state: `running`, `ended` or `unknown` of an engine's job; `at work on this machine`; `dead`.
+    told: what the engine says of it. since: seconds of the clock (time.time). page: where to look at it.
+    """
+
+    run: str
+    state: str
+    job: str = ""
+    runner: str = ""
+    page: str = ""
+    since: float = 0.0
+    told: str = ""
+
+    def __str__(self) -> str:
+        if not self.job:
+            return f"{self.run}: {self.state}"
+        since = f", since {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.since))}" if self.since else ""
+        return ", ".join(part for part in (f"{self.job}: {self.state}", self.told, self.page) if part) + since
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What OUT holds. generation: 0 where there is no data set; records: of its splits."""
+
+    out: str
+    generation: int
+    records: Mapping[str, int] = field(default_factory=dict)
+    runs: tuple[RunState, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def status(out: str | os.PathLike[str]) -> Status:
+    """What OUT holds and what is at work there. Nothing is changed.
+
+    Raises:
+        UsageError: there is no such folder. DataError: its manifest is broken.
+    """
+    place = output_path(out)
+    if not is_folder(place):
+        raise UsageError(f"{place}: no such folder")
+    numbers = generations(place)
+    records = dict(load(place, numbers[-1]).records) if numbers else {}
+    runs = _in_store(place) if is_remote(place) else _on_disk(Path(place))
+    return Status(place, numbers[-1] if numbers else 0, records, tuple(runs))
+
+
+def _on_disk(out: Path) -> list[RunState]:
+    notes = {path: read_note(str(path)) for path in sorted(paths_in(out, f"{RUN_PREFIX}*"))}
+    with claimed(path for path, note in notes.items() if note is None) as dead:
+        gone = {run.name for run in dead}
+    return [_state(path.name, note, GONE if path.name in gone else HERE) for path, note in notes.items()]
+
+
+def _in_store(out: str) -> list[RunState]:
+    names = {item.name for item in listed_objects(out) if item.name.startswith(RUN_PREFIX)}
+    return [
+        _state(run, read_note(join(out, run)) if f"{run}/{JOB_NAME}" in names else None, "has a lease")
+        for run in sorted({name.split("/")[0] for name in names})
+    ]
+
+
+def _state(run: str, note: JobNote | None, here: str) -> RunState:
+    if note is None:
+        return RunState(run, here)
+    state = state_of(note)
+    page = note.page.replace("/job/running/", "/job/completed/") if state == ENDED else note.page
+    return RunState(run, state, note.name, note.runner, page, note.started, _told(note, state))
+
+
+def _told(note: JobNote, state: str) -> str:
+    flink = Flink.of_master(note.url) if note.url.startswith("http") and state in (RUNNING, ENDED) else None
+    if flink is None:
+        return "" if state != "unknown" else "its engine can't be asked"
+    try:
+        job = flink.job(note.job) if note.job else flink.named(note.name)
+        if job is None:
+            return "the engine knows nothing of it any more"
+        if job.ended:
+            return job.state.lower() + (f": {sentence(flink.reason(job.id))}" if job.state == "FAILED" else "")
+        done, total = job.tasks.get("FINISHED", 0), sum(job.tasks.values())
+        return "waits for slots" if job.waits_for_slots else f"{done} of {total} tasks finished"
+    except (EngineGone, AttributeError, KeyError, TypeError, ValueError) as error:
+        return str(error)

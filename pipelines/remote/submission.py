@@ -1,0 +1,370 @@
+"""A pipeline to its end on an engine: submitted under a name of our own, watched, and cancelled where this process is
+stopped.
+
+All of it happens in the thread that asks, so that Ctrl-C and SIGTERM arrive there. A stopped driver cancels its job
+by the engine's own interface and waits until the job is gone; only then may its folder be removed. Where that can't
+be known, `MayBeRunning` says so, and the folder stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.progress import Progress
+from recordmill.engines.failure import EngineError, told
+from recordmill.engines.flink import EngineGone, Flink
+from recordmill.engines.note import JOB_NAME, JobNote
+from recordmill.pipelines.remote.parallelism import with_parallelism
+from recordmill.pipelines.remote.watch import Watch
+from recordmill.storage.files import put_bytes
+from recordmill.storage.folders import is_folder
+
+if TYPE_CHECKING:
+    from recordmill.transforms.beam_types import Pipeline
+
+_CANCEL_SEC = 90.0  # how long a cancelled job may take to go; Flink kills what hangs after 180 s by itself
+_LOOK_SEC = 2.0
+_WORKERS_SEC = 30.0
+_SERVERS = ("FlinkJarJobServer", "PrismJobServer", "PrismRunner", "SparkJarJobServer")  # their output is logged so
+
+
+class MayBeRunning(RecordmillError):
+    """This process gave up, but its job could not be seen to end: nothing of its run may be removed."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is to be submitted. name: of the job, unique. folder: of the run, where the job is noted; "": it is not.
+    detach: return when the engine has the job. within_sec: how long it may take; 0: as long as it takes. ended:
+    called with Beam's result when the job has ended well.
+    """
+
+    runner: str
+    beam_args: Sequence[str]
+    name: str
+    folder: str = ""
+    detach: bool = False
+    within_sec: float = 0.0
+    ended: Callable[[Any], None] | None = None
+
+
+def run_on_engine(construct: Callable[[Pipeline], None], job: Submission, progress: Progress) -> None:
+    """Run the pipeline that `construct` makes.
+
+    Raises:
+        EngineError: the job failed. KeyboardInterrupt: it was stopped, and is gone.
+        MayBeRunning: it was stopped, and may not be gone. TimeoutError: it took too long, and is gone.
+    """
+    with _quiet():
+        _run(construct, job, progress)
+
+
+def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progress) -> None:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions
+
+    given_options = pipeline_options(job.runner, job.beam_args)
+    options = pipeline_options(job.runner, with_parallelism(job.runner, job.beam_args, given_options))
+    options.view_as(SetupOptions).save_main_session = False
+    given = options.view_as(GoogleCloudOptions)
+    given.job_name = given.job_name or job.name
+    job = replace(job, name=given.job_name)
+    runner, servers = own_runner(job.runner)
+    engine = _Engine(job, options, servers)
+    if job.detach:
+        engine.check_can_detach(options)
+    try:
+        engine.note()
+        pipeline = beam.Pipeline(runner=runner, options=options)
+        construct(pipeline)
+        engine.submit(pipeline)
+        if job.detach:
+            engine.find(_CANCEL_SEC)
+            return
+        engine.wait(progress)
+        if job.ended is not None:
+            job.ended(engine.result)
+    except KeyboardInterrupt:
+        progress.cancel()
+        engine.end("stopped")
+        raise
+    except (RecordmillError, TimeoutError):
+        engine.end("failed")
+        raise
+    except Exception as error:
+        engine.end("failed")
+        if progress.error is not None:
+            raise progress.error from None
+        raise told(str(error), job.name) from error
+    finally:
+        if not job.detach:
+            engine.close()
+
+
+def pipeline_options(runner: str, beam_args: Sequence[str]) -> Any:
+    """Beam's options of what was given; of Prism a server of each job's own, which ends with it."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    own = (
+        ["--experiments=disable_prism_server_singleton", "--prism_log_level=warn"] if "prism" in runner.lower() else []
+    )
+    return PipelineOptions([f"--runner={runner}", *own, *beam_args])
+
+
+def own_runner(name: str) -> tuple[Any, list[Any]]:
+    """(Beam's runner of that name, the job servers that it will have started). Beam's own would set signal handlers,
+    which is possible in the main thread only and ends the server before its job can be cancelled.
+    """
+    from apache_beam.runners.portability import job_server, spark_runner
+    from apache_beam.runners.runner import create_runner
+
+    runner = create_runner(name)
+    servers: list[Any] = []
+    if hasattr(runner, "default_job_server"):
+        begin = runner.default_job_server
+
+        def default_job_server(options: Any) -> Any:
+            spark_runner.JOB_SERVER_CACHE.clear()
+            server = begin(options)
+            if isinstance(server, job_server.StopOnExitJobServer):
+                server = server._job_server
+                servers.append(server)
+            return server
+
+        runner.default_job_server = default_job_server
+    return runner, servers
+
+
+class _Engine:
+    """The job at hand, from before it is submitted until nothing of it is left."""
+
+    def __init__(self, job: Submission, options: Any, servers: list[Any]) -> None:
+        from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions
+
+        self._job, self._servers = job, servers
+        portable = options.view_as(PortableOptions)
+        is_flink = any(word in job.runner.lower() for word in ("flink", "portable"))
+        self.flink = Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master) if is_flink else None
+        self._endpoint = portable.job_endpoint or ""
+        self._loopback = portable.environment_type == "LOOPBACK" or "prism" in job.runner.lower()
+        self.id = ""
+        self.result: Any = None
+        self._ended = threading.Event()
+        self._failure: list[BaseException] = []
+        self._state: list[Any] = []
+
+    def check_can_detach(self, options: Any) -> None:
+        """UsageError if the job could not go on without this process."""
+        from apache_beam.options.pipeline_options import FlinkRunnerOptions
+
+        uber = options.view_as(FlinkRunnerOptions).flink_submit_uber_jar and self.flink is not None
+        if self._loopback:
+            raise UsageError(
+                "--detach: the workers are threads of this process (LOOPBACK); give --environment_type=PROCESS, "
+                "EXTERNAL "
+                "or DOCKER"
+            )
+        if not (uber or self._endpoint or "dataflow" in self._job.runner.lower()):
+            raise UsageError(
+                "--detach: the job server would end with this process; give --flink_submit_uber_jar, which needs "
+                "none, or "
+                "--job_endpoint of one that stays"
+            )
+
+    def note(self) -> None:
+        """Say in the run's folder which job works there."""
+        if not self._job.folder or not is_folder(self._job.folder):
+            return
+        url = self.flink.url if self.flink is not None else self._endpoint
+        text = JobNote(self._job.runner, self._job.name, url, self.id, time.time(), self._job.detach).to_json()
+        put_bytes(f"{self._job.folder}/{JOB_NAME}", text)
+
+    def submit(self, pipeline: Any) -> None:
+        """Hand the pipeline over."""
+        self.result = pipeline.run()
+        threading.Thread(target=self._await, name="recordmill-engine", daemon=True).start()
+
+    def _await(self) -> None:
+        try:
+            self._state.append(self.result.wait_until_finish())
+        except BaseException as error:
+            self._failure.append(error)
+        finally:
+            self._ended.set()
+
+    def find(self, timeout_sec: float) -> None:
+        """Learn the job's id from the engine and note it; EngineError if it fails before, or never comes."""
+        before = time.monotonic()
+        while self.flink is not None and not self.id:
+            with contextlib.suppress(EngineGone):
+                found = self.flink.named(self._job.name)
+                self.id = found.id if found is not None else ""
+            if self._failure:
+                raise told(str(self._failure[0]), self._job.name)
+            if time.monotonic() - before > timeout_sec:
+                raise EngineError(f"{self._job.name} did not come up on {self.flink.url} within {timeout_sec:.0f} s")
+            if not self.id:
+                time.sleep(0.2)
+        self.note()
+
+    def wait(self, progress: Progress) -> None:
+        """Until the job has ended well; what Flink says counts, where it can be asked.
+
+        Raises:
+            EngineError: it failed, or somebody cancelled it.
+        """
+        watch = Watch(self.flink, self._job.name, progress)
+        looked, begun = 0.0, time.monotonic()
+        while not self._ended.wait(0.2):
+            if self._job.within_sec and time.monotonic() - begun > self._job.within_sec:
+                raise TimeoutError(f"{self._job.name} has not ended within {self._job.within_sec:.0f} s")
+            if time.monotonic() - looked < _LOOK_SEC:
+                continue
+            looked = time.monotonic()
+            found = watch.look(self.id)
+            if found is not None and not self.id:
+                self.id = found.id
+                self.note()
+            if found is not None and found.ended:
+                self._ended.wait(5.0)  # its messages, which come a little later
+                break
+        self._judge(progress)
+
+    def _judge(self, progress: Progress) -> None:
+        if progress.error is not None:
+            raise progress.error
+        found = None
+        if self.flink is not None and self.id:
+            with contextlib.suppress(EngineGone):
+                found = self.flink.job(self.id)
+        if found is not None and found.state == "FINISHED":
+            return
+        if found is not None and found.state == "FAILED":
+            reason = ""
+            with contextlib.suppress(EngineGone):
+                assert self.flink is not None
+                reason = self.flink.reason(self.id)
+            raise told(reason or "".join(map(str, self._failure)), self._job.name)
+        if found is not None and found.state == "CANCELED":
+            raise EngineError(f"the job {self._job.name} was cancelled by somebody else; nothing was written")
+        if self._failure:
+            raise told(str(self._failure[0]), self._job.name)
+        if self._state and str(self._state[0]) not in ("DONE", "None"):
+            raise EngineError(f"the job {self._job.name} ended as {self._state[0]}; nothing was written")
+
+    def end(self, why: str) -> None:
+        """Cancel the job unless it has ended, and wait until it is gone.
+
+        Raises:
+            MayBeRunning: that can't be known.
+        """
+        try:
+            self._cancel()
+        except (EngineGone, TimeoutError, OSError) as error:
+            raise MayBeRunning(
+                f"{why}, but the job {self._job.name} may go on ({error}): what it writes was left alone; "
+                "`recordmill status "
+                "OUT` says what became of it, and the next build removes it when it has ended"
+            ) from None
+        except KeyboardInterrupt:
+            raise MayBeRunning(
+                f"{why} twice: the job {self._job.name} may go on; what it writes was left alone; `recordmill "
+                "status OUT` "
+                "says what became of it"
+            ) from None
+
+    def _cancel(self) -> None:
+        if self.flink is not None:
+            self._cancel_on_flink(self.flink)
+        elif self.result is not None and not self._ended.is_set():
+            self._cancel_by_beam()
+        self.close()
+
+    def _cancel_on_flink(self, flink: Flink) -> None:
+        """A job that is still on its way there, from a job server of our own, is stopped with that server."""
+        if not self.id:
+            self._stop_servers()
+            time.sleep(1.0)
+            found = flink.named(self._job.name)
+            if found is None:
+                return
+            self.id = found.id
+        flink.cancel(self.id)
+        flink.wait_until_ended(self.id, _CANCEL_SEC)
+
+    def _cancel_by_beam(self) -> None:
+        """By Beam's job interface; a job server of our own takes its job with it."""
+        canceller = threading.Thread(target=self._ask_to_cancel, daemon=True)
+        canceller.start()
+        before = time.monotonic()
+        while not self._ended.wait(0.2) and time.monotonic() - before < (10.0 if self._servers else _CANCEL_SEC):
+            pass
+        if not self._ended.is_set() and not self._servers:
+            raise TimeoutError(f"it did not end within {_CANCEL_SEC:.0f} s")
+
+    def _ask_to_cancel(self) -> None:
+        with contextlib.suppress(Exception):
+            self.result.cancel()
+
+    def close(self) -> None:
+        """End what was started here: job servers, and workers that are threads of this process."""
+        for callback in getattr(self.result, "_cleanup_callbacks", ()):
+            with contextlib.suppress(Exception):
+                callback()
+        self._stop_servers()
+        if self._loopback:
+            for thread in threading.enumerate():
+                if thread.name.startswith("run_worker_"):
+                    thread.join(_WORKERS_SEC)
+
+    def _stop_servers(self) -> None:
+        for server in self._servers:
+            with contextlib.suppress(Exception):
+                server.stop()
+        self._servers.clear()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Beam logs an engine's whole trace, and its warnings of what it starts; all of it goes to a file instead. What
+    others log in this process is not touched.
+    """
+    from apache_beam.runners.portability import portable_runner
+    from apache_beam.runners.worker import sdk_worker
+
+    def is_others(record: logging.LogRecord) -> bool:  # Beam logs a job's messages without a logger of its own
+        return bool(record.pathname != portable_runner.__file__)
+
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
+    filters = [(logging.getLogger(), is_others), *((logging.getLogger(name), nothing) for name in _SERVERS)]
+    # what a worker that is a thread here prints of an error; the error itself is raised
+    sdk_worker.print = lambda *words, **options: None
+    hook = threading.excepthook
+
+    def not_of_grpc(args: Any) -> None:  # threads of workers whose engine is gone
+        if not str(getattr(args.exc_type, "__module__", "")).startswith("grpc"):
+            hook(args)
+
+    threading.excepthook = not_of_grpc
+    of_beam = logging.getLogger("apache_beam")
+    level = of_beam.level
+    of_beam.setLevel(logging.CRITICAL)
+    for logger, keeps in filters:
+        logger.addFilter(keeps)
+    try:
+        yield
+    finally:
+        of_beam.setLevel(level)
+        threading.excepthook = hook
+        del sdk_worker.print
+        for logger, keeps in filters:
+            logger.removeFilter(keeps)

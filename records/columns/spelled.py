@@ -1,0 +1,94 @@
+"""Conversions as people write them (`image=float32[64,64,3]`, `boxes=[-1,4]`) to steps, wherever they are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from recordmill.base.errors import UsageError
+from recordmill.records.columns.convert import DecodeRaw, Reshape
+from recordmill.schemas.feature import ITEM_BYTES
+
+_TYPED = re.compile(r"(?s)(.+)=([<>]?)(\w+)(?:\[([-\d,\s]*)\])?")
+_SHAPED = re.compile(r"(?s)(.+)=\[([-\d,\s]*)\]")
+DTYPES = f"a dtype is one of {', '.join(ITEM_BYTES)}"
+Specs = Sequence[str] | str | None
+
+
+def listed(specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], option: str) -> Sequence[str]:
+    """One text for each feature; a mapping says the same as `FEATURE=...`.
+
+    Raises:
+        UsageError: one of them is no text.
+    """
+    if isinstance(specs, str):
+        return [specs]
+    if isinstance(specs, Mapping):
+        specs = [f"{name}={_text(name, what, option)}" for name, what in specs.items()]
+    specs = () if specs is None else specs
+    if not isinstance(specs, Sequence) or not all(isinstance(text, str) for text in specs):
+        raise UsageError(f"{option}: a text FEATURE=..., several of them, or texts by feature, not {specs!r:.99}")
+    return specs
+
+
+def _text(name: str, what: object, option: str) -> str:
+    if isinstance(what, str):
+        return what
+    if isinstance(what, Sequence) and all(isinstance(size, int) for size in what):
+        return f"[{','.join(map(str, what))}]"
+    raise UsageError(f"{option} {name}: a text such as 'float32[256,256]' or '[-1,4]', not {what!r:.99}")
+
+
+def typed(text: str) -> tuple[str, str, str, str | None] | None:
+    """(feature, "<", ">" or "", dtype, what stands in [] if there is such) of `FEATURE=DTYPE[SHAPE]`."""
+    match = _TYPED.fullmatch(text)
+    return None if match is None else (match[1], match[2], match[3], match[4])
+
+
+def raw_step(text: str) -> DecodeRaw:
+    """Raises:
+    UsageError: it is not written as it must be.
+    """
+    match = typed(text)
+    if match is None or match[2] not in ITEM_BYTES:
+        raise UsageError(
+            f"--decode-raw {text}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or >float32[...] if "
+            f"it is big-endian; {DTYPES}"
+        )
+    return DecodeRaw(match[0], match[2], shape_of(match[3] or "", f"--decode-raw {text}"), match[1] == ">")
+
+
+def reshape_step(text: str) -> Reshape:
+    """Raises:
+    UsageError: it is not written as it must be.
+    """
+    match = _SHAPED.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--reshape {text}: FEATURE=[SHAPE], as in boxes=[-1,4]")
+    return Reshape(match[1], shape_of(match[2], f"--reshape {text}", anywhere=True))
+
+
+def shape_of(text: str, option: str, anywhere: bool = False) -> tuple[int | None, ...]:
+    """The numbers of a shape; -1 is None, in the first place only unless anywhere.
+
+    Raises:
+        UsageError: these are none.
+    """
+    try:
+        sizes = [int(size) for size in text.split(",")] if text.strip() else []
+    except ValueError:
+        raise UsageError(f"{option}: a shape is numbers with commas between them, as in [28,28]") from None
+    if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1 or (-1 in sizes[1:] and not anywhere):
+        raise UsageError(
+            f"{option}: dimensions are 1 or more; one may be -1, which "
+            f"varies{'' if anywhere else ', if it is the first'}"
+        )
+    return tuple(None if size == -1 else size for size in sizes)
+
+
+def check_once(names: Sequence[str | None], what: str) -> None:
+    """Raises:
+    UsageError: a feature is named twice.
+    """
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"feature {twice[0]!r} is to be {what} twice")

@@ -1,0 +1,84 @@
+"""A build by workers that share nothing but OUT, its steps called one after the other, as an engine would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.progress import Progress
+from recordmill.building.plan import BuildPlan
+from recordmill.building.run_file import Histogram
+from recordmill.building.spread.beginning import begin
+from recordmill.building.spread.finishing import digest_files, finish, without_digest
+from recordmill.building.spread.ingesting import Account, ingest_group
+from recordmill.building.spread.merging import merge_runs
+from recordmill.building.spread.place import Place, SharedPlan
+from recordmill.building.spread.shards import Made, Placed, gap_of, make_shard, place_shard
+from recordmill.building.spread.survey import Survey, plan_merges, survey, with_merged
+from recordmill.pipelines.build import make_plan
+from recordmill.pipelines.build_options import make_options
+from recordmill.shards.manifest import Manifest
+from recordmill.shards.run_folder import RunFolder
+from recordmill.sources.inputs.contract import Unit
+from recordmill.storage.files import is_remote
+
+
+@dataclass
+class Steps:
+    """The steps of one build, each of which may be called again or left out."""
+
+    plan: SharedPlan
+    progress: Progress
+
+    @classmethod
+    def begin(cls, inputs: Any, out: str, private: Path, **options: Any) -> Steps:
+        """Plan here, and put the plan into OUT; each file is a group of its own, as if it were large."""
+        settings = make_options(out, runner="PortableRunner", **options)
+        folder = RunFolder.create(private if is_remote(out) else out)
+        plan = make_plan(inputs, folder, out, 0, settings)
+        source: Any = plan.source
+        each = [Unit(at, at + 1, size_bytes=file.stat.size_bytes) for at, file in enumerate(source.files)]
+        plan = replace(plan, source=replace(source, units=tuple(each)))
+        plan = replace(plan, groups=tuple(range(at, at + 1) for at in range(len(each))))
+        return cls(begin(plan, Place(out, folder.id)), Progress())
+
+    @property
+    def place(self) -> Place:
+        return self.plan.place
+
+    @property
+    def loaded(self) -> BuildPlan:
+        return self.plan.load()
+
+    def ingest(self, group: int) -> tuple[Account, Histogram]:
+        return ingest_group(self.plan, group, self.progress)
+
+    def survey(self) -> Survey:
+        """All groups, read and surveyed."""
+        done = [self.ingest(group) for group in range(len(self.loaded.groups))]
+        total = done[0][1]
+        for _, histogram in done[1:]:
+            total = total + histogram
+        return survey(self.plan, [account for account, _ in done], total)
+
+    def merged(self, found: Survey) -> Survey:
+        merges = plan_merges(found.layout.load()) if found.merges else ()
+        return with_merged(self.place, found, [merge_runs(self.plan, found, merge, self.progress) for merge in merges])
+
+    def make(self, found: Survey) -> list[Made]:
+        return [make_shard(self.plan, found, number, self.progress) for number in range(found.shards)]
+
+    def put(self, made: list[Made]) -> list[Placed]:
+        gaps = [gap for one in made if (gap := gap_of(one)) is not None]
+        return [placed for one in made if (placed := place_shard(self.place, one, gaps)) is not None]
+
+    def finish(self, found: Survey, placed: list[Placed]) -> Manifest:
+        missing = [digest_files(self.plan, some, self.progress) for some in without_digest(self.plan, found)]
+        return finish(self.plan, found, placed, missing)
+
+    def all(self, between: Callable[[Survey], None] = lambda found: None) -> Manifest:
+        found = self.merged(self.survey())
+        between(found)
+        return self.finish(found, self.put(self.make(found)))

@@ -1,0 +1,292 @@
+"""The formulas of docs/scaling.md: against the functions that plan, given lists as long as those of 100 TB; against a
+build that is real and small; and the page against the formulas.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import pickle
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from spread_build import Steps
+
+import recordmill
+from recordmill.base.errors import UsageError
+from recordmill.building.cuts import Cut, ShardOptions, cut_shards
+from recordmill.building.plan import arena_bytes, group_units
+from recordmill.building.run_file import Buckets, Histogram
+from recordmill.building.spread import runs as run_module
+from recordmill.building.spread import scale
+from recordmill.building.spread import survey as surveys
+from recordmill.building.spread.ingesting import Account
+from recordmill.building.spread.runs import RUN_DTYPE, gather, slices
+from recordmill.building.spread.scale import Build
+from recordmill.building.spread.shards import Placed
+from recordmill.building.spread.survey import Layout, plan_merges
+from recordmill.exporting.plan import Job, ReadOptions, plan_read, split_job
+from recordmill.exporting.spread import scale as reading
+from recordmill.exporting.spread.jobs import MadeFile, MadeJob
+from recordmill.exporting.spread.scale import Read
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.manifest import ShardInfo
+from recordmill.shards.pieces import PIECE_BYTES, Piece
+from recordmill.shards.rejects import Rejected
+from recordmill.sources.inputs.contract import UNIT_BYTES, Unit
+from recordmill.storage.listing import InputFile, Stat
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def layout_of(build: Build, groups: int) -> Layout:
+    """The layout of a build of which nothing exists: one run a group, the keys even."""
+    total = build.units * UNIT_BYTES
+    buckets = Buckets.plan(1, 2**64, total // build.shard_bytes + 1)
+    histogram = Histogram.zero(1, buckets.count)
+    edges = [build.framed_bytes * at // buckets.count for at in range(buckets.count + 1)]
+    histogram.bytes[0] = np.diff(edges)
+    histogram.records[0] = histogram.bytes[0] // build.record_bytes + 1
+    cuts = cut_shards(histogram, ShardOptions(build.shard_bytes), ["train"])
+    runs = np.zeros(groups, RUN_DTYPE)
+    runs["name"] = [f"0123456789ab-run-{at:032x}".encode() for at in range(groups)]
+    runs["bytes"], runs["records"] = build.framed_bytes // groups, build.records // groups
+    runs["last"] = buckets.count
+    return Layout(tuple(cuts), runs, buckets.count)
+
+
+@pytest.mark.parametrize(
+    ("size", "threads"), [(10**11, 1), (10**12, 1), (10**12, 4), (10**13, 1), (10**13, 3), (10**14, 1)]
+)
+def test_what_is_planned_for_so_much_is_what_the_formulas_say(size: int, threads: int) -> None:
+    build = Build(size, threads=threads)
+    source: Any = SimpleNamespace(units=(Unit(0, 1, size_bytes=UNIT_BYTES),) * build.units)
+    groups = group_units(source, arena_bytes(build.memory_bytes, threads), threads)
+    assert len(groups) == build.runs
+    layout = layout_of(build, len(groups))
+    assert (len(layout.cuts), layout.buckets) == (build.shards, build.buckets)
+    merges = list(plan_merges(layout))
+    assert len(merges) == build.merges
+    cuts = np.array([(cut.first_bucket, cut.last_bucket) for cut in layout.cuts])
+    fetched = np.subtract(cuts[:, 1], cuts[:, 0]).sum() / layout.buckets
+    assert build.over_read == pytest.approx(fetched, rel=0.05)
+    pairs = len(groups) * len(cuts)
+    if merges:
+        ranges = np.array(sorted({(merge.first, merge.last) for merge in merges}))
+        assert len(merges) == len(ranges) * build.groups
+        near = np.searchsorted(ranges[:, 0], cuts[:, 1]) - np.searchsorted(ranges[:, 1], cuts[:, 0], side="right")
+        pairs = int(near.sum()) * build.groups
+    assert build.slices == pytest.approx(pairs, rel=0.01)
+    listed = replace(layout, runs=np.resize(layout.runs, build.listed))
+    assert build.layout_bytes / 2 < len(pickle.dumps(listed)) <= build.layout_bytes + 1000
+    whole = Histogram(np.array([[1]]), np.array([[size]]))
+    if build.is_refused:
+        with pytest.raises(UsageError, match=f"give at least {build.shard_bytes}"):
+            cut_shards(whole, ShardOptions(), ["train"])
+    else:
+        assert len(cut_shards(whole, ShardOptions(), ["train"])) == build.shards
+
+
+def info(at: int) -> ShardInfo:
+    return ShardInfo(f"train-{at:05d}-of-99999.tfrecord", 10**6 + at, 10**9 + at, 10**9 + at, digest(at), f"{at:016x}")
+
+
+def digest(at: int) -> str:
+    return f"blake3:{at:064x}"
+
+
+def account(at: int) -> Account:
+    run = np.array([(b"0123456789ab-run-%032x" % at, 10**5 + at, 10**8 + at, 0, 1 << 16)], RUN_DTYPE)
+    return Account(at, run, 2**60 + at, 10**6 + at, Rejected(Counter()))
+
+
+def placed(at: int) -> Placed:
+    one = info(at)
+    return Placed(0, at, one, ((f"index/{one.name}", 10**7 + at), (one.name, one.bytes)))
+
+
+def made(at: int) -> MadeJob:
+    file = MadeFile(f"0123456789ab-train-{at:05d}-of-99999.parquet", 10**8 + at)
+    return MadeJob(at, file, None, 10**6 + at, 10**6 + at, 0, {}, (), ())
+
+
+OBJECTS: dict[str, tuple[Callable[[int], Any], int, int | None]] = {  # what makes one, bytes in memory, bytes in a file
+    "file": (
+        lambda at: InputFile(0, f"2024/{at:08d}.csv", f"/shared/inputs/of/2024/{at:08d}.csv", Stat(10**9 + at, 10**18)),
+        scale.FILE_MEMORY,
+        scale.FILE_BYTES,
+    ),
+    "unit": (
+        lambda at: Unit(at, at + 1, at << 25, at + 1 << 25, 10**6 + at, None, (1 << 25) - at),
+        scale.UNIT_MEMORY,
+        scale.UNIT_BYTES_KEPT,
+    ),
+    "group": (lambda at: range(10**4 + 8 * at, 10**4 + 8 * at + 8), scale.GROUP_MEMORY, scale.GROUP_BYTES),
+    "cut": (
+        lambda at: Cut(0, at, 99999, 500 + at, 502 + at, 10**6 + at, 10**9 + at, "bytes"),
+        scale.CUT_MEMORY,
+        scale.CUT_BYTES,
+    ),
+    "account": (account, scale.ACCOUNT_MEMORY + RUN_DTYPE.itemsize, None),
+    "placed": (placed, scale.PLACED_MEMORY, None),
+    "piece": (
+        lambda at: Piece(at, 10**6 + at, 8000 + at, 10**9 + at, 2 * 10**9 + at),
+        reading.PIECE_MEMORY,
+        reading.PIECE_KEPT,
+    ),
+    "job": (lambda at: Job("train", at, 99999, ()), reading.JOB_MEMORY, reading.JOB_KEPT),
+    "shard to read": (
+        lambda at: ShardFile(
+            f"/shared/data/data-0123456789ab/{info(at).name}",
+            f"data-0123456789ab/{info(at).name}",
+            "train",
+            "none",
+            Stat(10**9 + at, 10**18),
+            info(at),
+            f"/shared/data/data-0123456789ab/index/train-{at:05d}.npy",
+        ),
+        reading.SHARD_MEMORY,
+        reading.SHARD_KEPT,
+    ),
+    "made": (made, reading.MADE_MEMORY, None),
+    "digest": (lambda at: (10**6 + at, digest(at)), scale.DIGEST_MEMORY, None),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_take_what_the_formulas_say_at_most(name: str) -> None:
+    make, memory, size = OBJECTS[name]
+    count = 3000
+    data = pickle.dumps([make(at) for at in range(count)])
+    gc.collect()
+    tracemalloc.start()
+    try:
+        made = pickle.loads(data)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(made) == count
+    assert memory / 2 < taken / count <= memory
+    assert size is None or size / 2 < len(data) / count <= size
+
+
+@dataclass(frozen=True)
+class Small(Build):
+    """A build whose units are files."""
+
+    many: int = 12
+
+    @property
+    def units(self) -> int:
+        return self.many
+
+    @property
+    def runs(self) -> int:  # type: ignore[override]
+        return self.many
+
+    @property
+    def files(self) -> int:
+        return self.many
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_build_that_is_real_and_small_is_what_the_formulas_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: bool
+) -> None:
+    for number in range(12):
+        rows = "".join(f"{number:03d},{row:03d},{'x' * 30}\n" for row in range(400))
+        Path(tmp_path, f"{number:02d}.csv").write_text(f"a,b,c\n{rows}")
+    if merged:
+        for module in (surveys, scale):
+            monkeypatch.setattr(module, "FAN_IN", 3)
+            monkeypatch.setattr(module, "MERGED_BYTES", 40_000)
+    inputs = str(tmp_path / "*.csv")
+    steps = Steps.begin(inputs, str(tmp_path / "out"), tmp_path, kind="csv", shard_size=50_000, splits=None)
+    counted: list[int] = []
+    read_ranges = run_module.read_ranges
+
+    def count(path: str, ranges: Any) -> None:
+        counted.append(len(ranges))
+        read_ranges(path, ranges)
+
+    before = steps.survey()
+    monkeypatch.setattr(run_module, "read_ranges", count)
+    found = steps.merged(before)
+    near = 2 * sum(counted) if merged else 0  # on a disk merges map what lies behind the footers, in a store two reads
+    layout = found.layout.load()
+    counted.clear()
+    pairs = 0
+    for number, cut in enumerate(layout.cuts):
+        pieces = slices(steps.place, layout.runs, cut.first_bucket, cut.last_bucket)
+        pairs += len(pieces)
+        gather(pieces, str(tmp_path / f"gathered-{number}"))
+    monkeypatch.setattr(run_module, "read_ranges", read_ranges)
+    manifest = steps.finish(found, steps.put(steps.make(found)))
+    shards = [shard for *_, shard in manifest.shards()]
+    framed, records = sum(shard.framed_bytes for shard in shards), sum(shard.records for shard in shards)
+    build = Small(framed, framed // records, asked_shard_bytes=50_000, file_bytes=20_000)
+    assert records == build.records == 4800
+    assert len(shards) == build.shards > 5
+    assert steps.loaded.buckets.count == build.buckets
+    assert before.merges == build.merges == (len(layout.runs) if merged else 0)
+    assert (build.merges > 10) == merged
+    assert build.slices == pytest.approx(pairs, rel=0.05)
+    assert build.reads == pytest.approx(near + sum(counted), rel=0.05)
+    first = before.layout.load().runs
+    written = sum(Path(run_module.path_of(steps.place, run)).stat().st_size for run in first)
+    assert written == build.framed_bytes + build.entry_bytes + build.footer_bytes
+    index = sum(path.stat().st_size for path in Path(steps.place.data("index")).iterdir())
+    assert build.index_bytes < index <= build.index_bytes + 256 * len(shards)  # a header each
+    listed = Path(steps.place.data("inputs.jsonl")).read_bytes()
+    assert build.inputs_bytes / 2 < len(listed) <= build.inputs_bytes
+    many = [replace(manifest.parts[0], splits={"train": tuple(map(info, range(size)))}) for size in (1000, 3000)]
+    few, more = (len(replace(manifest, parts=(part,)).to_json()) for part in many)
+    assert scale.SHARD_TEXT / 2 < (more - few) / 2000 <= scale.SHARD_TEXT
+    assert json.loads(manifest.to_json())
+
+
+@pytest.mark.parametrize("size", [10**11, 10**12, 10**13])
+def test_the_jobs_of_a_read_are_as_many_as_the_formulas_say(size: int) -> None:
+    build = Build(size)
+    read = Read(size, build.shard_bytes)
+    in_shard = [(at, min(at + PIECE_BYTES, read.shard_bytes)) for at in range(0, read.shard_bytes, PIECE_BYTES)]
+    pieces = [Piece(0, 0, 8000, start, stop) for start, stop in in_shard] * read.shards
+    assert len(pieces) == read.pieces
+    files: Any = [SimpleNamespace(stat=Stat(read.shard_bytes, 0))]
+    jobs = split_job(Job("train", 0, 1, tuple(pieces)), files, read.file_bytes)
+    assert read.jobs == pytest.approx(len(jobs), rel=0.01)
+    text = json.dumps([asdict(made(at)) for at in range(1000)])
+    assert reading.MADE_TEXT / 2 < len(text) / 1000 <= reading.MADE_TEXT
+
+
+def test_the_plan_of_a_read_that_is_real_and_small(tmp_path: Path) -> None:
+    recordmill.build({"x": np.arange(4000.0)}, tmp_path / "out", num_shards=10)
+    plan = plan_read(tmp_path / "out", ReadOptions(file_bytes=20_000))
+    framed = sum(file.info.framed_bytes for file in plan.files if file.info is not None)
+    read = Read(framed, framed // 10, 20_000, framed // 4000)
+    assert read.shards in (10, 11)
+    assert len([piece for job in plan.jobs for piece in job.pieces]) == pytest.approx(read.pieces, abs=1)
+    assert len(plan.jobs) == pytest.approx(read.jobs, abs=1)
+    assert len(plan.jobs) > 3
+    index = sum(Path(file.index).stat().st_size for file in plan.files if file.index is not None)
+    assert read.index_bytes <= index <= read.index_bytes + 256 * len(plan.files)
+
+
+def test_the_tables_of_the_page_are_those_of_the_formulas() -> None:
+    spec = importlib.util.spec_from_file_location("make_scaling", DOCS / "make_scaling.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    page = (DOCS / "scaling.md").read_text(encoding="utf-8")
+    assert program.in_page(page) == page, "python docs/make_scaling.py docs/scaling.md"
+    assert program.in_page(page.replace("372,530", "372,531")) == page
+    assert "| 372,530 |" in page

@@ -1,0 +1,246 @@
+"""Builds by workers that share nothing but OUT: the bytes of one machine, whatever is repeated, doubled or comes late;
+and what is not there is told before a manifest is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from spread_build import Steps
+from store_server import Store, s3_server
+
+import recordmill
+from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.building.commit import CommitConflict
+from recordmill.building.conclude import AccountsError
+from recordmill.building.spread import survey as surveys
+from recordmill.building.spread.beginning import discard, tidy_up
+from recordmill.building.spread.finishing import committed, finish
+from recordmill.building.spread.place import NotSharedError, _loaded
+from recordmill.building.spread.runs import slices
+from recordmill.building.spread.shards import make_shard
+from recordmill.shards import store_run
+from recordmill.shards.manifest import generations, load
+from recordmill.shards.rejects import TooManyRejects
+from recordmill.storage.files import put_bytes, read_range
+from recordmill.storage.folders import exists, files_below, join
+
+OPTIONS: dict[str, Any] = {"num_shards": 4, "splits": "train=0.7,test=0.3", "name": "same", "max_rejects": 3}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with s3_server(tmp_path_factory.mktemp("store")) as server:
+        yield server
+
+
+@pytest.fixture(params=["folder", "store"])
+def out(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    if request.param == "folder":
+        return str(tmp_path / "out")
+    store: Store = request.getfixturevalue("store")
+    return f"{store.root}/{request.node.originalname}"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """12 CSV files, of which one has a row too many."""
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        rows = "".join(f"{number},{row},{'x' * (row % 40)}\n" for row in range(100))
+        (tmp_path / "in" / f"{number:02d}.csv").write_text(f"a,b,c\n{rows}{'1,2,3,4' if number == 7 else ''}")
+    return str(tmp_path / "in")
+
+
+def begin(source: str, out: str, tmp_path: Path, **options: Any) -> Steps:
+    """With a group for each of the files, as they would be if they were large."""
+    planned = {"kind": "csv", **OPTIONS, **options}
+    return Steps.begin(source, out, tmp_path / "private", **planned)
+
+
+def files(out: str | Path, folder: str) -> dict[str, bytes]:
+    found = files_below(join(str(out), folder))
+    return {name: read_range(path).tobytes() for name, path in found.items()}
+
+
+def of_one_machine(source: str, tmp_path: Path, **options: Any) -> recordmill.BuildResult:
+    return recordmill.build(source, tmp_path / "one", kind="csv", **{**OPTIONS, **options})
+
+
+def check_same(out: str, manifest: Any, one: recordmill.BuildResult) -> None:
+    part = one.manifest.parts[0].folder
+    assert files(out, manifest.parts[0].folder) == files(one.out, part)
+    assert manifest.fingerprint == one.manifest.fingerprint
+    assert load(out) == manifest
+    assert recordmill.verify(out) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"num_shards": None, "shard_size": 900, "compression": "gzip"}])
+def test_the_bytes_are_those_of_one_machine(source: str, out: str, tmp_path: Path, options: dict[str, Any]) -> None:
+    out += f"-{len(options)}"
+    steps = begin(source, out, tmp_path, **options)
+    manifest = steps.all()
+    one = of_one_machine(source, tmp_path, **options)
+    check_same(out, manifest, one)
+    assert (manifest.rejects["count"], len(manifest.rejects["files"])) == (1, 1)
+    assert b"4 fields" in read_range(join(out, *manifest.rejects["files"][0].split("/"))).tobytes()
+    tidy_up(steps.place)
+    assert not [name for name in files_below(out) if name.startswith("_run-")]
+    assert not list((tmp_path / "temporary").glob("work-*"))
+
+
+def test_shards_that_come_out_empty_leave_no_gap(out: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a\n" + "".join(f"{'x' * (5000 if at % 3 == 0 else 10)}\n" for at in range(30)))
+    options = {"num_shards": None, "shard_size": 600, "splits": None}
+    manifest = begin(str(tmp_path / "a.csv"), out, tmp_path, **options).all()
+    check_same(out, manifest, of_one_machine(str(tmp_path / "a.csv"), tmp_path, **options))
+    assert len(manifest.shards()) < sum(shard.framed_bytes for *_, shard in manifest.shards()) // 600
+
+
+def test_many_runs_are_merged_before(source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveys, "FAN_IN", 3)
+    monkeypatch.setattr(surveys, "MERGED_BYTES", 4000)
+    steps = begin(source, out, tmp_path)
+    before = steps.survey()
+    layout = before.layout.load()
+    assert len(layout.runs) == 12
+    assert before.merges > 4  # groups of at most 3 runs, in several ranges of the keys
+    found = steps.merged(before)
+    runs = found.layout.load().runs
+    assert len(runs) == before.merges
+    assert len({tuple(one) for one in np.stack([runs["first"], runs["last"]], 1).tolist()}) > 1
+    for number in range(found.shards):
+        cut = layout.cuts[number]
+        base = cut.split * layout.buckets
+        near = slices(steps.place, runs, base + cut.first_bucket, base + cut.last_bucket)
+        far = slices(steps.place, layout.runs, base + cut.first_bucket, base + cut.last_bucket)
+        assert sum(piece.records for piece in near) == sum(piece.records for piece in far) > 0
+    check_same(out, steps.finish(found, steps.put(steps.make(found))), of_one_machine(source, tmp_path))
+
+
+def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_path: Path) -> None:
+    steps = begin(source, out, tmp_path)
+    steps.ingest(3)  # an attempt that nobody accounts for
+    found = steps.survey()
+    again = steps.survey()
+    assert found.layout != again.layout
+    made = steps.make(again)
+    second = steps.make(again)
+    mixed = [pair[number % 2] for number, pair in enumerate(zip(made, second, strict=True))]
+    placed = steps.put(mixed)
+    assert steps.put(second) == placed  # another attempt at the names, of other files with the same bytes
+    manifest = steps.finish(again, placed)
+    assert steps.finish(again, placed) == manifest
+    make_shard(steps.plan, again, 0, steps.progress)  # by a worker that was given up
+    assert steps.finish(again, steps.put(made)) == manifest
+    check_same(out, manifest, of_one_machine(source, tmp_path))
+    tidy_up(steps.place)
+    _loaded.cache_clear()
+    with pytest.raises((NotSharedError, FileNotFoundError)):
+        make_shard(steps.plan, again, 0, steps.progress)
+    assert finish(steps.plan, again, placed, []) == manifest  # repeated when all is removed
+    check_same(out, manifest, of_one_machine(source, tmp_path, overwrite=True))
+
+
+@pytest.mark.parametrize("what", ["shard", "index", "run", "plan"])
+def test_what_a_worker_hides_is_told_and_nothing_is_committed(
+    source: str, out: str, tmp_path: Path, store: Store, what: str
+) -> None:
+    out += f"-{what}"
+    steps = begin(source, out, tmp_path)
+
+    def hide(name: str) -> None:
+        (key,) = (key for key in files_below(out) if name in key)
+        root = tmp_path / "out" if "://" not in out else None
+        if root is not None:
+            Path(out, key).unlink()
+        else:
+            store.client.delete(f"{out.partition('bucket/')[2]}/{key}")
+
+    if what == "plan":
+        hide("/plan-")
+        with pytest.raises(NotSharedError, match=r"can't be seen on the worker .*: all workers must share"):
+            steps.ingest(0)
+        return
+    found = steps.survey()
+    if what == "run":
+        hide(bytes(found.layout.load().runs[3]["name"]).decode())
+        with pytest.raises(NotSharedError, match="can't be seen on the worker"):
+            steps.make(found)
+        return
+    placed = steps.put(steps.make(found))
+    data = steps.place.data().removeprefix(out).lstrip("/")
+    hide(data + {"shard": "/test-00002-of", "index": "/index/train-00001.npy"}[what])
+    with pytest.raises(NotSharedError, match=r"\(1 of 16 files\) can't be seen on the worker .*Nothing was committed"):
+        steps.finish(found, placed)
+    assert generations(out) == []
+
+
+def test_what_has_another_size_or_sum_is_not_committed(source: str, out: str, tmp_path: Path) -> None:
+    steps = begin(source, out, tmp_path)
+    found = steps.survey()
+    placed = steps.put(steps.make(found))
+    with pytest.raises(AccountsError, match="are not those read"):
+        steps.finish(found, placed[1:])
+    with pytest.raises(AccountsError, match="are not those read"):
+        steps.finish(found, [*placed, placed[0]])
+    name, size = placed[0].sizes[-1]
+    put_bytes(steps.place.data(*name.split("/")), b"short")
+    with pytest.raises(RecordmillError, match=f"5 bytes, which is not what was written|{size}"):
+        steps.finish(found, placed)
+    assert generations(out) == []
+    discard(steps.place)
+    assert not [name for name in files_below(out) if exists(out)] or not exists(out)
+
+
+def test_a_plan_that_was_replaced_is_not_loaded(source: str, out: str, tmp_path: Path) -> None:
+    steps = begin(source, out, tmp_path)
+    put_bytes(steps.place.run("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
+    _loaded.cache_clear()
+    with pytest.raises(DataError, match="is not what this build has written there"):
+        steps.ingest(0)
+
+
+def test_a_doomed_build_ends_before_a_shard_is_made(source: str, out: str, tmp_path: Path) -> None:
+    steps = begin(source, out, tmp_path, max_rejects=0)
+    with pytest.raises(TooManyRejects, match="1 of 1201 records were rejected"):
+        steps.survey()
+    other = begin(source, f"{out}-2", tmp_path, num_shards=1100)
+    with pytest.raises(UsageError, match="has only"):
+        other.survey()
+
+
+def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, out: str, tmp_path: Path) -> None:
+    first, second = (begin(source, out, tmp_path) for _ in range(2))
+    kept = first.all()
+    with pytest.raises(CommitConflict, match="another build committed"):
+        second.all()
+    discard(second.place)
+    discard(first.place)  # as a driver that lost the answer of its job would
+    assert committed(first.place) == kept
+    folders = {name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))}
+    assert folders == {first.place.folder}
+    assert recordmill.verify(out) == []
+
+
+def test_what_a_dead_build_left_is_removed_when_its_lease_is_over(
+    source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = begin(source, out, tmp_path)
+    dead.put(dead.make(dead.survey()))
+    left = {name for name in files_below(out) if dead.place.id in name}
+    assert len(left) > 30
+    recordmill.build(source, out, kind="csv", **OPTIONS)
+    if "://" not in out:  # the process that planned it holds its lock
+        assert left <= files_below(out).keys()
+        return
+    assert left <= files_below(out).keys()
+    monkeypatch.setattr(store_run, "LEASE_SEC", -1)
+    recordmill.build(source, out, kind="csv", overwrite=True, **OPTIONS)
+    assert not left & files_below(out).keys()

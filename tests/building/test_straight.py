@@ -1,0 +1,194 @@
+"""Files that are a record each, straight into shards: the bytes, the rejects and the errors of the build that sorts."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from image_samples import samples
+
+import recordmill
+from recordmill.base.errors import RecordmillError
+from recordmill.building.order import OrderOptions
+from recordmill.building.straight import in_order
+from recordmill.building.straight.shards import ShardsInTurn
+from recordmill.pipelines.build import BuildResult
+from recordmill.shards import rejects
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+BROKEN = b"\xff\xfe no UTF-8 \xff"
+
+
+@contextmanager
+def sorting() -> Iterator[None]:
+    """Builds in which no file goes straight into a shard."""
+    from recordmill.transforms import one_stage
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(one_stage, "straight_stripes", lambda plan: None)
+        yield
+
+
+def content(result: BuildResult) -> dict[str, bytes]:
+    """All files of the data set but those that name the run, and the rejects, whatever their files are called."""
+    out = Path(result.out)
+    data = next(out.glob("data-*"))
+    found = {str(path.relative_to(data)): path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    manifest = json.loads((out / "manifest.json").read_text())
+    found["manifest"] = json.dumps({**manifest, "run": {}, "rejects": manifest["rejects"]["reasons"]}).encode()
+    found["rejects"] = b"".join(Path(path).read_bytes() for path in result.rejects)
+    return found
+
+
+def outcome(source: Path, out: Path, options: dict[str, Any]) -> dict[str, bytes] | str:
+    """What is built, or why nothing is."""
+    try:
+        return content(recordmill.build(source, out, **options))
+    except RecordmillError as error:
+        assert not out.exists()
+        return str(error).replace(str(out), "OUT")
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def both(source: Path, root: Path, **options: Any) -> dict[str, bytes] | str:
+    """The outcome of both ways, which must be one."""
+    straight = outcome(source, root / "out", options)
+    with sorting():
+        assert straight == outcome(source, root / "out", options)
+    return straight
+
+
+def write_documents(folder: Path, seed: int, files: int, bad: int, size: int) -> None:
+    dice = random.Random(seed)
+    broken = set(dice.sample(range(files), min(bad, files)))
+    for number in range(files):
+        path = folder / f"class{number % 3}" / f"{number:04d}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(BROKEN if number in broken else b"word %d " % number * dice.randrange(size))
+
+
+@pytest.mark.sweep
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    files=st.integers(1, 60),
+    bad=st.sampled_from([0, 0, 1, 2, 20, 60]),
+    size=st.sampled_from([1, 20, 400]),
+    shards=st.one_of(
+        st.fixed_dictionaries({"num_shards": st.integers(1, 12)}),
+        st.fixed_dictionaries({"shard_size": st.sampled_from([1, 90, 500, 10_000])}),
+    ),
+    splits=st.sampled_from([{}, {"splits": {"train": 0.7, "test": 0.3}}]),
+    shuffle=st.booleans(),
+    compression=st.sampled_from(["none", "none", "none", "gzip"]),
+    max_rejects=st.sampled_from([0, "100%", "100%"]),
+)
+def test_the_outcome_is_that_of_the_build_that_sorts(
+    seed: int,
+    files: int,
+    bad: int,
+    size: int,
+    shards: dict[str, int],
+    splits: dict[str, Any],
+    shuffle: bool,
+    compression: str,
+    max_rejects: Any,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "in")
+        write_documents(source, seed, files, bad, size)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(in_order, "BATCH_BYTES", 1500)
+            patched.setattr(in_order, "BATCH_FILES", 7)
+            both(
+                source, Path(folder), kind="text", mode="documents", shuffle=shuffle, compression=compression,
+                max_rejects=max_rejects, threads=2, name="set", **shards, **splits,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{"num_shards": 4}, {"num_shards": 9, "key_bits": 2}, {"shard_size": 2000}])
+def test_images_with_labels_and_rejects(tmp_path: Path, options: dict[str, Any]) -> None:
+    images = [data for data, _ in samples().values()]
+    for number in range(40):
+        path = tmp_path / "in" / f"{number:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        data = images[number % len(images)]
+        path.write_bytes(data[: len(data) // 2] if number in (3, 17, 39) else data)
+    rows = "".join(f"{number:02d}.jpg,{'even' if number % 2 == 0 else 'odd'},{number}\n" for number in range(40))
+    (tmp_path / "labels.csv").write_text("file,label,size\n" + rows)
+    bits = options.pop("key_bits", 64)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(in_order, "BATCH_BYTES", 5000)
+        patched.setattr(OrderOptions, "key_bits", bits)
+        found = both(
+            tmp_path / "in", tmp_path, kind="images", labels=str(tmp_path / "labels.csv"), max_rejects=5,
+            threads=3, name="set", **options,
+        )  # fmt: skip
+    assert isinstance(found, dict)
+    assert found["rejects"].count(b"\n") >= 3
+
+
+def test_only_the_budget_ends_a_build_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_documents(tmp_path / "in", 1, 40, 30, 20)
+    said = both(tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=3, threads=1)
+    assert "30 of 40 records were rejected (30 encoding); max_rejects=3 allows fewer" in said
+    monkeypatch.setattr(rejects, "COUNTED_ON", 2)
+    monkeypatch.setattr(in_order, "BATCH_FILES", 2)
+    with pytest.raises(RecordmillError, match=r"at least \d+ records were rejected .* so the rest was not looked at"):
+        recordmill.build(tmp_path / "in", tmp_path / "out", kind="text", mode="documents", max_rejects=3)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_threads_and_memory_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    write_documents(tmp_path / "in", 5, 50, 4, 300)
+    monkeypatch.setattr(in_order, "BATCH_BYTES", 3000)
+    both(
+        tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=4, num_shards=5, name="set",
+        threads=threads, memory="64MiB",
+    )  # fmt: skip
+
+
+def test_a_file_that_changes_while_it_is_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_documents(tmp_path / "in", 5, 5, 0, 300)
+    read = in_order.read_stripe
+
+    def change(plan: Any, stripe: Any) -> Any:
+        (tmp_path / "in" / "class1" / "0001.txt").write_text("another")
+        return read(plan, stripe)
+
+    monkeypatch.setattr(in_order, "read_stripe", change)
+    with pytest.raises(RecordmillError, match=r"class1/0001\.txt: changed while it was read"):
+        recordmill.build(tmp_path / "in", tmp_path / "out", kind="text", mode="documents")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("images/clothing-small", {"kind": "images", "shard_size": "2MiB"}),
+        ("images/torture-pillow", {"kind": "images", "num_shards": 4, "max_rejects": "100%", "strays": "keep"}),
+        ("images/torture-exif-orientation", {"kind": "images", "check": "decode", "num_shards": 2, "shuffle": False}),
+        ("text/udhr2-languages", {"kind": "text", "mode": "documents", "num_shards": 7, "max_rejects": "100%"}),
+        ("text/movie_reviews", {"kind": "text", "shard_size": "1MiB", "splits": {"train": 0.8, "test": 0.2}}),
+    ],
+)
+def test_files_of_others(
+    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
+) -> None:
+    taken: list[int] = []
+    write = ShardsInTurn.write
+    monkeypatch.setattr(ShardsInTurn, "write", lambda self, pieces: (taken.append(1), write(self, pieces))[1])
+    assert isinstance(both(shared_data / name, tmp_path, name="set", threads=2, **options), dict)
+    assert taken

@@ -1,0 +1,78 @@
+"""What the tests of engines share: inputs, what one process makes of them, and the engines, each brought up once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import flink_hosts
+import pytest
+from image_samples import encoded, picture
+
+import recordmill
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CSV file of 60,000 rows."""
+    draw = random.Random(7)
+    path = tmp_path_factory.mktemp("inputs") / "table.csv"
+    rows = (f"{row},{draw.random():.6f},n{draw.randrange(500)},{draw.choice('abc')}\n" for row in range(60_000))
+    path.write_text("id,x,name,label\n" + "".join(rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 60 JPEG files in two classes."""
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(60):
+        path = folder / ("cat", "dog")[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(encoded("JPEG", picture(size=(40 + number, 30), seed=number)))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def built(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table's data set, as one process builds it."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    recordmill.build(table, out, num_shards=6, splits={"train": 0.8, "test": 0.2})
+    return out
+
+
+@pytest.fixture(scope="session")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[flink_hosts.FlinkHosts]:
+    """A Flink cluster of two hosts; skipped, with the reason, where none can be had."""
+    if reason := flink_hosts.why_not():
+        pytest.skip(reason)
+    cluster = flink_hosts.FlinkHosts(tmp_path_factory.mktemp("flink"))
+    try:
+        yield cluster.up()
+    finally:
+        cluster.down()
+
+
+@pytest.fixture(scope="session")
+def prism() -> list[str]:
+    """The flags of Prism; skipped where its program is not."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    found = os.environ.get("PRISM") or shutil.which("prism") or str(cache / "recordmill" / "servers" / "prism")
+    if not Path(found).exists():
+        pytest.skip("no Prism: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0, and PRISM names it")
+    return ["--runner=PrismRunner", f"--prism_location={found}"]
+
+
+def shards(out: Path) -> dict[str, str]:
+    """Name to digest of the shards of a data set."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.glob("data-*/*.tfrecord*")}
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Name to digest of all files of a read but its summary."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "_read.json")
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

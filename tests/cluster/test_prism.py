@@ -1,0 +1,71 @@
+"""Builds, fits and reads on Prism: the bytes are those of one process; what is stopped leaves nothing."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from conftest import shards, tree
+from driver import Driver, run
+
+import recordmill
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_table_gives_the_same_shards(prism: list[str], table: Path, built: Path, tmp_path: Path) -> None:
+    run("build", "csv", table, "--out", tmp_path / "out", "--num-shards=6", "--splits=train=0.8,test=0.2", *prism)
+    assert shards(tmp_path / "out") == shards(built)
+    assert recordmill.verify(tmp_path / "out") == []
+
+
+def test_images_give_the_same_shards(prism: list[str], images: Path, tmp_path: Path) -> None:
+    recordmill.build(images, tmp_path / "local", num_shards=3)
+    run("build", "images", images, "--out", tmp_path / "out", "--num-shards=3", "--no-preflight", *prism)
+    assert shards(tmp_path / "out") == shards(tmp_path / "local")
+
+
+def test_a_transform_is_fitted_there_and_gives_the_same_shards(prism: list[str], table: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow_transform")
+    steps = tmp_path / "transform.yaml"
+    steps.write_text("x: zscore\nname: {vocabulary: {top_k: 50}}\nid: drop\n")
+    options = ("csv", table, "--num-shards=2", "--transform", steps)
+    run("build", *options, "--out", tmp_path / "local")
+    run("build", *options, "--out", tmp_path / "out", "--no-preflight", *prism)
+    ours, theirs = (recordmill.open(tmp_path / name).to_numpy() for name in ("local", "out"))
+    assert (ours["name"] == theirs["name"]).all()
+    assert abs(ours["x"] - theirs["x"]).max() < 1e-5  # a mean's last bits depend on how the records were added up
+
+
+@pytest.mark.parametrize("to", ["parquet", "npy"])
+def test_a_read_of_a_relative_path_gives_the_same_files(prism: list[str], built: Path, tmp_path: Path, to: str) -> None:
+    run("read", built, "--out", tmp_path / "local", "--to", to)
+    run("read", built.name, "--out", tmp_path / "out", "--to", to, "--no-preflight", *prism, cwd=built.parent)
+    assert tree(tmp_path / "out") == tree(tmp_path / "local")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_driver_that_is_stopped_leaves_nothing(prism: list[str], table: Path, tmp_path: Path, signum: int) -> None:
+    out = tmp_path / "out"
+    driver = Driver("build", "csv", table, "--out", out, "--no-preflight", *prism)
+    driver.wait_for(lambda: any(out.glob("_run-*/runs/[!.]*")))
+    code, err = driver.stop(signum)
+    assert code == 130
+    assert "nothing was written" in err
+    assert not out.exists()
+
+
+def test_what_is_wrong_with_a_record_is_said_in_one_sentence(prism: list[str], tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"x": 1}\n' * 500 + '{"x": [1, 2]}\n')
+    schema = tmp_path / "schema.pbtxt"
+    (tmp_path / "good.jsonl").write_text('{"x": 1}\n' * 5)
+    recordmill.build(tmp_path / "good.jsonl", tmp_path / "good")
+    schema.write_bytes((tmp_path / "good" / "schema.pbtxt").read_bytes())
+    options = ("--out", tmp_path / "out", "--schema", schema, "--no-preflight", "--quiet", *prism)
+    code, err = Driver("build", "jsonl", source, *options).end()
+    assert code == 1
+    assert "line 501" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()

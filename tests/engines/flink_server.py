@@ -1,0 +1,88 @@
+"""A REST interface that answers as Flink's does, asked of jobs and slots; over real HTTP, on loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class FlinkServer:
+    """url: where it is. jobs: id to (name, state); a cancelled one becomes CANCELED. slots, free, managers: what it
+    has.
+    cancelled: the ids that it was asked to cancel.
+    """
+
+    url: str = ""
+    jobs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    slots: int = 2
+    free: int = 2
+    managers: int = 2
+    cancelled: list[str] = field(default_factory=list)
+
+    def answer(self, path: str) -> object:
+        if path == "/overview":
+            return {
+                "taskmanagers": self.managers,
+                "slots-total": self.slots,
+                "slots-available": self.free,
+                "flink-version": "1.19.3",
+            }
+        if path == "/taskmanagers":
+            memory = {
+                "frameworkOffHeap": 128 << 20,
+                "taskOffHeap": 0,
+                "frameworkHeap": 128 << 20,
+                "taskHeap": 384 << 20,
+            }
+            return {"taskmanagers": [{"id": "a", "slotsNumber": 1, "memoryConfiguration": memory}]}
+        if path == "/jobs/overview":
+            return {"jobs": [{"jid": job, "name": name, "start-time": 1} for job, (name, _) in self.jobs.items()]}
+        job = path.removeprefix("/jobs/")
+        if job.endswith("/exceptions"):
+            return {"root-exception": "java.lang.X: Traceback\nrecordmill.base.errors.DataError: a.csv: torn\n at y"}
+        if job not in self.jobs:
+            return None
+        name, state = self.jobs[job]
+        task = {"FINISHED": 1} if state == "FINISHED" else {"SCHEDULED": 1} if state == "CREATED" else {"RUNNING": 1}
+        return {"name": name, "state": state, "vertices": [{"tasks": task, "metrics": {"read-bytes": 5}}]}
+
+
+@contextmanager
+def flink_server() -> Iterator[FlinkServer]:
+    """One that runs."""
+    told = FlinkServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = told.answer(self.path)
+            data = json.dumps(found).encode()
+            self.send_response(404 if found is None else 200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_PATCH(self) -> None:
+            job = self.path.removeprefix("/jobs/").partition("?")[0]
+            told.cancelled.append(job)
+            told.jobs[job] = (told.jobs[job][0], "CANCELED")
+            self.send_response(202)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    told.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,66 @@
+"""The sentence that is left of what engines say, on texts that they said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recordmill.engines.failure import sentence, told
+
+FLINK = """java.util.concurrent.ExecutionException: org.apache.flink.JobExecutionException: Job execution failed.
+	at org.apache.flink.client.program.ContextEnvironment.getJobExecutionResult(ContextEnvironment.java:171)
+Caused by: org.apache.beam.sdk.util.UserCodeException: java.lang.RuntimeException: Error received from SDK harness for \
+instruction 7: Traceback (most recent call last):
+  File "apache_beam/runners/common.py", line 1498, in apache_beam.runners.common.DoFnRunner.process
+  File "/srv/recordmill/building/ingest.py", line 90, in ingest
+    raise DataError("no number", source=file, place="line 3")
+recordmill.base.errors.DataError: a.csv: line 3: no number: 'x' [while running '[1]Ingest']
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "apache_beam/runners/worker/sdk_worker.py", line 334, in _execute
+recordmill.base.errors.DataError: a.csv: line 3: no number: 'x' [while running '[1]Ingest']
+
+	at
+org.apache.beam.runners.fnexecution.control.FnApiControlClient.onNext(FnApiControlClient.java:179)
+Caused by: java.lang.RuntimeException: Error received
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (FLINK, "a.csv: line 3: no number: 'x'"),
+        (
+            "Traceback\nModuleNotFoundError: No module named 'recordmill.building'\n at x",
+            "no module 'recordmill': install",
+        ),
+        (
+            "a.b.C: x\nCaused by: java.lang.OutOfMemoryError: Direct buffer memory\n",
+            "ran out of memory (Direct buffer memory)",
+        ),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/x/plan.pickle'", "'/x/plan.pickle'"),
+        ("java.util.X: outer\nCaused by: java.lang.IllegalStateException: no slots\n\tat y", "no slots"),
+        ("", "it said nothing"),
+        (
+            "RuntimeError: recordmill.shards.rejects.TooManyRejects: 1 of 5 were rejected:\n  a.jsonl: line 5: "
+            "x\nMend them\n\n\tat z",
+            "1 of 5 were rejected: a.jsonl: line 5: x Mend them",
+        ),
+    ],
+)
+def test_one_sentence_is_left(text: str, says: str) -> None:
+    found = sentence(text)
+    assert says in found
+    assert "\n" not in found
+    assert len(found) <= 700
+
+
+def test_the_whole_text_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    error = told(FLINK, "recordmill-build-x")
+    path = Path(str(error).rpartition(": ")[2].rstrip(")"))
+    assert path.read_text() == FLINK
+    assert path.parent.parent == tmp_path

@@ -1,0 +1,247 @@
+"""Reads into a store: the files of a local read, one result or the other, and nothing of what failed."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import obstore
+import pyarrow.dataset
+import pyarrow.fs
+import pytest
+from image_samples import encoded
+from made_data_set import mixed_rows, write_data_set
+from store_server import BUCKET, KEY, SECRET, Store, azure_server, s3_server
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.exporting import store_publish
+from recordmill.shards import store_run
+
+
+@pytest.fixture(scope="module", params=[s3_server, azure_server], ids=["s3", "az"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with request.param(tmp_path_factory.mktemp("store")) as server:
+        yield server
+
+
+@pytest.fixture
+def out(store: Store, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return f"{store.root}/{request.node.originalname}"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("in") / "set"
+    return str(write_data_set(folder, {"train": mixed_rows(120), "test": mixed_rows(20, 120)}, shards=2))
+
+
+def objects(store: Store, out: str) -> dict[str, bytes]:
+    prefix = out.partition(f"{BUCKET}/")[2]
+    found = [about["path"] for page in obstore.list(store.client, prefix) for about in page]
+    return {path[len(prefix) + 1 :]: bytes(obstore.get(store.client, path).bytes()) for path in found}
+
+
+def result(store: Store, out: str) -> dict[str, bytes]:
+    """What a store holds, under the names of a local result."""
+    found = objects(store, out)
+    folder = json.loads(found["_read.json"])["folder"]
+    names = {name: name.removeprefix(f"{folder}/").replace(folder.removeprefix("data-") + ".", "") for name in found}
+    assert not [name for name in found if name.startswith(("_run-", "data-")) and not name.startswith(folder)]
+    return {names[name]: data for name, data in found.items() if not name.startswith("_read")}
+
+
+def local(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "_read.json"
+    }
+
+
+@pytest.mark.parametrize("to", ["parquet", "npy", "npz", "arrow", "jsonl", "csv"])
+def test_a_read_into_a_store_is_the_local_one(
+    store: Store, out: str, source: str, tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = f"{out}-{to}"
+    options = ["--to", to, *(["--columns", "id,name"] if to == "csv" else [])]
+    assert main(["read", source, "--out", str(tmp_path / "near"), *options, "--quiet"]) == 0
+    assert main(["read", source, "--out", out, *options, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert result(store, out) == local(tmp_path / "near") != {}
+    assert said["out"] == out
+    summary = json.loads(objects(store, out)["_read.json"])
+    assert sorted(said["files"]) == [f"{out}/{name}" for name in summary["files"]]
+    assert summary["records"] == said["records"] == {"train": 120, "test": 20}
+    assert SECRET.encode() not in b"".join(objects(store, out).values())
+    assert not [path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()]  # nothing stays on this machine
+    if to == "npy":
+        key = said["files"][said["files"].index(f"{out}/{summary['folder']}/train")].partition(f"{BUCKET}/")[2]
+        fetched = np.load(io.BytesIO(bytes(obstore.get(store.client, f"{key}/id.npy").bytes())))
+        assert np.array_equal(fetched, np.arange(120))
+
+
+def test_files_and_rejects_are_the_local_ones(store: Store, out: str, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    for at in range(6):
+        path = photos / ("cat", "dog ü")[at % 2] / f"p{at}#%+.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded("JPEG", quality=60 + at))
+    built = recordmill.build(str(photos), tmp_path / "set", shuffle=False)
+    recordmill.read(built.out, tmp_path / "near", to="files")
+    recordmill.read(built.out, out, to="files")
+    assert result(store, out) == local(tmp_path / "near")
+    shard = built.shards[0]
+    data = bytearray(Path(shard).read_bytes())
+    data[-5] ^= 1
+    Path(shard).write_bytes(data)
+    near = recordmill.read(built.out, tmp_path / "bad", max_rejects=1)
+    far = recordmill.read(built.out, f"{out}-bad", max_rejects=1)
+    assert result(store, f"{out}-bad") == local(tmp_path / "bad")
+    assert near.rejected == far.rejected == 1
+    (uri,) = far.rejects
+    assert objects(store, f"{out}-bad")[str(uri).removeprefix(f"{out}-bad/")] == Path(near.rejects[0]).read_bytes()
+    assert "in s3://" in repr(far) or "in az://" in repr(far)
+    assert " KiB" in repr(far)
+
+
+def test_other_tools_read_it(store: Store, out: str, source: str) -> None:
+    if not store.root.startswith("s3"):
+        pytest.skip("pyarrow's S3")
+    endpoint = store.endpoint.removeprefix("http://")
+    files = pyarrow.fs.S3FileSystem(
+        access_key=KEY, secret_key=SECRET, endpoint_override=endpoint, scheme="http", region="us-east-1"
+    )
+    for limit in (None, 7):  # behind --overwrite it is the new result alone
+        recordmill.read(source, out, overwrite=True, limit=limit, file_size="10KiB")
+        table = pyarrow.dataset.dataset(out.removeprefix("s3://"), filesystem=files, format="parquet").to_table()
+        assert table.num_rows == (140 if limit is None else 14)
+    assert recordmill.read(source, f"{out}-json", to="jsonl").files["test"]
+
+
+def test_a_result_is_replaced_in_one_step(store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each request that changes something, `_read.json` names one result, all of which is there."""
+    recordmill.read(source, out)
+    old = result(store, out)
+    with pytest.raises(UsageError, match="already holds the result of a read"):
+        recordmill.read(source, out)
+    seen = []
+
+    def watched(name: str) -> None:
+        inner = getattr(obstore, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            found = objects(store, out)
+            summary = json.loads(found["_read.json"])
+            assert all(any(name.startswith(file) for name in found) for file in summary["files"])
+            seen.append(sum(summary["records"].values()))
+            return inner(*args, **named)
+
+        monkeypatch.setattr(obstore, name, call)
+
+    watched("put")
+    watched("delete")
+    again = recordmill.read(source, out, overwrite=True, limit=9)
+    monkeypatch.undo()
+    assert set(seen) == {140, 18}
+    assert seen == sorted(seen, reverse=True)
+    assert again.written == 18
+    assert result(store, out).keys() == old.keys()
+    assert result(store, out) != old
+    third = recordmill.read(source, out, overwrite=True, limit=3)
+    assert sorted(name for name in objects(store, out) if name.startswith("_")) == [
+        "_read.json", "_reads/00000002.json", "_reads/00000003.json"
+    ]  # fmt: skip
+    assert third.paths[0].startswith(f"{out}/data-")  # type: ignore[union-attr]
+
+
+def test_what_is_no_place_for_a_result(store: Store, out: str, source: str, tmp_path: Path) -> None:
+    recordmill.build({"x": [1, 2, 3]}, out)
+    with pytest.raises(UsageError, match="holds a data set of recordmill"):
+        recordmill.read(source, out, overwrite=True)
+    recordmill.read(source, f"{out}-2")
+    with pytest.raises(UsageError, match="is not empty"):
+        recordmill.build({"x": [1, 2, 3]}, f"{out}-2", overwrite=True)
+    store.put(f"{out.partition(f'{BUCKET}/')[2]}-3/photo.jpg", b"x")
+    with pytest.raises(UsageError, match="is not empty"):
+        recordmill.read(source, f"{out}-3")
+    store.put(f"{out.partition(f'{BUCKET}/')[2]}-4/_reads/00000001.json", b'{"folder": "../out"}')
+    with pytest.raises(UsageError, match="not what a read writes"):
+        recordmill.read(source, f"{out}-4", overwrite=True)
+    with pytest.raises(UsageError, match="an engine's workers can't write to a store"):
+        recordmill.read(source, f"{out}-5", runner="FlinkRunner")
+    assert set(objects(store, f"{out}-3")) == {"photo.jpg"}
+
+
+def test_of_two_reads_one_commits(store: Store, out: str, source: str) -> None:
+    ended: list[object] = []
+    together = threading.Barrier(2)
+    put = store_run.put_if_absent
+
+    def at_once(uri: str, data: bytes) -> bool:
+        together.wait(60)
+        return put(uri, data)
+
+    def run() -> None:
+        try:
+            ended.append(recordmill.read(source, out))
+        except RecordmillError as error:
+            ended.append(error)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store_run, "put_if_absent", at_once)
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    (won,) = [one for one in ended if isinstance(one, recordmill.ReadResult)]
+    assert {name.split("/")[0] for name in objects(store, out)} == {
+        "_read.json", "_reads", str(won.paths[0]).removeprefix(f"{out}/").split("/")[0]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("at", ["upload_all", "put_if_absent", "_finish"])
+def test_a_read_that_fails_leaves_the_old_result(
+    store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    out = f"{out}-{at}"
+    recordmill.read(source, out)
+    before = objects(store, out)
+
+    def fail(*_: object) -> Any:
+        raise OSError(5, "the store failed", out)
+
+    finish = store_publish._finish
+    with monkeypatch.context() as patched:
+        if at == "_finish":  # it has committed: the next read tidies up
+            patched.setattr(store_publish, at, lambda *given: finish(*given) if given[1] == 1 else fail())
+            assert recordmill.read(source, out, overwrite=True, limit=5).written == 10
+        else:
+            patched.setattr(store_run if at == "put_if_absent" else store_publish, at, fail)
+            with pytest.raises(OSError, match="the store failed"):
+                recordmill.read(source, out, overwrite=True, limit=5)
+    after = objects(store, out)
+    assert {name: after[name] for name in before} == before
+    left = set(after) - set(before)
+    if at == "upload_all":
+        assert not left
+    if at == "put_if_absent":  # it may have been heard: the lease is left to run out
+        assert {name.split("/")[0][:5] for name in left} == {"_run-", "data-"}
+        assert store_run.clean(out) == {}
+        monkeypatch.setattr(store_run, "LEASE_SEC", -1)
+        (found,) = store_run.clean(out, remove=True).values()
+        assert sorted(found) == sorted(f"{out}/{name}" for name in left)
+        assert objects(store, out) == before
+    if at == "_finish":
+        with pytest.raises(UsageError, match="already holds"):
+            recordmill.read(source, out)
+        assert json.loads(objects(store, out)["_read.json"])["records"] == {"train": 5, "test": 5}
+        assert len(result(store, out)) == 2

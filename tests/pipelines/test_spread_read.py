@@ -1,0 +1,159 @@
+"""Reads by workers that share nothing but the run's folder: the files of one machine, whatever is repeated or comes
+late; and what is not there is told before anything is published.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recordmill
+from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.progress import Progress
+from recordmill.building.spread.place import NotSharedError, Place, _loaded
+from recordmill.exporting.job import JobResult
+from recordmill.exporting.plan import plan_read
+from recordmill.exporting.spread.jobs import MadeJob, ReadRun, SharedRun, begin, list_made, make_job, take
+from recordmill.pipelines.read_options import make_settings
+from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.files import read_range
+from recordmill.storage.folders import files_below
+
+OPTIONS: dict[str, Any] = {"to": "parquet", "file_size": 3000, "max_rejects": 5}
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of two splits, one shard of which has a record whose payload was changed."""
+    folder = tmp_path_factory.mktemp("read")
+    rows = "".join(f"{at},row {at}\n" for at in range(400))
+    (folder / "in.csv").write_text("a,b\n" + rows)
+    recordmill.build(folder / "in.csv", folder / "out", num_shards=3, splits="train=0.8,test=0.2", name="same")
+    shard = next(path for path in sorted((folder / "out").glob("data-*/*")) if path.name.startswith("train-00001"))
+    content = bytearray(shard.read_bytes())
+    content[1000] ^= 255
+    shard.chmod(0o644)
+    shard.write_bytes(content)
+    return folder / "out"
+
+
+@dataclass
+class Steps:
+    """The steps of one read, each of which may be called again or left out, as an engine would."""
+
+    run: SharedRun
+    folder: RunFolder
+
+    def make(self) -> list[MadeJob]:
+        return [make_job(self.run, number, Progress()) for number in range(len(self.run.load().jobs))]
+
+    def take(self) -> list[JobResult]:
+        return take(self.run, self.folder.data, self.folder.rejects)
+
+    def written(self) -> dict[str, bytes]:
+        found = files_below(str(self.folder.data))
+        found |= {f"rejects/{name}": path for name, path in files_below(str(self.folder.rejects)).items()}
+        return {name: read_range(path).tobytes() for name, path in found.items()}
+
+    def hide(self, name: str) -> None:
+        Path(self.run.place.run("made", name)).unlink()
+
+
+@contextmanager
+def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
+    settings = make_settings(**{**OPTIONS, **options})
+    folder = RunFolder.create(out, index=False)
+    try:
+        plan = plan_read(str(inputs), settings.plan, threads=1)
+        run = begin(Place(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1))
+        _loaded.cache_clear()
+        yield Steps(run, folder)
+    finally:
+        folder.close()
+
+
+def of_one_machine(inputs: Path, out: Path, **options: Any) -> dict[str, bytes]:
+    recordmill.read(inputs, out, threads=1, **{**OPTIONS, **options})
+    found = {name: path for name, path in files_below(str(out)).items() if name != "_read.json"}
+    return {name: read_range(path).tobytes() for name, path in found.items()}
+
+
+@pytest.mark.parametrize("to", ["parquet", "jsonl"])
+def test_every_step_twice_and_a_zombie_give_the_files_of_one_machine(damaged: Path, tmp_path: Path, to: str) -> None:
+    with steps(damaged, tmp_path / "out", to=to) as read:
+        first, second = read.make(), read.make()
+        assert len(first) > 4
+        mixed = [pair[number % 2] for number, pair in enumerate(zip(first, second, strict=True))]
+        arrived = pickle.loads(pickle.dumps(mixed))[::-1]
+        assert list_made(read.run, arrived) == list_made(read.run, second) == len(first)  # the first list counts
+        read.hide(second[0].output.name)
+        make_job(read.run, 0, Progress())  # by a worker that was given up
+        results = read.take()
+        assert read.written() == of_one_machine(damaged, tmp_path / "one", to=to)
+        before = read.written()
+        make_job(read.run, 1, Progress())  # another that wakes up late
+        assert read.written() == before
+    rejected = [result for result in results if result.rejected.total]
+    assert len(rejected) == 1
+    assert [Path(path).name for path in rejected[0].rejected.files] == [
+        f"{rejected[0].output.rpartition('.')[0]}.jsonl"
+    ]
+    assert sum(result.read for result in results) == 400
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("what", ["plan", "folder", "output", "rejects", "list"])
+def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_path: Path, what: str) -> None:
+    with steps(damaged, tmp_path / "out") as read:
+        if what in ("plan", "folder"):
+            run = read.run
+            if what == "plan":
+                Path(run.place.run("shared", run.name)).unlink()
+            else:
+                run.load()
+                run = replace(run, place=replace(run.place, id="000000000000"))
+            with pytest.raises(NotSharedError, match=r"can't be seen on the worker .*: all workers must share"):
+                make_job(run, 0, Progress())
+            return
+        made = read.make()
+        if what != "list":
+            list_made(read.run, made)
+        files = {
+            "output": made[2].output,
+            "rejects": next(one.rejects for one in made if one.rejects is not None),
+        }
+        if what in files:
+            read.hide(files[what].name)
+        match = r"can't be seen on this machine, .*Nothing was committed"
+        with pytest.raises(NotSharedError, match=match if what == "list" else rf"\(1 of \d+ files\) {match}"):
+            read.take()
+        assert read.written() == {}
+
+
+def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged: Path, tmp_path: Path) -> None:
+    with steps(damaged, tmp_path / "out") as read:
+        made = read.make()
+        listed = Path(read.run.place.run("shared", "results.json"))
+        for wrong in (made[1:], [*made, made[0]], []):
+            list_made(read.run, wrong)
+            with pytest.raises(RecordmillError, match="not one of each"):
+                read.take()
+            listed.unlink()
+        list_made(read.run, made)
+        path = Path(read.run.place.run("made", made[-1].output.name))
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(RecordmillError, match="were written; nothing was kept"):
+            read.take()
+        for name in ("../../elsewhere", "000000000000-../x", "/etc/passwd"):
+            wrong = [replace(made[0], output=replace(made[0].output, name=name)), *made[1:]]
+            listed.unlink()
+            list_made(read.run, wrong)
+            with pytest.raises(DataError, match="is not what this read has written there"):
+                read.take()
+        assert read.written() == {}

@@ -1,0 +1,176 @@
+"""Builds and reads into a store that are killed, by SIGKILL, at their requests: the old result or the new one stands,
+the next run ends as if nothing had been, and what was left goes when its lease has run out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import obstore
+import pytest
+from fault_proxy import KILL, KILL_BEHIND, Proxy, fault_proxy
+from killed_at_requests import Nursery, nursery
+from made_data_set import mixed_rows, write_data_set
+from store_server import BUCKET, Store, of_s3, s3_server, settings
+
+import recordmill
+from recordmill.shards import store_run
+from recordmill.shards.manifest import generations, load
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with s3_server(tmp_path_factory.mktemp("store")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def proxy(store: Store) -> Iterator[Proxy]:
+    with fault_proxy(store.endpoint) as between:
+        yield between
+
+
+@pytest.fixture(scope="module")
+def children(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with settings(**of_s3(proxy.url)), nursery(tmp_path_factory.mktemp("said") / "stderr") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with settings(**of_s3(store.endpoint)):
+        yield
+
+
+def objects(store: Store, out: str) -> dict[str, bytes]:
+    prefix = out.partition(f"{BUCKET}/")[2]
+    found = [about["path"] for page in obstore.list(store.client, prefix) for about in page]
+    return {path[len(prefix) + 1 :]: bytes(obstore.get(store.client, path).bytes()) for path in found}
+
+
+def requests_of(proxy: Proxy, children: Nursery, out: str, *command: str, **environment: str) -> list[str]:
+    """The requests of a run that nobody disturbs, from the first one that changes something on."""
+    proxy.begin()
+    assert children.run(*command, "--out", out, **environment) == 0
+    first = next(at for at, said in enumerate(proxy.requests) if said.startswith("PUT"))
+    return [f"{at} {said}" for at, said in enumerate(proxy.requests)][first:]
+
+
+def kills(asked: list[str], every: bool) -> list[tuple[int, str]]:
+    """(number of a request, before or behind it) at which to kill: behind each of them, or before one in the middle and
+    behind the commit.
+    """
+    numbers = [int(said.split()[0]) for said in asked]
+    commit = next(
+        int(said.split()[0]) for said in asked if "PUT" in said and ("_manifests" in said or "_reads" in said)
+    )
+    if every:
+        return [(number, KILL_BEHIND) for number in numbers]
+    return [(numbers[len(numbers) // 3], KILL), (commit, KILL_BEHIND)]
+
+
+pytestmark = pytest.mark.sweep
+_WHOLE = pytest.mark.skipif(os.environ.get("RECORDMILL_FAULTS") != "all", reason="takes an hour: .ci/faults runs it")
+EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=_WHOLE)], ids=["some", "every"])
+
+
+@EVERY
+def test_a_build_that_is_killed_at_its_requests(
+    store: Store, proxy: Proxy, children: Nursery, tmp_path: Path, every: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{at},name {at}\n" for at in range(300)))
+    command = ["build", str(tmp_path / "in.csv"), "--num-shards", "2", "--overwrite", "--quiet"]
+    root, temporary = f"{store.root}/build-{every}", {"TMPDIR": str(tmp_path)}
+    old = recordmill.build({"x": [1, 2, 3]}, f"{root}/whole")
+    asked = requests_of(proxy, children, f"{root}/whole", *command, **temporary)
+    whole = {path.rsplit("/", 1)[1]: data for path, data in objects(store, f"{root}/whole").items()
+             if "/train-" in path and path.startswith(load(f"{root}/whole").parts[0].folder)}  # fmt: skip
+    stood = set()
+    for at, fault in kills(asked, every):
+        out = f"{root}/{at}-{fault.replace(' ', '-')}"
+        recordmill.build({"x": [1, 2, 3]}, out)
+        proxy.begin(fault, at, children.kill)
+        assert children.run(*command, "--out", out, **temporary) == -signal.SIGKILL
+        number = generations(out)[-1]
+        assert len(recordmill.open(out)) == {1: sum(old.records.values()), 2: 300}[number]
+        stood.add(number)
+        proxy.begin()
+        assert children.run(*command, "--out", out, **temporary) == 0
+        assert generations(out) == [number, number + 1]
+        found = objects(store, out)
+        folder = load(out).parts[0].folder
+        assert {name.rsplit("/", 1)[1]: data for name, data in found.items()
+                if "/train-" in name and name.startswith(folder)} == whole  # fmt: skip
+        with monkeypatch.context() as patched:
+            patched.setattr(store_run, "LEASE_SEC", -1)
+            store_run.clean(out, remove=True)
+        kept = {load(out, one).parts[0].folder for one in generations(out)}
+        folders = {name.split("/")[0] for name in objects(store, out)}
+        assert {name for name in folders if name.startswith(("data-", "_run-"))} == kept
+        assert recordmill.verify(out) == []
+        assert not list(tmp_path.glob("recordmill-*/*/_run-*"))
+    assert stood == {1, 2}
+
+
+@EVERY
+@pytest.mark.parametrize("to", ["parquet", "npy"])
+def test_a_read_that_is_killed_at_its_requests(
+    store: Store,
+    proxy: Proxy,
+    children: Nursery,
+    tmp_path: Path,
+    every: bool,
+    to: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = write_data_set(tmp_path / "set", {"train": mixed_rows(200), "test": mixed_rows(40, 200)}, shards=3)
+    root, temporary = f"{store.root}/read-{to}-{every}", {"TMPDIR": str(tmp_path)}
+    command = ["read", str(source), "--to", to, "--file-size", "20KB", "--overwrite"]
+    small = {"to": to, "limit": 3}
+    recordmill.read(source, f"{root}/whole", **small)
+    asked = requests_of(proxy, children, f"{root}/whole", *command, **temporary)
+    whole = result(store, f"{root}/whole")
+    assert len(whole) >= 5
+    stood = set()
+    for at, fault in kills(asked, every):
+        out = f"{root}/{at}-{fault.replace(' ', '-')}"
+        recordmill.read(source, out, **small)
+        old = result(store, out)
+        proxy.begin(fault, at, children.kill)
+        assert children.run(*command, "--out", out, **temporary) == -signal.SIGKILL
+        assert result(store, out) in (old, whole)
+        put = {said.split("?")[0] for said in proxy.requests[:at] if said.startswith("PUT") and "/data-" in said}
+        numbers = sorted(store_run.results(out))
+        stood.add(numbers[-1])
+        proxy.begin()
+        assert children.run(*command, "--out", out, **temporary) == 0
+        if numbers[-1] == 1:  # what is finished and was put is neither read nor put again
+            assert "going on from an earlier read" in children.said.read_text()
+            again = {said.split("?")[0] for said in proxy.requests if said.startswith("PUT") and "/data-" in said}
+            assert len(put & again) <= 32  # those whose answers had not been heard
+            assert len(put | again) == len(whole)
+        assert result(store, out) == whole
+        with monkeypatch.context() as patched:
+            patched.setattr(store_run, "LEASE_SEC", -1)
+            store_run.clean(out, remove=True)
+        summary = json.loads(objects(store, out)["_read.json"])
+        names = {name.split("/")[0] for name in objects(store, out)}
+        assert names == {"_read.json", "_reads", summary["folder"]}
+        assert not list(tmp_path.glob("recordmill-*/*/_run-*"))
+    assert stood == {1, 2}
+
+
+def result(store: Store, out: str) -> dict[str, bytes]:
+    """The files of the result that `_read.json` names."""
+    found = objects(store, out)
+    summary = json.loads(found["_read.json"])
+    named = {name: data for name, data in found.items() if name.startswith(tuple(summary["files"]))}
+    assert len({file for file in summary["files"] if any(name.startswith(file) for name in named)}) == len(
+        summary["files"]
+    )
+    return {name.removeprefix(f"{summary['folder']}/"): data for name, data in named.items()}

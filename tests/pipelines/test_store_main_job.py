@@ -1,0 +1,82 @@
+"""The main job from a store to a store: shards are byte for byte those of a local build, also of images and with a
+transform, and so is what is read back; TensorFlow reads the shards after a plain copy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import obstore
+import pytest
+from image_samples import encoded
+from store_server import BUCKET, Store, s3_server
+from transformed_set import DECLARED, write_csv
+
+import recordmill
+from recordmill.shards.manifest import load
+
+pytestmark = pytest.mark.sweep
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with s3_server(tmp_path_factory.mktemp("store")) as server:
+        yield server
+
+
+def fetch(store: Store, uri: str, into: Path) -> Path:
+    """A plain copy of all objects below the URI."""
+    prefix = uri.partition(f"{BUCKET}/")[2]
+    for page in obstore.list(store.client, prefix):
+        for about in page:
+            path = into / about["path"][len(prefix) + 1 :]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes(obstore.get(store.client, about["path"]).bytes()))
+    return into
+
+
+def files(folder: Path, pattern: str = "*") -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob(pattern) if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", ["csv", "images", "transform"])
+def test_the_main_job_from_store_to_store_is_the_local_one(
+    store: Store, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    given = tmp_path / "in"
+    given.mkdir()
+    if kind == "images":
+        for at in range(40):
+            (given / ("cat", "dog")[at % 2]).mkdir(exist_ok=True)
+            (given / ("cat", "dog")[at % 2] / f"{at}.jpg").write_bytes(encoded("JPEG", quality=50 + at))
+    else:
+        write_csv(given / "rides.csv", 1000)
+    if kind == "transform":
+        pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
+    source, out = store.put_folder(given, f"{kind}/in"), f"{store.root}/{kind}/out"
+    options = {"name": "same", "num_shards": 3, "splits": "train=0.9,test=0.1", "threads": 2}
+    more = {"transform": DECLARED, "label": "label"} if kind == "transform" else {}
+    far = recordmill.build(source, out, **options, **more)
+    copy = fetch(store, out, tmp_path / "copy")
+    again = {"transform_from": copy, "label": "label"} if kind == "transform" else {}  # fitted once
+    near = recordmill.build(str(given), tmp_path / "near", **options, **again)
+    mine, theirs = copy / far.manifest.parts[0].folder, tmp_path / "near" / near.manifest.parts[0].folder
+    assert files(mine, "*.tfrecord") == files(theirs, "*.tfrecord") != {}
+    assert files(mine, "index/*") == files(theirs, "index/*") != {}
+    assert near.manifest.fingerprint == far.manifest.fingerprint
+    assert recordmill.verify(out) == recordmill.verify(copy) == []
+    for to in ("parquet", "npy"):
+        recordmill.read(out, f"{out}-{to}", to=to)
+        recordmill.read(near.out, tmp_path / to, to=to)
+        back = fetch(store, f"{out}-{to}", tmp_path / f"{to}-copy")
+        folder = back / json.loads((back / "_read.json").read_text())["folder"]
+        expected = files(tmp_path / to)
+        del expected["_read.json"]
+        assert files(folder) == expected != {}
+    tensorflow = pytest.importorskip("tensorflow")
+    shards = sorted(map(str, mine.glob("*.tfrecord")))
+    assert len(list(tensorflow.data.TFRecordDataset(shards))) == sum(load(copy).records.values()) > 30

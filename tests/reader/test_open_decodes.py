@@ -1,0 +1,208 @@
+"""What `open` is told of decoding holds for every face: `decode_raw`, `reshape` and `decode_images`."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from made_data_set import FOLDER, write_data_set
+from PIL import Image
+
+import recordmill
+from recordmill.base.errors import DataError, UsageError
+from recordmill.reader.mixing.mixture import mixture
+from recordmill.records.columns.ragged import Ragged
+from recordmill.schemas.feature import Feature, Schema
+
+ROWS = 60
+RNG = np.random.default_rng(5)
+DEPTH = RNG.random((ROWS, 2, 3)).astype(np.float32)
+BOXES = [RNG.integers(-9, 9, (i % 4, 4)).astype(np.int16) for i in range(ROWS)]
+GIVEN: dict[str, Any] = {
+    "decode_raw": {"depth": ">float32[6]", "boxes": "int16[-1,4]"},
+    "reshape": {"depth": [2, 3]},
+}
+SPELLED: dict[str, Any] = {"decode_raw": ["depth=>float32[6]", "boxes=int16[-1,4]"], "reshape": "depth=[2,3]"}
+IMAGES = recordmill.Images(5, 7, scale=1 / 255)
+
+
+def _png(row: int) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(np.random.default_rng(row).integers(0, 256, (9, 11, 3), np.uint8)).save(data, "PNG")
+    return data.getvalue()
+
+
+TABLE = pa.table(
+    {
+        "id": pa.array(range(ROWS)),
+        "depth": pa.array([one.astype(">f4").tobytes() for one in DEPTH], pa.binary()),
+        "boxes": pa.array([None if i == 3 else box.tobytes() for i, box in enumerate(BOXES)], pa.binary()),
+        "image": pa.array([_png(i) for i in range(ROWS)], pa.binary()),
+    }
+)
+SCHEMA = Schema(
+    (
+        Feature("id", "int64", (), True),
+        Feature("depth", "bytes", (), True),
+        Feature("boxes", "bytes"),
+        Feature("image", "bytes", (), True),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data_set(tmp_path_factory.mktemp("decoded") / "out", {"train": TABLE}, SCHEMA, shards=2)
+
+
+def _check_boxes(found: Any, ids: list[int]) -> None:
+    assert isinstance(found, Ragged)
+    for one, row in zip(found, ids, strict=True):
+        assert row == 3 or np.array_equal(one, BOXES[row])
+
+
+@pytest.mark.parametrize("given", [GIVEN, SPELLED], ids=["mapping", "as read"])
+def test_arrays_in_every_face(out: Path, tmp_path: Path, given: dict[str, Any]) -> None:
+    ds = recordmill.open(out, columns=["id", "depth", "boxes"], threads=2, **given)
+    assert (ds.schema["depth"].describe(), ds.schema["boxes"].describe()) == ("float32 [2, 3]", "int16 [?, 4]")
+    assert ds.full_schema["depth"].describe() == "bytes"
+    for view in (ds, pickle.loads(pickle.dumps(ds)), ds.filter("id % 3 = 0 and octet_length(depth) = 24")):
+        ids = view["id"].tolist()
+        columns = view.to_numpy()
+        np.testing.assert_array_equal(columns["depth"], DEPTH[ids])
+        np.testing.assert_array_equal(view["depth"], DEPTH[ids])
+        _check_boxes(columns["boxes"], ids)
+        np.testing.assert_array_equal(view[1]["depth"], DEPTH[ids[1]])
+        np.testing.assert_array_equal(view.__getitems__([4, 2])[1]["depth"], DEPTH[ids[2]])
+        assert view.take([4, 0]).equals(pa.concat_tables([view.to_table(4, 5), view.to_table(0, 1)]))
+        assert view.head(3).equals(view[:3])
+        assert sum(batch.num_rows for batch in view.to_batches(7)) == len(ids)
+    np.testing.assert_array_equal(ds.rename({"depth": "d"}).select(["d"])["d"], DEPTH)
+    np.testing.assert_array_equal(ds.filter([5, 7])["depth"], DEPTH[[5, 7]])
+    np.testing.assert_array_equal(ds.to_npy(tmp_path / "npy")["depth"], DEPTH)
+    assert pq.read_table(ds.to_parquet(tmp_path / "x.parquet")).num_rows == ROWS
+    for batch in ds.batches(16, shuffle="global"):
+        np.testing.assert_array_equal(batch["depth"], DEPTH[batch["id"]])
+        _check_boxes(batch["boxes"], batch["id"].tolist())
+    padded = next(ds.rename({"boxes": "b"}).batches(8, collate={"b": recordmill.Padded(3)}))
+    np.testing.assert_array_equal(padded["b"][2, :2], BOXES[2])
+
+
+def test_what_is_decoded_is_part_of_a_state(out: Path) -> None:
+    plain, raw = recordmill.open(out), recordmill.open(out, **GIVEN)
+    images, other = recordmill.open(out, decode_images=(5, 7)), recordmill.open(out, decode_images=(5, 8))
+    prints = {one.fingerprint for one in (plain, raw, images, other)}
+    assert len(prints) == 4
+    assert raw.fingerprint == recordmill.open(out, **SPELLED).fingerprint == raw.select(["id"]).fingerprint
+    for one in (raw, images):
+        state = one.batches(8).state()
+        assert one.batches(8, state=state).state() == state
+        with pytest.raises(UsageError, match="another data set"):
+            plain.batches(8, state=state)
+
+
+def test_images_in_every_face(out: Path, tmp_path: Path) -> None:
+    plain = recordmill.open(out, columns="id,image", threads=2)
+    wanted = np.concatenate([batch["image"] for batch in plain.batches(ROWS, decode_images=IMAGES)])
+    for how in (IMAGES, {"image": IMAGES}):
+        ds = recordmill.open(out, columns="id,image", threads=2, decode_images=how)
+        assert ds.schema["image"].describe() == "float32 [5, 7, 3]"
+        for view in (ds, pickle.loads(pickle.dumps(ds)), ds.filter(pc.field("id") > 20), ds.filter(range(9))):
+            ids = view["id"].tolist()
+            np.testing.assert_array_equal(view["image"], wanted[ids])
+            np.testing.assert_array_equal(view[2]["image"], wanted[ids[2]])
+            assert view.take([3, 1]).equals(pa.concat_tables([view.to_table(3, 4), view.to_table(1, 2)]))
+            for batch in view.batches(16, shuffle=True):
+                np.testing.assert_array_equal(batch["image"], wanted[batch["id"]])
+    renamed = ds.rename({"image": "pixels"}).select(["pixels"])
+    np.testing.assert_array_equal(next(renamed.batches(4))["pixels"], wanted[:4])
+    np.testing.assert_array_equal(renamed.to_npy(tmp_path / "npy")["pixels"], wanted)
+    assert next(ds.batches(4, decode_images=(3, 3)))["image"].shape == (4, 3, 3, 3)
+    assert next(ds.select(["id"]).batches(4)).keys() == {"id"}
+    both = mixture([(ds.filter(range(30)), 1), (ds.filter(range(30, 60)), 1)])
+    batch = next(both.batches(8))
+    np.testing.assert_array_equal(batch["image"], wanted[batch["id"]])
+    with pytest.raises(UsageError, match="different decode_images"):
+        mixture(
+            [(ds, 1), (recordmill.open(out, columns="id,image", decode_images=recordmill.Images(5, 7, scale=2)), 1)]
+        )
+    cut = recordmill.open(out, decode_images=recordmill.Images(5, 7, crop=recordmill.RandomCrop()))
+    assert next(cut.batches(4))["image"].shape == (4, 5, 7, 3)
+    with pytest.raises(UsageError, match="cut at random"):
+        cut.head()
+    assert cut["id"].tolist() == list(range(ROWS))
+
+
+def test_tensorflow_has_the_same(out: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    ds = recordmill.open(out, threads=2, decode_images={"image": (5, 7)}, **GIVEN).rename({"depth": "d"})
+    pixels = ds.to_numpy()["image"]
+    for portable in (False, True):
+        seen = 0
+        for x in ds.to_tf(16, shuffle=False, portable=portable):
+            ids = x["id"].numpy()
+            np.testing.assert_array_equal(x["d"].numpy(), DEPTH[ids])
+            assert x["boxes"].dtype == tf.int16
+            for one, row in zip(x["boxes"], ids.tolist(), strict=True):
+                np.testing.assert_array_equal(one.numpy(), BOXES[row] if row != 3 else np.empty((0, 4)))
+            np.testing.assert_allclose(x["image"].numpy().astype(int), pixels[ids], atol=1)
+            seen += len(ids)
+        assert seen == ROWS
+    lists = recordmill.open(out, decode_raw={"boxes": "int16[-1]"}, reshape={"boxes": [-1, 2, 2]}, columns=["boxes"])
+    assert next(iter(lists.to_tf(4, shuffle=False)))["boxes"][1].shape == (1, 2, 2)
+    with pytest.raises(UsageError, match="portable=True can't bring the lists of 'boxes'"):
+        lists.to_tf(4, portable=True)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"decode_raw": {"depth": "floot32"}}, "decode_raw.*a dtype is one of bool.*float32"),
+        ({"decode_raw": {"dpth": "float32[6]"}}, "no feature 'dpth' to convert.*did you mean"),
+        ({"decode_raw": "id=float32"}, "^decode_raw= id: it is int64; only a single bytes value"),
+        ({"decode_raw": ["depth=int8", "depth=int16"]}, "'depth' is to be decoded twice"),
+        ({"decode_raw": {"depth": 4}}, "decode_raw.*a text such as"),
+        ({"decode_raw": 5}, "decode_raw.*several of them, or texts by feature, not 5"),
+        ({"reshape": {"id": [2]}}, "^reshape.*id: it is int64, which does not go into"),
+        ({"decode_images": {"id": (2, 2)}}, "'id' is no bytes feature that is read; there are"),
+        ({"decode_images": "image"}, "decode_images is .height, width., Images"),
+        ({"decode_raw": "image=uint8[-1]", "decode_images": {"image": (2, 2)}}, "'image' is uint8 ...; only a single"),
+    ],
+)
+def test_what_can_not_be_is_refused_at_once(out: Path, how: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        recordmill.open(out, **how)
+
+
+FACES: dict[str, Any] = {
+    "to_numpy": lambda ds: ds.to_numpy(),
+    "getitem": lambda ds: ds[41],
+    "take": lambda ds: ds.take([41, 2]),
+    "far": lambda ds: ds.take([0, 20, 41]),
+    "filtered": lambda ds: ds.filter("id > 35").to_table(),
+    "batches": lambda ds: list(ds.batches(8, shuffle=True)),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, face: str) -> None:
+    raw = TABLE.column("depth").to_pylist()
+    raw[41] = raw[41][:-1]
+    table = TABLE.select(["id"]).append_column("depth", pa.array(raw, pa.binary()))
+    out = write_data_set(tmp_path / "out", {"train": table}, Schema(SCHEMA.features[:2]), shards=1)
+    shard = next((out / FOLDER).glob("train-*"))
+    ds = recordmill.open(out, **{**GIVEN, "decode_raw": {"depth": "float32[6]"}})
+    with pytest.raises(DataError, match=r"feature 'depth': 23 bytes, which are no float32 \[6\]") as caught:
+        FACES[face](ds)
+    assert shard.name in str(caught.value)
+    assert "record 41" in str(caught.value)
+    with pytest.warns(UserWarning, match="1 of 60 records was skipped"):
+        left = [i for batch in ds.batches(8, on_bad="skip") for i in batch["id"].tolist()]
+    assert left == [i for i in range(ROWS) if i != 41]

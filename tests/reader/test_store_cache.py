@@ -1,0 +1,237 @@
+"""What a `Dataset` in a store keeps on a local disk: what was read once needs no request, in no face and no process;
+damage is fetched again, the limit holds, and what can't be kept is read all the same.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fault_proxy import Proxy, fault_proxy
+from made_data_set import mixed_rows, write_data_set
+from store_server import Store, of_s3, s3_server, settings
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import UsageError
+from recordmill.storage import files
+from recordmill.storage.stores import disk_cache, objects
+from recordmill.storage.stores.disk_cache import DiskCache
+from recordmill.storage.stores.limit import LIMIT
+
+ROWS = 600
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with s3_server(tmp_path_factory.mktemp("store")) as server:
+        for name, compression in (("plain", "none"), ("packed", "gzip")):
+            folder = write_data_set(
+                tmp_path_factory.mktemp(name) / "set", {"train": mixed_rows(ROWS)}, shards=3, compression=compression
+            )
+            server.put_folder(folder, name)
+        yield server
+
+
+@pytest.fixture
+def proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    monkeypatch.setattr(objects, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(objects, "PART_BYTES", 20_000)
+    with fault_proxy(store.endpoint) as between, settings(**of_s3(between.url)):
+        yield between
+
+
+def forget() -> None:
+    """What this process holds in memory."""
+    files._OBJECTS._blocks.__init__()  # type: ignore[misc]
+
+
+def all_ways(dataset: recordmill.Dataset) -> list[Any]:
+    """What each way to read gives."""
+    found: list[Any] = [sorted(np.concatenate([batch["id"] for batch in dataset.batches(50, shuffle=mode)]).tolist())
+                        for mode in (False, "window", "global")]  # fmt: skip
+    return [*found, dataset.take([3, 500, 7]).column("id").to_pylist(), str(dataset[ROWS - 1])]
+
+
+@pytest.mark.parametrize("name", ["plain", "packed"])
+def test_a_second_epoch_makes_no_request(store: Store, proxy: Proxy, tmp_path: Path, name: str) -> None:
+    dataset = recordmill.open(f"{store.root}/{name}", cache=tmp_path / "cache", cache_bytes="100MiB")
+    expected = all_ways(dataset)
+    forget()
+    proxy.begin()
+    assert all_ways(dataset) == expected
+    assert proxy.requests == []
+    again = recordmill.open(f"{store.root}/{name}", cache=tmp_path / "cache")
+    assert [said for said in proxy.requests if ".tfrecord" in said] == []  # only what there is is asked for
+    forget()
+    proxy.begin()
+    assert all_ways(again) == expected
+    assert proxy.requests == []
+    near = recordmill.open(str(write_data_set(tmp_path / "near", {"train": mixed_rows(ROWS)}, shards=3)))
+    assert all_ways(near)[:3] == expected[:3]
+
+
+def test_whoever_unpickles_it_makes_no_request(store: Store, proxy: Proxy, tmp_path: Path) -> None:
+    dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path / "cache")
+    expected = all_ways(dataset)
+    text = pickle.dumps(dataset)
+    proxy.begin()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_read, (text, objects.BLOCK_BYTES, objects.PART_BYTES)) == expected
+    assert proxy.requests == []
+
+
+def _read(text: bytes, block_bytes: int, part_bytes: int) -> list[Any]:
+    objects.BLOCK_BYTES, objects.PART_BYTES = block_bytes, part_bytes
+    return all_ways(pickle.loads(text))
+
+
+def test_to_tf_and_torch_make_no_request(store: Store, proxy: Proxy, tmp_path: Path) -> None:
+    dataset = recordmill.open(f"{store.root}/plain", columns=["id"], cache=tmp_path / "cache")
+    faces = []
+    try:
+        import tensorflow  # noqa: F401
+
+        faces.append(lambda: sorted(int(x) for b in dataset.to_tf(100, shuffle="global") for x in b["id"].numpy()))
+    except ImportError:
+        pass
+    try:
+        import torch.utils.data
+
+        loader = torch.utils.data.DataLoader(dataset.to_torch(100), batch_size=None, num_workers=0)
+        faces.append(lambda: sorted(int(x) for b in loader for x in b["id"]))
+    except ImportError:
+        pass
+    if not faces:
+        pytest.skip("neither TensorFlow nor PyTorch")
+    for face in faces:
+        assert face() == list(range(ROWS))
+        forget()
+        proxy.begin()
+        assert face() == list(range(ROWS))
+        assert proxy.requests == []
+
+
+def test_a_damaged_block_is_fetched_again(store: Store, proxy: Proxy, tmp_path: Path) -> None:
+    dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
+    expected = all_ways(dataset)
+    kept = blocks(tmp_path)
+    damages = [data_ends_early, lambda data: b"", lambda data: data + b"x", one_bit]
+    for path, damage in zip(kept, damages, strict=False):
+        path.write_bytes(damage(path.read_bytes()))
+    (tmp_path / "mine.txt").write_text("mine")
+    dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
+    forget()
+    proxy.begin()
+    assert all_ways(dataset) == expected
+    assert len(proxy.requests) == 4
+    assert blocks(tmp_path) == kept
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def data_ends_early(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def one_bit(data: bytes) -> bytes:
+    return data[:20] + bytes([data[20] ^ 1]) + data[21:]
+
+
+def blocks(folder: Path) -> list[Path]:
+    return sorted((folder / disk_cache.FOLDER).glob("??/*"))
+
+
+def test_the_limit_holds(store: Store, proxy: Proxy, tmp_path: Path) -> None:
+    dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path, cache_bytes=60_000)
+    expected = all_ways(recordmill.open(f"{store.root}/packed"))
+    for _ in range(2):
+        forget()
+        assert all_ways(dataset) == expected
+        assert 0 < sum(path.stat().st_size for path in blocks(tmp_path)) <= 60_000
+    forget()
+    proxy.begin()
+    list(dataset.batches(50))
+    assert len([said for said in proxy.requests if said.startswith("GET")]) > 0
+
+
+def test_blocks_of_several_processes_share_the_limit(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=_fill, args=(str(tmp_path), number)) for number in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert 50_000 < sum(path.stat().st_size for path in blocks(tmp_path)) <= 100_000
+    found = [DiskCache(str(tmp_path), 100_000).get((number, at), 1000) for number in range(3) for at in range(100)]
+    assert sum(block is not None for block in found) == len(blocks(tmp_path))
+
+
+def _fill(folder: str, number: int) -> None:
+    cache = DiskCache(folder, 100_000)
+    for at in range(100):
+        cache.put((number, at), np.full(1000, at, np.uint8))
+        found = cache.get((number, at), 1000)
+        assert found is None or (found == at).all()  # another process may have needed the room
+        assert sum(path.stat().st_size for path in blocks(Path(folder)) if path.exists()) <= 101_000
+
+
+def test_an_object_that_was_replaced_is_not_taken_from_the_cache(store: Store, proxy: Proxy, tmp_path: Path) -> None:
+    shard = next((write_data_set(tmp_path / "a", {"train": mixed_rows(50)}, shards=1)).rglob("*.tfrecord"))
+    other = next((write_data_set(tmp_path / "b", {"train": mixed_rows(50, 50)}, shards=1)).rglob("*.tfrecord"))
+    uri = store.put("changing/x.tfrecord", shard.read_bytes())
+    assert recordmill.open(uri, cache=tmp_path).to_numpy()["id"].tolist() == list(range(50))
+    store.put("changing/x.tfrecord", other.read_bytes())
+    assert recordmill.open(uri, cache=tmp_path).to_numpy()["id"].tolist() == list(range(50, 100))
+
+
+def test_a_folder_that_can_t_be_written_to_is_gone_without(
+    store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / disk_cache.FOLDER).write_text("a file")
+    dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
+    assert len(dataset.to_table()) == ROWS
+    assert "nothing more is kept there" in caplog.text
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cache"):
+        recordmill.open(f"{store.root}/plain", cache=tmp_path / "file")
+    with pytest.raises(UsageError, match="cache_bytes"):
+        recordmill.open(f"{store.root}/plain", cache=tmp_path, cache_bytes="many")
+
+
+@pytest.mark.parametrize("most", [3, pytest.param(1, marks=pytest.mark.sweep)])
+def test_no_more_requests_than_said_are_under_way(
+    store: Store, proxy: Proxy, tmp_path: Path, most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{at},{'x' * 200}\n" for at in range(3000)))
+    near, out = write_data_set(tmp_path / "set", {"train": mixed_rows(ROWS)}, shards=6), f"{store.root}/limited{most}"
+    uri = store.put("limited/a.csv", (tmp_path / "a.csv").read_bytes())
+    proxy.delay_sec = 0.01
+    flag = ["--storage-requests", str(most)]
+    for command in (
+        ["build", uri, "--out", out, "--num-shards", "5"],
+        ["read", str(near), "--out", f"{out}-read", "--file-size", "20KB"],
+        ["read", f"{store.root}/plain", "--out", str(tmp_path / "table")],
+        ["head", f"{store.root}/plain"],
+        ["inspect", f"{store.root}/packed"],
+        ["verify", f"{store.root}/plain"],
+        ["clean", out],
+        ["bench", f"{store.root}/plain", "--seconds", "0.2", "--shuffle", "global"],
+    ):
+        proxy.begin()
+        assert main([*command, *flag]) == 0, capsys.readouterr().err
+        assert 0 < proxy.most <= most, command
+    LIMIT.set(64)
+    dataset = recordmill.open(f"{store.root}/plain", storage_requests=most)
+    LIMIT.set(64)
+    dataset = pickle.loads(pickle.dumps(dataset))  # a process that reads it reads it so
+    proxy.begin()
+    assert len(list(dataset.batches(50, shuffle="global"))) == ROWS // 50
+    assert 0 < proxy.most <= most
+    with pytest.raises(UsageError, match="storage_requests=0: 1 or more"):
+        recordmill.open(f"{store.root}/plain", storage_requests=0)

@@ -1,0 +1,101 @@
+"""The job that looks before another is submitted: from each worker that it meets what is installed there and whether
+it sees what it will need, as the name of a counter, which every engine hands back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from recordmill.storage.files import read_range, stat
+from recordmill.transforms.beam_types import Create, FlatMap, PCollection, Pipeline, Reshuffle, counter
+
+NAMESPACE = "recordmill.preflight"
+PACKAGES = ("recordmill", "apache-beam", "numpy", "pyarrow", "numba", "tensorflow-metadata")
+MUST_MATCH = ("python", "recordmill", "apache-beam", "numpy", "pyarrow")
+_LONGEST = 300
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a worker is to see. token: a file in the run's folder, "" for none; text: what it says. inputs: (path,
+    bytes).
+    """
+
+    token: str = ""
+    text: str = ""
+    inputs: tuple[tuple[str, int], ...] = ()
+
+
+def installed() -> dict[str, str]:
+    """What runs here: of Python major and minor version, of packages the whole; "" where one is not there."""
+    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def look(_: int, wanted: Wanted) -> dict[str, Any]:
+    """What this process has and sees; `out` and `inputs` say what is wrong, "" for nothing."""
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        **installed(),
+        "out": _see_token(wanted)[:_LONGEST],
+        "inputs": _see_inputs(wanted)[:_LONGEST],
+    }
+
+
+def _see_token(wanted: Wanted) -> str:
+    if not wanted.token:
+        return ""
+    try:
+        found = bytes(read_range(wanted.token).tobytes()).decode(errors="replace")
+    except (OSError, ValueError) as error:
+        return f"{wanted.token}: {getattr(error, 'strerror', None) or error}"
+    return (
+        ""
+        if found == wanted.text
+        else f"{wanted.token}: another folder of that name, not the one that is written to here"
+    )
+
+
+def _see_inputs(wanted: Wanted) -> str:
+    for path, size in wanted.inputs:
+        try:
+            found = stat(path).size_bytes
+        except (OSError, ValueError) as error:
+            return f"{path}: {getattr(error, 'strerror', None) or error}"
+        if found != size:
+            return f"{path}: {found:,} bytes there, {size:,} here"
+    return ""
+
+
+def count_facts(number: int, wanted: Wanted) -> Iterator[int]:
+    """Look, and count what was found."""
+    counter(NAMESPACE, json.dumps(look(number, wanted), sort_keys=True)).inc()
+    yield number
+
+
+def look_around(pipeline: Pipeline, wanted: Wanted, looks: int) -> PCollection:
+    """As many looks, spread over the workers."""
+    return pipeline | Create(range(looks)) | Reshuffle() | FlatMap(count_facts, wanted)
+
+
+def facts_of(metrics: Any) -> list[dict[str, Any]]:
+    """What the workers found, of a finished job's metrics; one entry for each process."""
+    found = {}
+    for result in metrics.query()["counters"]:
+        if result.key.metric.namespace == NAMESPACE:
+            facts = json.loads(result.key.metric.name)
+            found[facts["host"], facts["pid"]] = facts
+    return list(found.values())

@@ -1,0 +1,73 @@
+"""`ReadShards`: a data set, or any TFRecord files, to a PCollection of RecordBatches for a user's own pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from recordmill.exporting.parts import read_parts
+from recordmill.exporting.plan import ARROW, ReadOptions, ReadPlan, plan_read
+from recordmill.schemas.feature import Schema
+from recordmill.storage.files import input_path, is_remote
+from recordmill.storage.folders import real_path
+from recordmill.transforms.beam_types import (
+    AsSingleton,
+    Create,
+    FlatMap,
+    Map,
+    PCollection,
+    PTransform,
+    Reshuffle,
+    typed,
+)
+from recordmill.transforms.spread import count
+
+PART_BYTES = 64 << 20  # 64 MiB of uncompressed shards: what one worker reads before another may take over
+
+
+@typed(takes=None, gives=pa.RecordBatch)
+@dataclass
+class ReadShards(PTransform):
+    """The records of `inputs` as RecordBatches, one column a feature; in no order, as PCollections are.
+
+    inputs: OUT of a build, or files, folders, globs, on a disk that all workers see or in a store (`s3://...`).
+    columns: only these features, in this order. split: only this one. schema: of files that say none; by default it is
+    inferred when the pipeline runs. A value that a record lacks is a null. Nothing is opened while the graph is built.
+
+    Raises (when the pipeline runs): UsageError: nothing is there, or there is no such feature or split. DataError: a
+    record is damaged; it names file and record.
+    """
+
+    inputs: str | Sequence[str]
+    columns: Sequence[str] | None = None
+    split: str | None = None
+    schema: Schema | None = None
+
+    def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> RecordBatch
+        plan: PCollection = pipeline | "Inputs" >> Create([self]) | "Plan" >> Map(plan_inputs) | "Keep" >> Reshuffle()
+        parts = plan | "Parts" >> FlatMap(parts_of) | "Spread" >> Reshuffle()
+        return parts | "Read" >> FlatMap(read_part, AsSingleton(plan)).with_output_types(pa.RecordBatch)
+
+
+def plan_inputs(asked: ReadShards) -> ReadPlan:
+    """Which files there are, where they can be read on their own, and their schema."""
+    given = [asked.inputs] if isinstance(asked.inputs, str) else list(asked.inputs)
+    inputs = [path if is_remote(input_path(path)) or path[:1] == "@" else real_path(path) for path in given]
+    columns = None if asked.columns is None else tuple(asked.columns)
+    options = ReadOptions(to=ARROW, columns=columns, split=asked.split, file_bytes=PART_BYTES)
+    return plan_read(inputs, options, schema=asked.schema)
+
+
+def parts_of(plan: ReadPlan) -> Iterator[int]:
+    """The numbers of the parts."""
+    yield from range(len(plan.jobs))
+
+
+def read_part(number: int, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """The records of a part."""
+    for part in read_parts(plan, plan.jobs[number], threads=1):
+        count(records_read=part.records)
+        yield from part.batches

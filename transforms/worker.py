@@ -1,0 +1,55 @@
+"""`recordmill-worker`: a Python worker for engines that start one as a process (`--environment_type=PROCESS`).
+An engine's endpoints in, Beam's own SDK harness out; nothing of recordmill runs here.
+
+Beam's container starts its harness by a program named `boot`, which comes in no Python package; this does what it does
+where recordmill is installed already. Unlike a worker pool, which names its workers per TaskManager, it serves any
+number of TaskManagers on one host, and it ends with the TaskManager that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Become the SDK harness that the engine asked for; does not return."""
+    import grpc
+    from apache_beam.portability.api import beam_provision_api_pb2 as api
+    from apache_beam.portability.api import beam_provision_api_pb2_grpc as services
+    from apache_beam.portability.api import endpoints_pb2
+    from google.protobuf import json_format, text_format
+
+    parser = argparse.ArgumentParser("recordmill-worker", description=__doc__.partition("\n")[0])
+    parser.add_argument("--id", required=True, help="the worker's name, given by the engine")
+    for name in ("provision", "control", "logging", "artifact", "status"):
+        parser.add_argument(f"--{name}_endpoint", required=name == "provision", default="", help="of the engine")
+    args, _ = parser.parse_known_args(argv)
+
+    named = (("worker_id", args.id),)
+    with grpc.insecure_channel(args.provision_endpoint) as channel:
+        service = services.ProvisionServiceStub(channel)
+        info = service.GetProvisionInfo(api.GetProvisionInfoRequest(), metadata=named, timeout=60).info
+
+    def endpoint(given: str, told: str) -> str:
+        found = endpoints_pb2.ApiServiceDescriptor(url=given or told)
+        return str(text_format.MessageToString(found, as_one_line=True))
+
+    environment = {
+        **os.environ,
+        "WORKER_ID": args.id,
+        "PIPELINE_OPTIONS": json_format.MessageToJson(info.pipeline_options),
+        "CONTROL_API_SERVICE_DESCRIPTOR": endpoint(args.control_endpoint, info.control_endpoint.url),
+        "LOGGING_API_SERVICE_DESCRIPTOR": endpoint(args.logging_endpoint, info.logging_endpoint.url),
+        "RUNNER_CAPABILITIES": " ".join(info.runner_capabilities),
+    }
+    if info.status_endpoint.url:
+        environment["STATUS_API_SERVICE_DESCRIPTOR"] = endpoint(args.status_endpoint, info.status_endpoint.url)
+    harness = [sys.executable, "-m", "apache_beam.runners.worker.sdk_worker_main"]
+    os.execve(sys.executable, harness, environment)  # in this process, which the engine ends when it is done
+
+
+if __name__ == "__main__":
+    main()
