@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.threads import thread_map
+from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.arrow import to_arrow, value_type
 from recordmill.schemas.feature import Schema
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
@@ -136,7 +136,7 @@ class CsvSource:
     def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, Rows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
         if head.streamed:
-            blocks = utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
+            blocks = one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
             return
         start, stop, line = (
