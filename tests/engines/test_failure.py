@@ -47,7 +47,7 @@ Caused by: java.lang.RuntimeException: Error received
         (
             "RuntimeError: recordmill.shards.rejects.TooManyRejects: 1 of 5 were rejected:\n  a.jsonl: line 5: "
             "x\nMend them\n\n\tat z",
-            "1 of 5 were rejected: a.jsonl: line 5: x Mend them",
+            "1 of 5 were rejected: a.jsonl: line 5: x. Mend them",
         ),
     ],
 )
