@@ -20,6 +20,7 @@ _MISSING = re.compile(r"No module named '([\w.]+)'")
 _STEP = re.compile(r" \[while running '[^']*'\]")
 _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
+_OF_BEAM = re.compile(r"^Pipeline \S+ failed in state \w+: ")
 _LONGEST, _MOST_LINES = 600, 5
 _GOES_ON = re.compile(r"\s*(at |\.\.\. |Traceback|During handling|Caused by|File |raise )|(\w+\.)+[A-Z]")
 
@@ -35,6 +36,7 @@ def sentence(text: str) -> str:
     >>> sentence(trace + "\\n at java.base")
     'torn'
     """
+    text = _OF_BEAM.sub("", text)
     lines = [_STEP.sub("", line).rstrip() for line in text.splitlines()]
     found = [
         (match[1], _joined([match[2] or "", *_more(lines[at + 1 :])]))
