@@ -106,7 +106,7 @@ def flink(clusters: Clusters) -> Iterator[FlinkHosts]:
     cluster = clusters.bring_up(FlinkHosts, flink_hosts.why_not)
     yield cluster
     driver.end_all()
-    cluster.cancel_all()
+    cluster.cancel()
     cluster.wait_for_all()
 
 

@@ -167,11 +167,12 @@ class FlinkHosts(Hosts):
         """Slots that no job has."""
         return int(self.ask("/overview")["slots-available"])
 
-    def cancel_all(self) -> None:
-        """End what a test that failed has left."""
-        for job in self._live():
-            self.ask(f"/jobs/{job}?mode=cancel", "PATCH")
-        wait(lambda: not self._live(), 90, "the end of the jobs")
+    def cancel(self, name: str = "") -> None:
+        """End the jobs of that name, or all that a test which failed has left."""
+        for job, called in self._live().items():
+            if name in ("", called):
+                self.ask(f"/jobs/{job}?mode=cancel", "PATCH")
+        wait(lambda: not self._live() if not name else name not in self.live(), 90, "the end of the jobs")
 
     def workers(self, host: int = 0) -> list[int]:
         """The Python workers on that host, or on all."""

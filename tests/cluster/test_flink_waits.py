@@ -30,11 +30,11 @@ def all_slots_taken(flink: FlinkHosts) -> Iterator[None]:
     command = [sys.executable, slot_holder.__file__, *flags, f"--parallelism={2 * flink.slots}"]
     with subprocess.Popen([*ENDS_WITH_US, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as holder:
         try:
-            wait(lambda: slot_holder.NAME in flink.live() and flink.free() == 0, 180, "a job that holds all slots")
+            wait(lambda: slot_holder.NAME in flink.live() and flink.free() == 0, 300, "a job that holds all slots")
             yield
         finally:
-            flink.cancel_all()
-            holder.wait(60)
+            flink.cancel(slot_holder.NAME)
+            holder.wait(120)
 
 
 def test_a_job_without_a_slot_is_told_so_and_goes_on_when_there_is_one(
