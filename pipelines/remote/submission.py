@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CANCEL_SEC = 90.0  # how long a cancelled job may take to go; Flink kills what hangs after 180 s by itself
 _LOOK_SEC = 2.0
+_LAST_SEC = 10.0  # between the word of the job server and that of Flink
 _WORKERS_SEC = 30.0
 
 
@@ -254,8 +255,8 @@ class _Engine:
             raise progress.error
         found = None
         if self.flink is not None and self.id:
-            with contextlib.suppress(EngineGone):
-                found = self.flink.job(self.id)
+            with contextlib.suppress(EngineGone, TimeoutError):
+                found = self.flink.wait_until_ended(self.id, _LAST_SEC)
         if found is not None and found.state == "FINISHED":
             return
         if found is not None and found.state == "FAILED":

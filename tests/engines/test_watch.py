@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import types
 
 import pytest
 from flink_server import FlinkServer, flink_server
 
 from recordmill.base.progress import Progress
+from recordmill.engines.failure import EngineError
 from recordmill.engines.flink import Flink
-from recordmill.pipelines.remote import watch
+from recordmill.pipelines.remote import submission, watch
+from recordmill.pipelines.remote.submission import pipeline_options
 
 JOB = "0" * 31 + "1"
 
@@ -50,6 +53,22 @@ def test_a_job_without_a_slot_is_told_so_after_a_minute_and_then_at_twice_the_ti
         assert said == f"nothing has moved for 5 min; what holds it is told at {server.url}/#/job/running/{JOB}"
         server.jobs[JOB] = ("j", "FINISHED")
         assert looks.at(2000) == []
+
+
+def test_a_job_that_somebody_else_cancels_is_told_so() -> None:
+    """Also where the job server says so before Flink has ended it."""
+    with flink_server() as server:
+        options = pipeline_options("FlinkRunner", [f"--flink_master={server.url}"])
+        engine = submission._Engine(submission.Submission("FlinkRunner", (), "j"), options, [])
+        server.jobs[JOB] = ("j", "CANCELLING")
+        engine.id = JOB
+        engine._failure.append(RuntimeError("JobCancellationException"))
+        engine._ended.set()
+        later = threading.Timer(0.5, server.jobs.update, [{JOB: ("j", "CANCELED")}])
+        later.start()
+        with pytest.raises(EngineError, match="j was cancelled by somebody else; nothing was written"):
+            engine.wait(Progress())
+        later.join()
 
 
 def test_an_engine_that_does_not_answer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
