@@ -33,7 +33,16 @@ _lock = threading.RLock()
 
 
 def kernel(function: Function) -> Function:
-    """Compile in nopython mode, without the GIL, wrapping integers and IEEE floats as NumPy has them."""
+    """Compile in nopython mode, without the GIL, wrapping integers and IEEE floats as NumPy has them.
+
+    The kernel makes no array and gives none back: Numba counts references to arrays only in `allocating` ones. Counting
+    is an atomic step at every call that passes an array on, and took most of the time of kernels of many small calls.
+    """
+    return Kernel(function, {"_nrt": False})  # type: ignore[return-value]
+
+
+def allocating(function: Function) -> Function:
+    """Compile a kernel that makes arrays, gives some back, or copies one slice to another."""
     return Kernel(function, {})  # type: ignore[return-value]
 
 
@@ -41,7 +50,7 @@ def inlined(function: Function) -> Function:
     """A kernel whose body is compiled into every kernel that calls it: for the innermost steps, where a call costs as
     much as the work.
     """
-    return Kernel(function, {"forceinline": True})  # type: ignore[return-value]
+    return Kernel(function, {"forceinline": True, "_nrt": False})  # type: ignore[return-value]
 
 
 def intrinsic(definition: Callable[..., Any]) -> Any:
@@ -68,8 +77,8 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], options: dict[str, bool]) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
-        self.files = CodeFiles(function)
-        self._options = options
+        self.files = CodeFiles(function, options)
+        self.options = options
         self._numba: Any = None  # its form of the kernel, once that is needed
         self._by_kinds: dict[tuple[Kind, ...], Callable[..., Any]] = {}  # machine code that was linked
 
@@ -97,7 +106,7 @@ class Kernel:
                 from recordmill.base.compiled.numba_side import dispatcher_of
 
                 _tell()
-                self._numba = dispatcher_of(self.py_func, self._options, self.files, _not_kept)
+                self._numba = dispatcher_of(self.py_func, self.options, self.files, _not_kept)
             return self._numba
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -22,9 +22,11 @@ from recordmill.base.compiled.later import Later
 DIGEST_CHARS = 16
 
 
-def code_digest(function: Callable[..., Any]) -> str:
-    """Of all that is compiled into the function, the same in every process with the same code and the same Numba."""
-    found = hashlib.sha256(_version())
+def code_digest(function: Callable[..., Any], options: Mapping[str, bool] | None = None) -> str:
+    """Of all that is compiled into the function, and how, the same in every process with the same code and the same
+    Numba.
+    """
+    found = hashlib.sha256(_version() + f"{sorted((options or {}).items())}".encode())
     places: dict[FunctionType, int] = {}
     left: list[bytes | FunctionType] = [_function(function) or b""]
     while left:
@@ -70,6 +72,8 @@ def _function_parts(function: FunctionType) -> tuple[bytes | FunctionType, ...]:
 def _parts(value: Any) -> Iterator[bytes | FunctionType]:
     """What makes up a value that compiled code may depend on."""
     if (function := _function(value)) is not None:
+        if hasattr(value, "options"):  # a kernel
+            yield repr(sorted(value.options.items())).encode()
         yield function
     elif isinstance(value, np.ndarray):
         yield f"{value.dtype.str} {value.shape}".encode() + value.tobytes()

@@ -13,10 +13,6 @@ from numba.core.compiler_lock import global_compiler_lock
 from recordmill.base.compiled.kinds import Kind, declared, is_taken, result_class
 from recordmill.base.compiled.machine_code import NOT_SERVED, MachineCode
 
-# Called where the last reference to an array's memory goes. Machine code is given arrays whose memory has no owner that
-# it knows, and a kernel that makes arrays of its own is not served: it is never called.
-_NO_OWNER = "NRT_MemInfo_call_dtor"
-_NEVER = f"define linkonce_odr void @{_NO_OWNER}(ptr %0) {{\n  unreachable\n}}"
 _ERRORS = "picklebuf"  # in the names of Numba's constants: an error that is to be raised
 
 
@@ -58,8 +54,6 @@ def _number(kind: Any) -> str | None:
 
 def _alone(module: Any, symbol: str, machine: Any) -> Any:
     """The module without what the function does not need: how Python calls it, and what it inlined."""
-    if any(function.name == _NO_OWNER and function.is_declaration for function in module.functions):
-        module.link_in(llvm.parse_assembly(_NEVER))
     for named in (*module.functions, *module.global_variables):
         if not named.is_declaration and named.name != symbol:
             named.linkage = "internal"

@@ -2,8 +2,8 @@
 
 To import Numba and to find a kernel in its own cache takes half a second, more than a small file is read in. So where
 Numba compiled a kernel that Python calls, `extracting` takes the function out of it, and the next process links and
-calls it here, with LLVM's linker alone. What is not served so (arrays that the kernel itself makes, errors that it
-raises, kinds of arguments that `kinds` does not know) is noted in the file, too, and left to Numba.
+calls it here, with LLVM's linker alone. What is not served so (`allocating` kernels, errors that are raised, kinds of
+arguments that `kinds` does not know) is noted in the file, too, and left to Numba.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,8 +61,8 @@ NOT_SERVED = MachineCode("", (), False, b"")
 class CodeFiles:
     """The files of one kernel's machine code, one for each kind of arguments."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, bool]) -> None:
+        self._function, self._options = function, options
 
     def find(self, kinds: Sequence[Kind]) -> MachineCode | None:
         """The code for these arguments; None if there is none yet."""
@@ -95,7 +95,7 @@ class CodeFiles:
 
     @functools.cached_property
     def _digest(self) -> str:
-        return code_digest(self._function)
+        return code_digest(self._function, self._options)
 
 
 def _folders(source: Path) -> Iterator[Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
@@ -22,8 +22,13 @@ class KernelCache:
     can be read or written, or no longer, code is compiled in memory, and `not_kept` is called.
     """
 
-    def __init__(self, function: Callable[..., Any], not_kept: Callable[[], None] = lambda: None) -> None:
-        self._function = function
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: Mapping[str, bool] | None = None,
+        not_kept: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._function, self._options = function, options or {}
         self._not_kept = not_kept
         self._made: Any = None
         self.is_asked = True  # False: what is there already can't be used
@@ -55,17 +60,17 @@ class KernelCache:
 
     def _cache(self) -> Any:
         if self._made is None:
-            self._made = _open(self._function, self._not_kept)
+            self._made = _open(self._function, self._options, self._not_kept)
         return self._made
 
 
-def _open(function: Callable[..., Any], not_kept: Callable[[], None]) -> Any:
+def _open(function: Callable[..., Any], options: Mapping[str, bool], not_kept: Callable[[], None]) -> Any:
     try:
         cache = FunctionCache(function)
     except RuntimeError:  # numba: "no locator available": no folder for the cache can be written
         not_kept()
         return NullCache()
-    digest = code_digest(function)
+    digest = code_digest(function, options)
     files = IndexDataCacheFile(cache.cache_path, f"{cache._impl.filename_base}.{digest}", digest)
     cache._cache_file = files
     try:  # note that it is still in use

@@ -23,7 +23,7 @@ def dispatcher_of(
 ) -> Any:
     """Numba's form of a kernel: compiled when it is called, or when another kernel that calls it is."""
     made = numba.njit(nogil=True, error_model="numpy", **options)(function)
-    made._cache = KernelCache(function, not_kept)
+    made._cache = KernelCache(function, options, not_kept)
     # Numba's dispatcher looks these up on itself when a call finds no compiled code.
     made._compile_for_args = _keeping(made, _retrying(made._compile_for_args), files)
     made.get_call_template = _of_values(made.get_call_template)

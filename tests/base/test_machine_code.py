@@ -74,7 +74,7 @@ def served(made: Kernel, args: tuple[Any, ...]) -> MachineCode:
 @pytest.mark.parametrize("case", range(len(CALLS)))
 def test_machine_code_gives_what_numba_and_python_give(case: int) -> None:
     function, args = CALLS[case]
-    made = Kernel(function, {})
+    made = Kernel(function, {"_nrt": False})
     code = served(made, args())
     assert code.symbol
     call = linked(code, kinds_of(args()) or ())
