@@ -25,7 +25,7 @@ from recordmill.exporting.job import JobResult, run_job
 from recordmill.exporting.notes import Notes, units_of
 from recordmill.exporting.plan import NPZ, Job, ReadPlan, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
-from recordmill.exporting.resume import go_on, keep_finished
+from recordmill.exporting.resume import go_on, keep_finished, may_go_on
 from recordmill.exporting.store_publish import begin_in_store, publish_in_store
 from recordmill.exporting.units import run_noted
 from recordmill.pipelines.beam_run import check_runner, is_local
@@ -35,6 +35,7 @@ from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.preflight import Seen, preflight
 from recordmill.pipelines.remote.submission import MayBeRunning
+from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.rejects import Rejected, is_of_record, with_remedy
@@ -146,19 +147,18 @@ def read(
     progress = progress or Progress()
     with Display(progress, quiet) as display:
         folder, base = _begin(place, settings)
+        guessing = settings.runner is None and not may_go_on(folder.out)
         try:
-            plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
-            plan = replace(plan, most_rejects=settings.budget.most(plan.records))
-            if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
-                files = tuple((os.path.abspath(file.path), file.stat.size_bytes) for file in plan.files)
-                preflight(settings.runner, settings.beam_args, Seen(str(folder.path.absolute()), files), progress)
-            progress.begin("resume")
-            folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
-            if notes is not None and notes.finished:
-                plan = replace(plan, notes=(*plan.notes, _resumed(plan, notes)))
-                display.say(plan.notes[-1])
-            progress.begin("convert", _left(plan, notes))
-            results = run_jobs(plan, settings, folder, progress, notes)
+            plan, folder, notes = _prepare(inputs, settings, folder, progress, display, guessing)
+            try:
+                results = run_jobs(plan, settings, folder, progress, notes)
+            except (Unconfirmed, DataError):
+                if plan.guess is None:
+                    raise
+                folder.close()
+                folder, base = _begin(place, settings)
+                plan, folder, notes = _prepare(inputs, settings, folder, progress, display, False)
+                results = run_jobs(plan, settings, folder, progress, notes)
             return _publish(plan, settings, folder, results, started, place, base)
         except DataError as error:
             if settings.plan.lenient or not is_of_record(error):
@@ -179,6 +179,25 @@ def read(
             raise
         finally:
             folder.close()
+
+
+def _prepare(
+    inputs: Inputs, settings: ReadSettings, folder: RunFolder, progress: Progress, display: Display, guessing: bool
+) -> tuple[ReadPlan, RunFolder, Notes | None]:
+    """(the plan, the folder to work in, what an earlier read noted); guessing: as of `plan_read`."""
+    progress.begin("plan")
+    plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads, guessing=guessing)
+    plan = replace(plan, most_rejects=settings.budget.most(plan.records))
+    if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
+        files = tuple((os.path.abspath(file.path), file.stat.size_bytes) for file in plan.files)
+        preflight(settings.runner, settings.beam_args, Seen(str(folder.path.absolute()), files), progress)
+    progress.begin("resume")
+    folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
+    if notes is not None and notes.finished:
+        plan = replace(plan, notes=(*plan.notes, _resumed(plan, notes)))
+        display.say(plan.notes[-1])
+    progress.begin("convert", _left(plan, notes))
+    return plan, folder, notes
 
 
 def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
