@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -38,8 +38,8 @@ class KernelCache:
     can be read or written, or no longer, code is compiled in memory.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, bool] | None = None) -> None:
+        self._function, self._options = function, options or {}
         self._made: Any = None
 
     @property
@@ -70,17 +70,17 @@ class KernelCache:
 
     def _cache(self) -> Any:
         if self._made is None:
-            self._made = _open(self._function)
+            self._made = _open(self._function, self._options)
         return self._made
 
 
-def _open(function: Callable[..., Any]) -> Any:
+def _open(function: Callable[..., Any], options: Mapping[str, bool]) -> Any:
     try:
         cache = FunctionCache(function)
     except RuntimeError:  # numba: "no locator available": no folder for the cache can be written
         compiling.is_kept = False
         return NullCache()
-    digest = code_digest(function)
+    digest = code_digest(function, options)
     files = IndexDataCacheFile(cache.cache_path, f"{cache._impl.filename_base}.{digest}", digest)
     cache._cache_file = files
     try:  # note that it is still in use
@@ -104,9 +104,11 @@ def _prune(folder: str) -> None:
         return
 
 
-def code_digest(function: Callable[..., Any]) -> str:
-    """Of all that is compiled into the function, the same in every process with the same code and the same Numba."""
-    found = hashlib.sha256(numba.__version__.encode())
+def code_digest(function: Callable[..., Any], options: Mapping[str, bool] | None = None) -> str:
+    """Of all that is compiled into the function, and how, the same in every process with the same code and the same
+    Numba.
+    """
+    found = hashlib.sha256(f"{numba.__version__} {sorted((options or {}).items())}".encode())
     places: dict[FunctionType, int] = {}
     left: list[bytes | FunctionType] = [_function(function) or b""]
     while left:
@@ -141,6 +143,8 @@ def _function_parts(function: FunctionType) -> tuple[bytes | FunctionType, ...]:
 def _parts(value: Any) -> Iterator[bytes | FunctionType]:
     """What makes up a value that compiled code may depend on."""
     if (function := _function(value)) is not None:
+        if isinstance(value, Dispatcher):
+            yield repr(sorted(value.targetoptions.items())).encode()
         yield function
     elif isinstance(value, np.ndarray):
         yield f"{value.dtype.str} {value.shape}".encode() + value.tobytes()

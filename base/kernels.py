@@ -23,7 +23,16 @@ _ATTEMPTS = 5  # at compiling one function, see _retrying
 
 
 def kernel(function: Function) -> Function:
-    """Compile in nopython mode, without the GIL, wrapping integers and IEEE floats as NumPy has them."""
+    """Compile in nopython mode, without the GIL, wrapping integers and IEEE floats as NumPy has them.
+
+    The kernel makes no array and gives none back: Numba counts references to arrays only in `allocating` ones. Counting
+    is an atomic step at every call that passes an array on, and took most of the time of kernels of many small calls.
+    """
+    return _compiled(function, {"_nrt": False})
+
+
+def allocating(function: Function) -> Function:
+    """Compile a kernel that makes arrays, gives some back, or copies one slice to another."""
     return _compiled(function, {})
 
 
@@ -31,7 +40,7 @@ def inlined(function: Function) -> Function:
     """A kernel whose body is compiled into every kernel that calls it: for the innermost steps, where a call costs as
     much as the work.
     """
-    return _compiled(function, {"forceinline": True})
+    return _compiled(function, {"forceinline": True, "_nrt": False})
 
 
 def compiles_for(*features: str) -> bool:
@@ -48,7 +57,7 @@ def compiles_for(*features: str) -> bool:
 
 def _compiled(function: Function, options: dict[str, bool]) -> Function:
     dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(function)
-    dispatcher._cache = KernelCache(function)
+    dispatcher._cache = KernelCache(function, options)
     # Numba's dispatcher looks this method up on itself when a call finds no compiled code.
     dispatcher._compile_for_args = _retrying(dispatcher._compile_for_args)
     dispatcher.get_call_template = _of_values(dispatcher.get_call_template)

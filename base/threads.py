@@ -1,5 +1,5 @@
-"""One way to use threads: `thread_map` keeps every core busy on work that releases the GIL,
-with results in order and bounded.
+"""The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL,
+with results in order and bounded; `both` does two things at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def both(one: Callable[[], Item], other: Callable[[], Result]) -> tuple[Item, Result]:
+    """What two calls give that wait, each on a thread; the first one's error is raised before the other's."""
+    with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
+        later = pool.submit(other)
+        return one(), later.result()
 
 
 def thread_map(

@@ -39,6 +39,13 @@ def arena_bytes(memory_bytes: int, threads: int) -> int:
     return max(memory_bytes // (8 * threads), LEAST_ARENA_BYTES)
 
 
+def kept_bytes(memory_bytes: int) -> int:
+    """What of the records that a plan has parsed may stay in memory until one process reads them: a quarter of what
+    reading and merging leave. They are gone when the runs in memory are as large as they may become.
+    """
+    return max(memory_bytes - _WORKING_BYTES, 0) // 4
+
+
 @dataclass(frozen=True)
 class BuildPlan:
     """One build. source: None where records come from a user's own pipeline. folder: the run's folder.

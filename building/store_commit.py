@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from recordmill.base.errors import RecordmillError
+from recordmill.base.threads import both
 from recordmill.building.commit import CommitConflict, outdated
 from recordmill.schemas.tfds import LABELS_SUFFIX
 from recordmill.shards.dead_runs import loaded
@@ -16,13 +17,12 @@ from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, Manifest, generat
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.store_run import StoreRun, objects_of
 from recordmill.storage.files import (
-    listed_objects,
-    put_object,
+    put_objects,
     remove_objects,
     stat,
     upload_all,
 )
-from recordmill.storage.folders import files_below, paths_in
+from recordmill.storage.folders import files_below, names_in, paths_in
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +42,12 @@ def commit_to_store(
     """
     name = f"{DATA_PREFIX}{folder.id}"
     with StoreRun(out, folder.id) as run:
-        run.remove_dead()
         try:
-            rejects = _put_all(folder, out, name, memory_bytes)
+            rejects, _ = both(lambda: _put_all(folder, out, name, memory_bytes), run.remove_dead)
             manifest, copies = describe(name, rejects)
             text = manifest.to_json().encode("utf-8", "backslashreplace")
             Manifest.from_json(text, "the new manifest")
-            current = generations(out)
-            wanted = (current[-1] if current else 0) == base and run.is_held
+            wanted = run.may_commit(base, generations)
         except BaseException:
             run.discard()
             raise
@@ -76,10 +74,9 @@ def tidy(out: str, manifest: Manifest, copies: Mapping[str, str], generation: in
     texts = {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema, **copies}
     try:
         if generations(out)[-1:] == [generation]:
-            for name, text in texts.items():
-                put_object(f"{out}/{name}", text.encode("utf-8", "backslashreplace"))
-            top = {item.name for item in listed_objects(out) if "/" not in item.name}
-            remove_objects(out, [name for name in top if name.endswith(LABELS_SUFFIX) and name not in copies])
+            put_objects(out, {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()})
+            labels = [name for name in names_in(out) if name.endswith(LABELS_SUFFIX)]
+            remove_objects(out, [name for name in labels if name not in copies])
         _remove_old(out, generation)
     except (OSError, RecordmillError) as error:
         _log.warning("%s: the data set is complete, but tidying up after it failed (%s)", out, error)

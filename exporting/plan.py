@@ -27,7 +27,7 @@ from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
 from recordmill.shards.loads.schema_of import infer_schema
 from recordmill.shards.manifest import RUN_PREFIX
-from recordmill.shards.pieces import PIECE_BYTES, Piece, cut
+from recordmill.shards.pieces import PIECE_BYTES, Piece, cut_files
 
 SUMMARY_NAME = "_read.json"
 OWN_NAMES = (SUMMARY_NAME, "rejects")  # in the folder of a result: no split's own folder can be called so
@@ -197,17 +197,15 @@ def _known(
 def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:
     """The pieces of a split, as far as the limit needs them; all of them where records are filtered."""
     left = None if options.filters else options.limit
-    for ordinal, file in enumerate(catalog.files):
-        if file.split != split:
-            continue
-        for piece in cut(file, ordinal, lenient=options.lenient):
-            if left is not None:
-                if left == 0:
-                    return
-                if piece.records is not None and piece.records > left:
-                    piece = _shortened(file, piece, left)
-                left -= min(left, 1 if piece.fault else piece.records or 0)
-            yield piece
+    files = [(ordinal, file) for ordinal, file in enumerate(catalog.files) if file.split == split]
+    for piece in cut_files(files, lenient=options.lenient):
+        if left is not None:
+            if left == 0:
+                return
+            if piece.records is not None and piece.records > left:
+                piece = _shortened(catalog.files[piece.file], piece, left)
+            left -= min(left, 1 if piece.fault else piece.records or 0)
+        yield piece
 
 
 def _shortened(file: ShardFile, piece: Piece, records: int) -> Piece:

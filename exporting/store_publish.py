@@ -19,13 +19,14 @@ from types import TracebackType
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.threads import both
 from recordmill.exporting.plan import SUMMARY_NAME
 from recordmill.exporting.replacing import REJECTS
 from recordmill.exporting.resume import is_resumable
 from recordmill.shards.dead_runs import ABOUT_NAME
 from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, is_data_set
 from recordmill.shards.run_folder import RunFolder
-from recordmill.shards.store_run import RESULTS, StoreRun, objects_of, result_name, results, work_folder
+from recordmill.shards.store_run import RESULTS, StoreRun, objects_of, result_name, result_numbers, results, work_folder
 from recordmill.storage.files import (
     listed_objects,
     put_object,
@@ -51,11 +52,11 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
         UsageError: OUT holds a data set, an earlier result (without overwrite), or anything else, or can't be reached.
     """
     try:
-        if is_data_set(out):
+        is_taken, there = both(lambda: is_data_set(out), lambda: results(out))
+        if is_taken:
             raise UsageError(f"{out} holds a data set of recordmill; name another folder for --out")
-        there = results(out)
         if there:
-            _finish(out, max(there))
+            _finish(out, there)
             if not overwrite:
                 raise UsageError(f"{out} already holds the result of a read; --overwrite replaces it")
         else:
@@ -80,20 +81,19 @@ def publish_in_store(
         OSError: a request failed, and nothing was committed, or it can't be known, and nothing was removed.
         KeyboardInterrupt: it says so if the result was complete already.
     """
-    journal = _Journal(folder.path / JOURNAL, set(results(out).values()))
+    journal = _Journal(folder.path / JOURNAL, out)
     with journal, StoreRun(out, journal.folder.removeprefix(DATA_PREFIX)) as run:
-        run.remove_dead()
         try:
-            outputs, rejects = _put(folder, out, journal, memory_bytes)
+            (outputs, rejects), _ = both(lambda: _put(folder, out, journal, memory_bytes), run.remove_dead)
             text = _text({**summary, "folder": journal.folder, "files": [*outputs, *rejects]})
-            wanted = max(results(out), default=0) == base and run.is_held
+            wanted = run.may_commit(base, result_numbers)
         except BaseException:
             run.discard()
             raise
         if not (wanted and run.commit(result_name(base + 1), text)):
             run.discard()
             raise _came_second(out)
-        _tidy(folder, out, base + 1)
+        _tidy(folder, out, base + 1, text)
     return join(out, journal.folder), tuple(join(out, name) for name in rejects)
 
 
@@ -110,10 +110,9 @@ def publish_placed(
     rejects = [path for _, paths in files for path in paths]
     names = [f"{data}/{name}" for name, _ in files] + [path.removeprefix(f"{out}/") for path in rejects]
     text = _text({**summary, "folder": data, "files": names})
-    wanted = max(results(out), default=0) == base and run.is_held
-    if not (wanted and run.commit(result_name(base + 1), text)):
+    if not (run.may_commit(base, result_numbers) and run.commit(result_name(base + 1), text)):
         raise _came_second(out)
-    _tidy(folder, out, base + 1)
+    _tidy(folder, out, base + 1, text)
     return join(out, data), tuple(rejects)
 
 
@@ -143,35 +142,41 @@ def _put(folder: RunFolder, out: str, journal: _Journal, memory_bytes: int) -> t
     return [f"{journal.folder}/{name}" for name in names], rejects
 
 
-def _tidy(folder: RunFolder, out: str, generation: int) -> None:
+def _tidy(folder: RunFolder, out: str, generation: int, text: bytes) -> None:
     """What follows a commit and can't undo it."""
     try:
         with contextlib.suppress(OSError):
             remove_file(folder.path / ABOUT_NAME, missing_ok=True)  # nothing is left to go on with
-        _finish(out, generation)
+        there = results(out)
+        if max(there, default=0) == generation:  # else a later one does it
+            _finish(out, there, text)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
     except (OSError, RecordmillError) as error:
         _log.warning("%s: the result is complete, but tidying up after it failed (%s)", out, error)
 
 
-def _finish(out: str, generation: int) -> None:
-    """Make `_read.json` what the result's own file says, and remove what it replaced; the file of the generation before
-    stays, so that no read which began before it can take its number.
+def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> None:
+    """Make `_read.json` what the newest result's own file says, and remove what it replaced; the file of the generation
+    before stays, so that no read which began before it can take its number. there: as `results` gives it. text: what
+    the file says, if that is known, and that no read has finished it.
     """
-    there = results(out)
-    if max(there, default=0) != generation:  # a later one does it
-        return
-    data = read_bounded(join(out, result_name(generation)))
-    with contextlib.suppress(FileNotFoundError, DataError):
-        if read_bounded(join(out, SUMMARY_NAME)) == data and len(there) == 1:
+    generation = max(there)
+    if text is None:
+        newest, said = both(lambda: read_bounded(join(out, result_name(generation))), lambda: _said(out))
+        if said == newest and len(there) == 1:
             return
-    put_object(join(out, SUMMARY_NAME), data)
-    for number, name in there.items():
-        if number < generation:
-            remove_objects(out, objects_of(out, name))
-        if number < generation - 1:
-            remove_objects(out, [result_name(number)])
+        text = newest
+    put_object(join(out, SUMMARY_NAME), text)
+    older = [(number, name) for number, name in there.items() if number < generation]
+    remove_objects(out, [key for _, name in older for key in objects_of(out, name)])
+    remove_objects(out, [result_name(number) for number, _ in older if number < generation - 1])
+
+
+def _said(out: str) -> bytes:
+    with contextlib.suppress(FileNotFoundError, DataError):
+        return read_bounded(join(out, SUMMARY_NAME))
+    return b""
 
 
 class _Journal:
@@ -179,7 +184,7 @@ class _Journal:
     what earlier processes of this read noted.
     """
 
-    def __init__(self, path: Path, taken: set[str]) -> None:
+    def __init__(self, path: Path, out: str) -> None:
         self._path, self._lock = path, threading.Lock()
         self.folder, self.put = f"{DATA_PREFIX}{uuid.uuid4().hex[:12]}", dict[str, tuple[int, int]]()
         with contextlib.suppress(OSError, DataError):
@@ -187,7 +192,7 @@ class _Journal:
             folder = Fields(parse(first, path.name), path.name).text(
                 "folder", f"{DATA_PREFIX}[0-9a-f]{{12}}", "a folder"
             )
-            if folder not in taken:  # else an earlier process has committed without hearing of it
+            if folder not in results(out).values():  # else an earlier process has committed without hearing of it
                 self.folder = folder
                 self._load(others)
 

@@ -25,7 +25,6 @@ from recordmill.shards.manifest import (
     Manifest,
     ShardInfo,
     generations,
-    is_data_set,
     load_newest,
     manifest_path,
     shard_name,
@@ -33,7 +32,7 @@ from recordmill.shards.manifest import (
 from recordmill.shards.names import ShardName
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
 from recordmill.storage.files import Stat, Terms, input_path, last_seen, look_over, read_on, read_range
-from recordmill.storage.folders import exists, is_folder, join
+from recordmill.storage.folders import exists, join
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
@@ -116,10 +115,10 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
         DataError: a shard's size is not what the manifest says; no file is a TFRecord.
     """
     given = [input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
-    ours = [name for name in given if is_folder(name) and is_data_set(name)]
+    ours = {name: numbers for name in given if (numbers := generations(name))}
     if ours and len(given) > 1:
-        raise UsageError(f"{ours[0]} is a data set of its own; read it alone, or name its .tfrecord files")
-    catalog = of_data_set(ours[0], lenient=lenient) if ours else of_files(given)
+        raise UsageError(f"{next(iter(ours))} is a data set of its own; read it alone, or name its .tfrecord files")
+    catalog = of_data_set(given[0], lenient=lenient, known=ours[given[0]]) if ours else of_files(given)
     if split is None:
         return catalog
     known = catalog.manifest.splits if catalog.manifest else catalog.splits
@@ -137,12 +136,13 @@ def on_terms(catalog: Catalog, requests: int | None, folder: str, most_bytes: in
     return replace(catalog, files=tuple(replace(file, terms=terms) for file in catalog.files))
 
 
-def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False) -> Catalog:
+def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False, known: Sequence[int] = ()) -> Catalog:
     """The shards that the newest manifest of OUT names,
-    each checked to be there (unless missing_ok) with its size (unless lenient).
+    each checked to be there (unless missing_ok) with its size (unless lenient). known: as of `load_newest`.
     """
     while True:
-        generation, manifest = load_newest(out)
+        generation, manifest = load_newest(out, known)
+        known = ()
         try:
             files = _files_of(out, manifest, lenient, missing_ok)
         except DataError:

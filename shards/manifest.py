@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from recordmill.base.errors import DataError
 from recordmill.shards.manifest_check import check_manifest, check_version, known_fields
 from recordmill.shards.names import ShardName
 from recordmill.storage.digest import SHA256
-from recordmill.storage.folders import is_folder, join, names_in
+from recordmill.storage.folders import join, names_if_there
 from recordmill.storage.strict_json import Fields, parse, read_bounded
 
 # (major, minor): a reader refuses an unknown major and ignores fields that a minor added. In version 1 a shard's digest
@@ -153,10 +153,8 @@ def _hex(digest: str) -> str:
 
 def generations(out: str | os.PathLike[str]) -> list[int]:
     """The numbers of the committed manifests of OUT, ascending; empty if it holds no data set."""
-    folder = join(out, MANIFESTS)
-    if not is_folder(folder):
-        return []
-    return sorted(int(match[1]) for name in names_in(folder) if (match := _NUMBER.fullmatch(name)))
+    names = names_if_there(join(out, MANIFESTS))
+    return sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name)))
 
 
 def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:
@@ -178,9 +176,12 @@ def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest
     return Manifest.from_json(read_bounded(path), path)
 
 
-def load_newest(out: str | os.PathLike[str]) -> tuple[int, Manifest]:
-    """(generation, data set) that OUT holds now; builds may replace it meanwhile."""
-    while numbers := generations(out):
+def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple[int, Manifest]:
+    """(generation, data set) that OUT holds now; builds may replace it meanwhile. known: the generations that it held
+    just before.
+    """
+    while numbers := known or generations(out):
+        known = ()
         with contextlib.suppress(FileNotFoundError):  # two commits since it was listed
             return numbers[-1], load(out, numbers[-1])
         if generations(out) == numbers:

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from recordmill.base.errors import DataError
+from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, Frames, Int64s, scan
 from recordmill.records.tfrecord.hop import hop as hop_headers
 from recordmill.records.tfrecord.lenient import FRAME, past_damage
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
-from recordmill.storage.files import Bytes, map_file, read_range, stat
+from recordmill.storage.files import Bytes, is_remote, map_file, read_range, stat
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 PIECE_BYTES = 8 << 20
+_AT_ONCE = 16  # files in a store, whose indices or headers are read
 _GZIP = 31  # zlib's window bits for one gzip member
 
 
@@ -125,6 +127,22 @@ def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenien
         yield from hop_piece(file, ordinal, piece_bytes, lenient=lenient)
     elif file.stat.size_bytes:
         yield Piece(ordinal, 0, None, 0, None)
+
+
+def cut_files(
+    files: Iterable[tuple[int, ShardFile]], piece_bytes: int = PIECE_BYTES, *, lenient: bool = False
+) -> Iterator[Piece]:
+    """The pieces of these files (ordinal, file) in order, as `cut` gives them; of those in a store several are looked
+    at at once.
+    """
+    found = list(files)
+
+    def pieces(one: tuple[int, ShardFile]) -> Iterable[Piece]:
+        cuts = cut(one[1], one[0], piece_bytes, lenient=lenient)
+        return list(cuts) if is_remote(one[1].path) else cuts
+
+    for these in thread_map(pieces, found, _AT_ONCE if any(is_remote(file.path) for _, file in found) else 1):
+        yield from these
 
 
 def _cut_index(index: Index, allowed: Int64s | None, ordinal: int, piece_bytes: int, source: str) -> Iterator[Piece]:

@@ -17,11 +17,12 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from recordmill.base.errors import UsageError
+from recordmill.base.threads import both, thread_map
 from recordmill.shards.dead_runs import claimed, clean_dead, loaded, machine
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, generations
 from recordmill.storage.files import (
@@ -33,11 +34,12 @@ from recordmill.storage.files import (
     put_object,
     remove_objects,
 )
-from recordmill.storage.folders import files_below, is_folder, join, names_in, paths_in, private_folder
+from recordmill.storage.folders import files_below, is_folder, join, names_if_there, paths_in, private_folder
 from recordmill.storage.strict_json import load_fields
 
 RENEW_SEC, LEASE_SEC = 60, 900  # a run that was not heard of for 15 minutes is dead
 LEASE = "lease.json"
+_AT_ONCE = 4  # requests that say what there is
 RESULTS = "_reads"  # the results of reads: a file for each generation
 _NUMBER = re.compile(r"([0-9]{8})\.json")
 
@@ -84,13 +86,22 @@ def results(out: str) -> dict[int, str]:
     Raises:
         DataError: one of them is none that a read writes.
     """
-    found = {}
-    names = names_in(join(out, RESULTS)) if is_folder(join(out, RESULTS)) else []
-    for number in sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name))):
+
+    def folder_of(number: int) -> str:
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
             fields = load_fields(join(out, result_name(number)))
-            found[number] = fields.text("folder", f"{DATA_PREFIX}[0-9a-f]{{12}}", "the folder of a result")
-    return found
+            return fields.text("folder", f"{DATA_PREFIX}[0-9a-f]{{12}}", "the folder of a result")
+        return ""
+
+    numbers = result_numbers(out)
+    found = zip(numbers, thread_map(folder_of, numbers, _AT_ONCE), strict=True)
+    return {number: folder for number, folder in found if folder}
+
+
+def result_numbers(out: str) -> list[int]:
+    """The numbers of the results of reads that OUT holds, ascending."""
+    names = names_if_there(join(out, RESULTS))
+    return sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name)))
 
 
 class StoreRun:
@@ -110,6 +121,13 @@ class StoreRun:
         put_object(f"{self.out}/{RUN_PREFIX}{self.id}/{LEASE}", self._text)
         self._thread.start()
         return self
+
+    def may_commit(self, base: int, numbers_of: Callable[[str], Sequence[int]]) -> bool:
+        """Whether generation `base` is still the newest that OUT holds by `numbers_of`, and nobody has taken this run
+        for dead.
+        """
+        numbers, is_held = both(lambda: numbers_of(self.out), lambda: self.is_held)
+        return max(numbers, default=0) == base and is_held
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_SEC):
@@ -158,7 +176,7 @@ class StoreRun:
         """Remove what dead runs left."""
         for name, left in self.left_by_dead().items():
             _log.warning("%s: removing what the dead run %s left (%d objects)", self.out, name, len(left))
-            remove_objects(self.out, left)
+            _remove(self.out, left)
 
     def left_by_dead(self) -> dict[str, list[str]]:
         """Name of each dead run's folder to the names of what it left, the lease last."""
@@ -184,15 +202,25 @@ def _committed(out: str) -> set[str]:
     return {part.folder for manifest in loaded(out).values() for part in manifest.parts} | set(results(out).values())
 
 
+def _remove(out: str, left: list[str]) -> None:
+    """Remove what a dead run left, and when all of it is gone the last one, by which the run is found."""
+    remove_objects(out, left[:-1])
+    remove_objects(out, left[-1:])
+
+
 def _lease_last(names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: name.endswith(f"/{LEASE}"))
 
 
 def objects_of(out: str, data: str) -> list[str]:
     """The names below OUT of all objects that belong to a data folder: its own, and its files of rejects."""
-    own = [f"{data}/{item.name}" for item in listed_objects(f"{out}/{data}")]
-    prefix = f"{data.removeprefix(DATA_PREFIX)}."
-    return own + [f"rejects/{item.name}" for item in listed_objects(f"{out}/rejects") if item.name.startswith(prefix)]
+    prefixes = {data: "", "rejects": f"{data.removeprefix(DATA_PREFIX)}."}
+
+    def below(folder: str) -> list[str]:
+        names = (item.name for item in listed_objects(f"{out}/{folder}"))
+        return [f"{folder}/{name}" for name in names if name.startswith(prefixes[folder])]
+
+    return [name for found in thread_map(below, prefixes, len(prefixes)) for name in found]
 
 
 def clean(
@@ -239,5 +267,5 @@ def _in_store(out: str, remove: bool) -> dict[str, list[str]]:
         found = run.left_by_dead()
         found |= {name: left for name in list(results(out).values())[:-1] if (left := objects_of(out, name))}
         for left in found.values() if remove else ():
-            remove_objects(out, left)
+            _remove(out, left)
     return {name: [join(out, one) for one in left] for name, left in found.items()}

@@ -39,7 +39,7 @@ from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.compression import MAX_RATIO
 from recordmill.storage.digest import SHA256, algorithm_of, whole_digest
 from recordmill.storage.files import atomic_write, bound_requests, input_path, is_remote, read_range, stat, write_all
-from recordmill.storage.folders import exists, files_below, is_folder, join, names_in
+from recordmill.storage.folders import exists, files_below, join, names_if_there
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 _ATTEMPTS = 5
@@ -84,7 +84,7 @@ def verify(
     """
     bound_requests(storage_requests)
     given = [input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
-    ours = [name for name in given if is_folder(name) and is_data_set(name)]
+    ours = [name for name in given if is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")
     if mend and any(is_remote(name) for name in given):
@@ -258,7 +258,7 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
 
 
 def _names(folder: str) -> list[str]:
-    return names_in(folder) if is_folder(folder) else []
+    return names_if_there(folder)
 
 
 def _check_copies(out: str, manifest: Manifest, mend: bool) -> list[Problem]:

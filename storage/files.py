@@ -28,6 +28,7 @@ from recordmill.storage.stores.protocol import Bytes, Reader, Stat, Storage
 from recordmill.storage.stores.terms import Terms, taken_by
 from recordmill.storage.stores.writing import listed as listed_objects
 from recordmill.storage.stores.writing import put as put_object
+from recordmill.storage.stores.writing import put_each as put_objects
 from recordmill.storage.stores.writing import remove as remove_objects
 from recordmill.storage.stores.writing import upload_all
 
@@ -45,6 +46,7 @@ __all__ = [  # of the protocol, for all
     "output_path",
     "plain_name",
     "put_object",
+    "put_objects",
     "remove_objects",
     "upload_all",
 ]  # of the protocol, for all
@@ -125,6 +127,11 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
         size = reader.stat().size_bytes
         stop = size if stop is None else min(stop, size)
         return reader.fill(room(max(stop - start, 0), np.uint8), start)
+
+
+def read_whole(path: str, most_bytes: int) -> bytes:
+    """An object of a store as it is now, by one request where it is small; DataError if it has more bytes than that."""
+    return _OBJECTS.whole(path, most_bytes)
 
 
 def below(folder: str) -> Iterator[tuple[str, Stat]]:

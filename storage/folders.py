@@ -72,6 +72,15 @@ def names_in(folder: Pathlike) -> list[str]:
     return storage_of(os.fspath(folder)).names(os.fspath(folder))
 
 
+def names_if_there(folder: Pathlike) -> list[str]:
+    """The names in a folder, sorted; none where there is no such folder, which a store need not be asked beforehand."""
+    if not is_remote(os.fspath(folder)) and not is_folder(folder):
+        return []
+    with contextlib.suppress(FileNotFoundError):
+        return names_in(folder)
+    return []
+
+
 def paths_in(folder: Path, pattern: str = "") -> list[Path]:
     """The folder's files and folders, or those whose names match the glob, sorted; none match where no folder is."""
     return sorted(folder.glob(pattern) if pattern else folder.iterdir())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from recordmill.base.errors import DataError
-from recordmill.storage.files import is_remote, read_range, stat
+from recordmill.storage.files import is_remote, read_whole
 
 MOST_BYTES = 256 << 20  # 256 MiB: a manifest of some 900,000 shards; far beyond what any of these files needs
 _SHOWN = 60  # characters of a wrong value that a message shows
@@ -28,7 +28,7 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, 
         OSError: as the operating system says it, FileNotFoundError among it. DataError: no regular file, or too large.
     """
     if is_remote(os.fspath(path)):
-        return _read_object(os.fspath(path), most_bytes)
+        return read_whole(os.fspath(path), most_bytes)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
@@ -38,12 +38,6 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, 
         if about.st_size > most_bytes or len(data) > most_bytes:
             raise DataError(f"has {about.st_size:,} bytes, above the {most_bytes:,} allowed", source=os.fspath(path))
         return data
-
-
-def _read_object(path: str, most_bytes: int) -> bytes:
-    if (size := stat(path).size_bytes) > most_bytes:
-        raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
-    return read_range(path).tobytes()
 
 
 def parse(data: bytes | str, source: str) -> Any:

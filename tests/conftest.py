@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from store_server import Store
 
 # The first call of a kernel compiles it, which takes seconds on a fresh machine: no example has a deadline.
 settings.register_profile("recordmill", deadline=None)
@@ -26,3 +31,28 @@ def shared_data() -> Path:
     if not root.is_dir():
         pytest.skip(f"no folder {root}: these tests need the shared test data, which is not part of the repository")
     return root
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The tests of a module that says STORES run with each of these servers as their `store`."""
+    starts = getattr(metafunc.module, "STORES", ())
+    if starts and "store" in metafunc.fixturenames:
+        ids = [start.__name__.removesuffix("_server") for start in starts]
+        metafunc.parametrize("store", starts, ids=ids, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A server of S3, or what the module says in STORES, on loopback; skips where it is not installed."""
+    from store_server import s3_server
+
+    with getattr(request, "param", s3_server)(tmp_path_factory.mktemp("store")) as server:
+        yield server
+
+
+@pytest.fixture
+def out(store: Store, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder of the test's own in the store; what is prepared for it lies in a folder of the test's own, too."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    name: str = request.node.originalname
+    return f"{store.root}/{name}"

@@ -56,6 +56,14 @@ class Store:
 
         return [about["path"] for page in obstore.list(self.client) for about in page]
 
+    def objects(self, out: str) -> dict[str, bytes]:
+        """Name below that URI to content of all that lies there."""
+        import obstore
+
+        prefix = out.partition(f"{BUCKET}/")[2]
+        found = [about["path"] for page in obstore.list(self.client, prefix) for about in page]
+        return {path[len(prefix) + 1 :]: bytes(obstore.get(self.client, path).bytes()) for path in found}
+
     def put_folder(self, folder: Path, prefix: str) -> str:
         """All files below a folder as objects below the prefix; gives its URI."""
         for path in sorted(folder.rglob("*")):

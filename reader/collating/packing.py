@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import allocating, kernel
 from recordmill.reader.collating.bucketing import lengths_of
 from recordmill.records.columns.ragged import Ragged
 
@@ -82,7 +82,7 @@ def segments(records: Ragged, bins: Int64s, length: int) -> tuple[Int32s, Int32s
     return numbers, positions
 
 
-@kernel
+@allocating
 def _first_fit(lengths: Int64s, limits: Int64s, rows: int, place: Int64s, behind: Int64s) -> int:
     features, records = lengths.shape
     left = np.empty((rows, features), np.int64)

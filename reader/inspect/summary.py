@@ -27,7 +27,7 @@ from recordmill.schemas.tfds import tfds_refusals
 from recordmill.shards.loads.batches import Load, decode_load, loads
 from recordmill.shards.loads.salvage import salvage
 from recordmill.shards.loads.sample import sample_loads
-from recordmill.shards.pieces import cut
+from recordmill.shards.pieces import cut_files
 from recordmill.shards.rejects import Rejected
 
 _REJECTS = 10  # damaged records that are told with their reasons
@@ -265,7 +265,7 @@ def _missing(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
 def _loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
     files = dataset.catalog.files
     if lenient:
-        pieces = (piece for ordinal, file in enumerate(files) for piece in cut(file, ordinal, lenient=True))
+        pieces = cut_files(enumerate(files), lenient=True)
         return loads(files, pieces, lenient=True)
     return dataset.loads() if dataset.sample is None else sample_loads(files, dataset.sample)
 

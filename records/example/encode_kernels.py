@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.kernels import inlined, kernel
+from recordmill.base.kernels import allocating, inlined, kernel
 from recordmill.base.memory import (
     address,
     copy,
@@ -237,7 +237,7 @@ def _put_list(plan: Plan, column: int, first: int, last: int, places: Int64s, sc
         places[r - first] = at + size
 
 
-@kernel
+@allocating
 def encode_bytes(
     plan: Plan, sizes: Int64s, starts: Int64s, lengths: Int64s, out: Bytes, crcs: npt.NDArray[np.uint32]
 ) -> None:

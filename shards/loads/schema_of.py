@@ -18,7 +18,7 @@ from recordmill.shards.loads.batches import Load, loads
 from recordmill.shards.loads.hints import find_hint, refine
 from recordmill.shards.loads.salvage import frames_of
 from recordmill.shards.loads.sample import Sample, sample_loads
-from recordmill.shards.pieces import cut, read_piece
+from recordmill.shards.pieces import cut_files, read_piece
 
 
 def infer_files(
@@ -36,7 +36,7 @@ def infer_files(
     Raises:
         DataError: a file is damaged, unless lenient.
     """
-    pieces = (piece for ordinal, file in enumerate(files) for piece in cut(file, ordinal, lenient=lenient))
+    pieces = cut_files(enumerate(files), lenient=lenient)
     work = loads(files, pieces, lenient=lenient) if sample is None else sample_loads(files, sample, lenient=lenient)
     total = Inference()
     for part, records in thread_map(partial(_infer_load, lenient=lenient), work, threads):

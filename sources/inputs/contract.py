@@ -133,7 +133,8 @@ class PlanOptions:
 
     schema: given by the user, else inferred. dtypes: feature name to dtype, over the inference. label: the label
     column. threads: how many the plan may use. memory_bytes: what plan and build may hold at once, beside the
-    interpreter. may_lack: features of the schema that are left out where the inputs have none of them.
+    interpreter. kept_bytes: of them, for records that the plan parses and this process will read. may_lack: features
+    of the schema that are left out where the inputs have none of them.
     """
 
     schema: Schema | None = None
@@ -142,6 +143,7 @@ class PlanOptions:
     threads: int = 1
     memory_bytes: int = MEMORY_BYTES
     may_lack: frozenset[str] = frozenset()
+    kept_bytes: int = 0
 
     def without_absent(self, there: Collection[str], what: str) -> tuple[PlanOptions, list[str]]:
         """(the same with a schema that names none of `may_lack` but those that are there, what to note)."""

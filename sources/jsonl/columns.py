@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.kernels import kernel
+from recordmill.base.room import room
 from recordmill.schemas.feature import Feature
 from recordmill.sources.jsonl.binary import decode_base64
 from recordmill.sources.jsonl.grammar import ARRAY, ESCAPED, FLOAT, INT, NULL, OBJECT, TRUE, unescape
@@ -154,7 +155,9 @@ def _base64(tape: Tape, entries: Entries) -> tuple[pa.Array, npt.NDArray[np.bool
 
 def _texts(tape: Tape, entries: Entries, missing: npt.NDArray[np.bool_]) -> pa.Array:
     """Strings as they are meant, other scalars as they are written."""
-    values, offsets = _gather(tape.data, tape.entries, entries, missing)
+    offsets = room(len(entries) + 1, np.int64)
+    values = room(_text_bytes(tape.entries, entries, missing), np.uint8)
+    values = values[: _gather(tape.data, tape.entries, entries, missing, values, offsets)]
     validity = pa.array(~missing).buffers()[1] if missing.any() else None
     return pa.Array.from_buffers(
         pa.large_string(), len(entries), [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
@@ -167,15 +170,15 @@ def _numbers(
     missing = (kinds == NULL) | bad
     mask = missing if missing.any() else None
     if feature.dtype in _FLOAT_BITS:
-        floats, doubt = _parse_floats(tape.data, tape.entries, entries, _FLOAT_BITS[feature.dtype])
+        floats, doubt = room(len(entries), np.float64), np.zeros(len(entries), np.uint8)
+        _parse_floats(tape.data, tape.entries, entries, _FLOAT_BITS[feature.dtype], floats, doubt)
         for at in np.flatnonzero(doubt == 2).tolist():
             floats[at] = float(_literal(tape, int(entries[at])))
         return pa.array(floats, mask=mask), bad | (doubt == 1) | (np.isinf(floats) & (doubt == 2))
-    if feature.dtype == "uint64":
-        wholes, trouble = _parse_wholes(tape.data, tape.entries, entries, True)
-        return pa.array(wholes.view(np.uint64), mask=mask), bad | trouble
-    wholes, trouble = _parse_wholes(tape.data, tape.entries, entries, False)
-    return pa.array(wholes, mask=mask), bad | trouble
+    wholes, trouble = room(len(entries), np.int64), np.zeros(len(entries), np.bool_)
+    unsigned = feature.dtype == "uint64"
+    _parse_wholes(tape.data, tape.entries, entries, unsigned, wholes, trouble)
+    return pa.array(wholes.view(np.uint64) if unsigned else wholes, mask=mask), bad | trouble
 
 
 def _literal(tape: Tape, entry: int) -> str:
@@ -184,15 +187,26 @@ def _literal(tape: Tape, entry: int) -> str:
 
 
 @kernel
-def _gather(
-    data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, missing: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """(the texts one after the other, their offsets [entries + 1])."""
+def _text_bytes(tape: Entries, entries: Entries, missing: npt.NDArray[np.bool_]) -> int:
+    """The most bytes that the texts can take: none is longer than it is written."""
     most = 0
     for i in range(len(entries)):
         if not missing[i]:
             most += tape[entries[i], 3] - tape[entries[i], 2]
-    values, offsets, at = np.empty(most, np.uint8), np.zeros(len(entries) + 1, np.int64), 0
+    return most
+
+
+@kernel
+def _gather(
+    data: npt.NDArray[np.uint8],
+    tape: Entries,
+    entries: Entries,
+    missing: npt.NDArray[np.bool_],
+    values: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+) -> int:
+    """Write the texts one after the other, and their offsets [entries + 1]; gives the bytes written."""
+    at = offsets[0] = 0
     for i in range(len(entries)):
         entry = entries[i]
         if not missing[i]:
@@ -204,19 +218,24 @@ def _gather(
                     values[at] = data[place]
                     at += 1
         offsets[i + 1] = at
-    return values[:at], offsets
+    return at
 
 
 @kernel
 def _parse_floats(
-    data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, bits: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
-    """(values, trouble): 1: a whole number that so many bits can't hold, or a decimal beyond float64;
-    2: Python's float() must tell.
+    data: npt.NDArray[np.uint8],
+    tape: Entries,
+    entries: Entries,
+    bits: int,
+    values: npt.NDArray[np.float64],
+    trouble: npt.NDArray[np.uint8],
+) -> None:
+    """Write the values, and trouble where there is any: 1: a whole number that so many bits can't hold, or a decimal
+    beyond float64; 2: Python's float() must tell.
     """
-    values, trouble = np.zeros(len(entries)), np.zeros(len(entries), np.uint8)
     for i in range(len(entries)):
         entry = entries[i]
+        values[i] = 0.0
         kind = tape[entry, 0] & 15
         if kind != INT and kind != FLOAT:
             continue
@@ -232,7 +251,6 @@ def _parse_floats(
             trouble[i] = 2
         elif np.isinf(value) or (kind == INT and not _exact(digits, power, bits)):
             trouble[i] = 1
-    return values, trouble
 
 
 @kernel
@@ -247,12 +265,19 @@ def _exact(digits: np.uint64, power: int, bits: int) -> bool:
 
 @kernel
 def _parse_wholes(
-    data: npt.NDArray[np.uint8], tape: Entries, entries: Entries, unsigned: bool
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """(values, of unsigned ones the bits; which are no whole numbers of 64 bits). 1.0 and 1e3 are whole numbers."""
-    values, trouble = np.zeros(len(entries), np.int64), np.zeros(len(entries), np.bool_)
+    data: npt.NDArray[np.uint8],
+    tape: Entries,
+    entries: Entries,
+    unsigned: bool,
+    values: npt.NDArray[np.int64],
+    trouble: npt.NDArray[np.bool_],
+) -> None:
+    """Write the values, of unsigned ones the bits, and which are no whole numbers of 64 bits. 1.0 and 1e3 are whole
+    numbers.
+    """
     for i in range(len(entries)):
         entry = entries[i]
+        values[i] = 0
         kind = tape[entry, 0] & 15
         if kind != INT and kind != FLOAT:
             continue
@@ -270,4 +295,3 @@ def _parse_wholes(
         values[i] = np.int64(digits)
         if negative:
             values[i] = -values[i]
-    return values, trouble

@@ -7,6 +7,7 @@ with another content is told. Nothing is asked only to learn that.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import random
@@ -110,8 +111,7 @@ class ObjectStorage:
         import obstore
 
         address = _address(path)
-        if not address.key:
-            raise FileNotFoundError(2, "names a bucket and no object", path)
+        _check_named(address)
         try:
             return self._see(address, ask(address, lambda client: obstore.head(client, address.key)))
         except OSError as error:  # of which the answer to such a request does not say the reason
@@ -125,6 +125,23 @@ class ObjectStorage:
 
     def open(self, path: str) -> ObjectReader:
         return ObjectReader(self, _address(path))
+
+    def whole(self, path: str, most_bytes: int) -> bytes:
+        """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
+        import obstore
+
+        address = _address(path)
+        _check_named(address)
+        answer = ask(address, lambda client: obstore.get(client, address.key))
+        size = self._see(address, answer.meta).size_bytes
+        if size > most_bytes:
+            raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
+        if size <= BLOCK_BYTES:
+            with contextlib.suppress(*errors()), LIMIT.slots():
+                if len(data := bytes(answer.bytes())) == size:
+                    return data
+        reader = self.open(path)  # it is large, or the answer ended early
+        return reader.fill(np.empty(reader.stat().size_bytes, np.uint8), 0).tobytes()
 
     def map(self, path: str) -> Bytes:
         reader = self.open(path)
@@ -238,7 +255,10 @@ class ObjectStorage:
     def read_blocks(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
         """Fill the array, all of which the object has, by blocks; the next ones are asked for where it is read on."""
         stop = start + len(into)
-        for number in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
+        numbers = range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES))
+        for number in numbers if len(numbers) > 1 else ():
+            self._begin(address, about, number)
+        for number in numbers:
             if number and (_key(address, about), number - 1) in self._blocks:
                 for ahead in range(number, min(number + _AHEAD + 1, -(-about.size_bytes // BLOCK_BYTES))):
                     self._begin(address, about, ahead)
@@ -365,6 +385,11 @@ def _address(path: str) -> Address:
 
 def _key(address: Address, about: Stat) -> tuple[str, Stat]:
     return address.uri, about
+
+
+def _check_named(address: Address) -> None:
+    if not address.key:
+        raise FileNotFoundError(errno.ENOENT, "names a bucket and no object", address.uri)
 
 
 def _check_listable(address: Address) -> None:

@@ -5,9 +5,11 @@ An object appears whole or not at all, and nothing is renamed. A put whose answe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
@@ -17,6 +19,7 @@ from recordmill.storage.stores.limit import LIMIT
 
 PART_BYTES = 8 << 20  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
 MOST_PARTS = 9_000  # stores take 10,000
+REMOVED = 1000  # objects, the most that a store removes by one request
 AT_ONCE = 4  # parts of one object that are under way, and in memory
 _SMALL_BYTES, _SMALL_AT_ONCE = 1 << 20, 32  # files of up to 1 MiB: how many of them are put at once
 _LARGE_AT_ONCE = 8  # of others, of 32 MiB at most in memory each
@@ -28,6 +31,12 @@ class Listed(NamedTuple):
     name: str
     size_bytes: int
     changed_sec: float
+
+
+def put_each(root: str, objects: Mapping[str, bytes]) -> None:
+    """Make or replace small objects below a folder, at once."""
+    for _ in thread_map(lambda name: put(f"{root}/{name}", objects[name]), objects, _SMALL_AT_ONCE):
+        pass
 
 
 def put(uri: str, data: bytes) -> None:
@@ -112,16 +121,25 @@ def _content(address: Address) -> bytes | None:
 
 
 def remove(root: str, keys: Sequence[str]) -> None:
-    """Remove objects below a folder by their names there; those that are gone already are no error."""
+    """Remove objects below a folder by their names there, in that order, many by one request where the store does that;
+    those that are gone already are no error.
+    """
+    address = _address(root)
+    paths = [f"{address.key}/{name}" if address.key else name for name in keys]
+    for at in range(0, len(paths), REMOVED):
+        batch = paths[at : at + REMOVED]
+        try:
+            ask(address, partial(_delete, batch))
+        except FileNotFoundError:  # one of them is gone: the others are asked for by themselves
+            for path in batch:
+                with contextlib.suppress(FileNotFoundError):
+                    ask(address, partial(_delete, [path]))
+
+
+def _delete(paths: Sequence[str], client: Any) -> None:
     import obstore
 
-    address = _address(root)
-    for name in keys:
-        key = f"{address.key}/{name}" if address.key else name
-        try:
-            ask(address, lambda client, key=key: obstore.delete(client, key))  # type: ignore[misc]
-        except FileNotFoundError:
-            continue
+    obstore.delete(client, list(paths))
 
 
 def listed(folder: str) -> Iterator[Listed]:

@@ -4,14 +4,13 @@ and what is not there is told before a manifest is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from spread_build import Steps
-from store_server import Store, s3_server
+from store_server import Store
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
@@ -30,12 +29,6 @@ from recordmill.storage.files import put_bytes, read_range
 from recordmill.storage.folders import exists, files_below, join
 
 OPTIONS: dict[str, Any] = {"num_shards": 4, "splits": "train=0.7,test=0.3", "name": "same", "max_rejects": 3}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with s3_server(tmp_path_factory.mktemp("store")) as server:
-        yield server
 
 
 @pytest.fixture(params=["folder", "store"])

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import obstore
 import pytest
 from fault_proxy import DEAD, DROP, FAIL, Proxy, fault_proxy
-from store_server import BUCKET, Store, of_s3, s3_server, settings
+from store_server import Store, of_s3, settings
 
 from recordmill.base.errors import RecordmillError
 from recordmill.building.store_commit import commit_to_store
@@ -20,12 +19,6 @@ from recordmill.storage.stores import client
 
 SHARD = "train-00000-of-00001.tfrecord"
 COPIES = {"manifest.json", "schema.pbtxt", "features.json"}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with s3_server(tmp_path_factory.mktemp("store")) as server:
-        yield server
 
 
 @pytest.fixture
@@ -50,12 +43,6 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
         return commit_to_store(folder, describe, base, out, 1 << 30)
     finally:
         folder.close()
-
-
-def objects(store: Store, out: str) -> dict[str, bytes]:
-    prefix = out.partition(f"{BUCKET}/")[2]
-    found = [about["path"] for page in obstore.list(store.client, prefix) for about in page]
-    return {path[len(prefix) + 1 :]: bytes(obstore.get(store.client, path).bytes()) for path in found}
 
 
 def content_of(found: dict[str, bytes], manifest: Manifest) -> bytes:
@@ -84,7 +71,7 @@ def test_a_request_that_fails_is_repeated(store: Store, proxy: Proxy, tmp_path: 
         proxy.begin()
         assert generations(out) == [1, 2]
         assert (load(out, 1), load(out, 2)) == (first, second)
-        found = objects(store, out)
+        found = store.objects(out)
         assert [content_of(found, manifest) for manifest in (first, second)] == [b"one", b"two"]
         assert {name for name in found if not name.startswith("_manifests")} == expected([first, second])
         if at >= asked:
@@ -118,10 +105,10 @@ def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_
         proxy.begin()
         number = generations(out)[-1]
         assert not ended or number == 2
-        assert content_of(objects(store, out), load(out)) == (b"one", b"two")[number - 1]
+        assert content_of(store.objects(out), load(out)) == (b"one", b"two")[number - 1]
         seen.add(number)
         commit(tmp_path / "home", out, b"three", number)
-        found = objects(store, out)
+        found = store.objects(out)
         kept = [load(out, one) for one in generations(out)]
         assert [content_of(found, manifest) for manifest in kept] == [(b"one", b"two")[number - 1], b"three"]
         assert {name for name in found if not name.startswith("_manifests")} == expected(kept)

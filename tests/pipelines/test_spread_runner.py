@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from store_server import Store, s3_server
+from store_server import Store
 
 beam = pytest.importorskip("apache_beam", reason="engines are reached through Apache Beam")
 
@@ -27,12 +26,6 @@ FLAGS = ("--job_endpoint=embed", "--environment_type=beam:env:harness_subprocess
          f"--environment_config={HARNESS}")  # fmt: skip
 ENGINE: dict[str, Any] = {"runner": "PortableRunner", "beam_args": FLAGS, "preflight": False}
 OPTIONS: dict[str, Any] = {"num_shards": 3, "splits": "train=0.8,test=0.2", "max_rejects": 3, "name": "same"}
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    with s3_server(tmp_path / "store") as server:
-        yield server
 
 
 def of(build: recordmill.BuildResult) -> dict[str, bytes]:

@@ -10,22 +10,15 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import obstore
 import pytest
 from fault_proxy import KILL, KILL_BEHIND, Proxy, fault_proxy
 from killed_at_requests import Nursery, nursery
 from made_data_set import mixed_rows, write_data_set
-from store_server import BUCKET, Store, of_s3, s3_server, settings
+from store_server import Store, of_s3, settings
 
 import recordmill
 from recordmill.shards import store_run
 from recordmill.shards.manifest import generations, load
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with s3_server(tmp_path_factory.mktemp("store")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +38,6 @@ def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with settings(**of_s3(store.endpoint)):
         yield
-
-
-def objects(store: Store, out: str) -> dict[str, bytes]:
-    prefix = out.partition(f"{BUCKET}/")[2]
-    found = [about["path"] for page in obstore.list(store.client, prefix) for about in page]
-    return {path[len(prefix) + 1 :]: bytes(obstore.get(store.client, path).bytes()) for path in found}
 
 
 def requests_of(proxy: Proxy, children: Nursery, out: str, *command: str, **environment: str) -> list[str]:
@@ -88,7 +75,7 @@ def test_a_build_that_is_killed_at_its_requests(
     root, temporary = f"{store.root}/build-{every}", {"TMPDIR": str(tmp_path)}
     old = recordmill.build({"x": [1, 2, 3]}, f"{root}/whole")
     asked = requests_of(proxy, children, f"{root}/whole", *command, **temporary)
-    whole = {path.rsplit("/", 1)[1]: data for path, data in objects(store, f"{root}/whole").items()
+    whole = {path.rsplit("/", 1)[1]: data for path, data in store.objects(f"{root}/whole").items()
              if "/train-" in path and path.startswith(load(f"{root}/whole").parts[0].folder)}  # fmt: skip
     stood = set()
     for at, fault in kills(asked, every):
@@ -102,7 +89,7 @@ def test_a_build_that_is_killed_at_its_requests(
         proxy.begin()
         assert children.run(*command, "--out", out, **temporary) == 0
         assert generations(out) == [number, number + 1]
-        found = objects(store, out)
+        found = store.objects(out)
         folder = load(out).parts[0].folder
         assert {name.rsplit("/", 1)[1]: data for name, data in found.items()
                 if "/train-" in name and name.startswith(folder)} == whole  # fmt: skip
@@ -110,7 +97,7 @@ def test_a_build_that_is_killed_at_its_requests(
             patched.setattr(store_run, "LEASE_SEC", -1)
             store_run.clean(out, remove=True)
         kept = {load(out, one).parts[0].folder for one in generations(out)}
-        folders = {name.split("/")[0] for name in objects(store, out)}
+        folders = {name.split("/")[0] for name in store.objects(out)}
         assert {name for name in folders if name.startswith(("data-", "_run-"))} == kept
         assert recordmill.verify(out) == []
         assert not list(tmp_path.glob("recordmill-*/*/_run-*"))
@@ -130,7 +117,7 @@ def test_a_read_that_is_killed_at_its_requests(
 ) -> None:
     source = write_data_set(tmp_path / "set", {"train": mixed_rows(200), "test": mixed_rows(40, 200)}, shards=3)
     root, temporary = f"{store.root}/read-{to}-{every}", {"TMPDIR": str(tmp_path)}
-    command = ["read", str(source), "--to", to, "--file-size", "20KB", "--overwrite"]
+    command = ["read", str(source), "--to", to, "--file-size", "8KB", "--overwrite"]
     small = {"to": to, "limit": 3}
     recordmill.read(source, f"{root}/whole", **small)
     asked = requests_of(proxy, children, f"{root}/whole", *command, **temporary)
@@ -158,8 +145,8 @@ def test_a_read_that_is_killed_at_its_requests(
         with monkeypatch.context() as patched:
             patched.setattr(store_run, "LEASE_SEC", -1)
             store_run.clean(out, remove=True)
-        summary = json.loads(objects(store, out)["_read.json"])
-        names = {name.split("/")[0] for name in objects(store, out)}
+        summary = json.loads(store.objects(out)["_read.json"])
+        names = {name.split("/")[0] for name in store.objects(out)}
         assert names == {"_read.json", "_reads", summary["folder"]}
         assert not list(tmp_path.glob("recordmill-*/*/_run-*"))
     assert stood == {1, 2}
@@ -167,7 +154,7 @@ def test_a_read_that_is_killed_at_its_requests(
 
 def result(store: Store, out: str) -> dict[str, bytes]:
     """The files of the result that `_read.json` names."""
-    found = objects(store, out)
+    found = store.objects(out)
     summary = json.loads(found["_read.json"])
     named = {name: data for name, data in found.items() if name.startswith(tuple(summary["files"]))}
     assert len({file for file in summary["files"] if any(name.startswith(file) for name in named)}) == len(

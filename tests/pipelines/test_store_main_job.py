@@ -5,25 +5,18 @@ transform, and so is what is read back; TensorFlow reads the shards after a plai
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import obstore
 import pytest
 from image_samples import encoded
-from store_server import BUCKET, Store, s3_server
+from store_server import BUCKET, Store
 from transformed_set import DECLARED, write_csv
 
 import recordmill
 from recordmill.shards.manifest import load
 
 pytestmark = pytest.mark.sweep
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with s3_server(tmp_path_factory.mktemp("store")) as server:
-        yield server
 
 
 def fetch(store: Store, uri: str, into: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +26,11 @@ ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
 KEYS = {"_manifests", "data", "dataset_info.json", "features.json", "manifest.json", "schema.pbtxt"}
 
 
-@pytest.fixture(scope="module", params=[s3_server, azure_server], ids=["s3", "az"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with request.param(tmp_path_factory.mktemp("store")) as server:
-        yield server
-
-
-@pytest.fixture
-def out(store: Store, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return f"{store.root}/{request.node.originalname}"
+STORES = (s3_server, azure_server)
 
 
 def build(out: str | Path, rows: dict[str, Any] = ROWS, **options: Any) -> recordmill.BuildResult:
     return recordmill.build(rows, out, name="same", num_shards=2, splits="train=0.8,test=0.2", **options)
-
-
-def objects(store: Store, out: str) -> dict[str, bytes]:
-    prefix = out.partition(f"{BUCKET}/")[2]
-    found = [about["path"] for page in obstore.list(store.client, prefix) for about in page]
-    return {path[len(prefix) + 1 :]: bytes(obstore.get(store.client, path).bytes()) for path in found}
 
 
 def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path: Path) -> None:
@@ -56,7 +40,7 @@ def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path:
     near = recordmill.build(str(tmp_path / "in.csv"), tmp_path / "near", **options)
     far = recordmill.build(source, out, **options)
     assert far.out == out
-    found, folder = objects(store, out), far.manifest.parts[0].folder
+    found, folder = store.objects(out), far.manifest.parts[0].folder
     local = {path.relative_to(tmp_path / "near" / near.manifest.parts[0].folder).as_posix(): path.read_bytes()
              for path in (tmp_path / "near" / near.manifest.parts[0].folder).rglob("*") if path.is_file()}  # fmt: skip
     assert local == {
@@ -86,7 +70,7 @@ def test_generations_follow_each_other(store: Store, out: str, tmp_path: Path) -
     assert first.manifest.parts[0].folder != second.manifest.parts[0].folder
     third = build(out, {"z": [1, 2, 3] * 50}, overwrite=True)
     assert generations(out) == [2, 3]
-    kept = {name.split("/")[0] for name in objects(store, out) if name.startswith("data-")}
+    kept = {name.split("/")[0] for name in store.objects(out) if name.startswith("data-")}
     assert kept == {second.manifest.parts[0].folder, third.manifest.parts[0].folder}
     assert recordmill.open(out).schema.names == ("z",) or list(recordmill.open(out).schema.names) == ["z"]
     assert recordmill.verify(out) == []
@@ -117,7 +101,7 @@ def test_of_two_builders_one_commits(store: Store, out: str) -> None:
     won = [one for one in ended if isinstance(one, recordmill.BuildResult)]
     assert len(won) == 1, ended
     assert load(out) == won[0].manifest
-    folders = {name.split("/")[0] for name in objects(store, out) if name.startswith(("data-", "_run-"))}
+    folders = {name.split("/")[0] for name in store.objects(out) if name.startswith(("data-", "_run-"))}
     assert folders == {won[0].manifest.parts[0].folder}
 
 
@@ -152,7 +136,7 @@ def test_our_own_put_that_was_repeated_is_ours(store: Store, out: str) -> None:
     assert writing.put_if_absent(f"{out}/m", b"one")
     assert writing.put_if_absent(f"{out}/m", b"one")
     assert not writing.put_if_absent(f"{out}/m", b"other")
-    assert objects(store, out) == {"m": b"one"}
+    assert store.objects(out) == {"m": b"one"}
 
 
 @pytest.mark.parametrize("at", ["upload_all", "put_if_absent", "generations"])
@@ -161,7 +145,7 @@ def test_a_build_that_fails_leaves_nothing_or_what_the_next_removes(
 ) -> None:
     out = f"{out}-{at}"
     old = build(out)
-    before = objects(store, out)
+    before = store.objects(out)
 
     def fail(*_: object) -> Any:
         raise OSError(5, "the store failed")
@@ -171,7 +155,7 @@ def test_a_build_that_fails_leaves_nothing_or_what_the_next_removes(
         with pytest.raises(OSError, match="the store failed"):
             build(out, overwrite=True)
     assert load(out) == old.manifest
-    left = set(objects(store, out)) - set(before)
+    left = set(store.objects(out)) - set(before)
     assert not left or at == "put_if_absent"  # of which it can't be known whether it was heard
 
 
@@ -183,14 +167,14 @@ def test_what_a_killed_build_left_goes_when_its_lease_has_run_out(
     for key in ("_run-0123456789ab/lease.json", "data-0123456789ab/train-00000-of-00001.tfrecord",
                 "rejects/0123456789ab.00000.jsonl"):  # fmt: skip
         store.put(f"{name}/{key}", b"{}")
-    left = {key for key in objects(store, out) if "0123456789ab" in key}
+    left = {key for key in store.objects(out) if "0123456789ab" in key}
     assert len(left) == 3
     build(out, overwrite=True)
-    assert left <= set(objects(store, out))  # it may be alive
+    assert left <= set(store.objects(out))  # it may be alive
     assert [problem.problem for problem in recordmill.verify(out)] == ["is of no committed generation"]
     monkeypatch.setattr(store_run, "LEASE_SEC", -1)
     new = build(out, overwrite=True)
-    assert not left & set(objects(store, out))
+    assert not left & set(store.objects(out))
     assert load(out) == new.manifest
     assert load(out, 2).parts[0].folder != old.manifest.parts[0].folder
 
@@ -205,7 +189,7 @@ def test_a_folder_of_others_is_no_out(
     assert main(["build", str(tmp_path / "a.csv"), "--out", store.root]) == 2
     assert "name a folder in the bucket" in capsys.readouterr().err
     assert main(["build", f"{store.root}/some", "--out", f"{store.root}/some/out"]) == 2
-    assert set(objects(store, out)) == {"photo.jpg"}
+    assert set(store.objects(out)) == {"photo.jpg"}
 
 
 @pytest.mark.parametrize("requests", [1, 64])
@@ -217,4 +201,4 @@ def test_what_is_too_large_to_be_copied_by_the_store_is_put_anew(
     monkeypatch.setattr(placing, "COPIED_BYTES", 1000)
     monkeypatch.setattr(LIMIT, "most", requests)
     placing.copy_object(files._OBJECTS, f"{out}/old", f"{out}/new", len(data))
-    assert objects(store, out) == {"old": data, "new": data}
+    assert store.objects(out) == {"old": data, "new": data}

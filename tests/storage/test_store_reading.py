@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +25,7 @@ from recordmill.storage import files
 from recordmill.storage.listing import list_inputs
 from recordmill.storage.stores import client
 
-
-@pytest.fixture(scope="module", params=[s3_server, azure_server], ids=["s3", "az"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with request.param(tmp_path_factory.mktemp("store")) as server:
-        yield server
+STORES = (s3_server, azure_server)
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from store_server import Store, s3_server
+from store_server import Store
 
 beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache Beam")
 
@@ -25,12 +24,6 @@ from recordmill.storage.folders import files_below, names_in  # noqa: E402
 from recordmill.transforms import BatchDicts, ReadShards, WriteShards, spread, write_shards  # noqa: E402
 
 SCHEMA = Schema((Feature("x", "int64", required=True),))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with s3_server(tmp_path / "store") as server:
-        yield server
 
 
 def start(graph: str, out: str) -> None:
