@@ -23,6 +23,7 @@ from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s
 from recordmill.schemas.arrow import to_arrow
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.loads.batches import Load
+from recordmill.shards.loads.guess import selected
 from recordmill.shards.loads.salvage import PARSE, Recovered, Salvaged, frames_of
 from recordmill.shards.pieces import read_piece
 
@@ -98,9 +99,12 @@ def keep_matching(plan: ReadPlan, part: Slice) -> Kept:
     """The records of a slice that belong to the sample and for which the predicate holds, decoded.
 
     Raises:
-        DataError: the predicate can't be evaluated.
+        DataError: the predicate can't be evaluated. Unconfirmed: the plan was guessed, and wrong.
     """
     found, options = part.found, plan.options
+    if plan.guess is not None:
+        decoded = plan.guess.decode(found.data, found.starts + HEADER_BYTES, found.lengths)
+        return Kept(part, selected(decoded, plan.selected), np.arange(len(found.starts)), (), found.rejects, 0)
     at = (
         np.arange(len(found.starts))
         if options.sample is None

@@ -19,6 +19,7 @@ from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.feature import ITEM_BYTES, Schema
 from recordmill.shards.loads.batches import Load, decode_load, loads
+from recordmill.shards.loads.guess import confirm_load, selected
 from recordmill.shards.loads.salvage import Salvaged, salvage
 
 _SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
@@ -69,7 +70,11 @@ def row_bytes(schema: Schema) -> int:
 
 
 def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
-    return salvage(load, plan.schema) if plan.options.lenient else Salvaged(tuple(decode_load(load, plan.schema)), ())
+    if plan.options.lenient:
+        return salvage(load, plan.schema)
+    if plan.guess is not None:
+        return Salvaged(tuple(selected(batch, plan.schema) for batch in confirm_load(load, plan.guess)), ())
+    return Salvaged(tuple(decode_load(load, plan.schema)), ())
 
 
 def _limited(parts: Iterator[Salvaged], limit: int | None, filters: bool) -> Iterator[Salvaged]:

@@ -43,6 +43,11 @@ def is_resumable(run: Path) -> bool:
     return fingerprint_of(run) is not None and bool(noted_in(run))
 
 
+def may_go_on(out: Path) -> bool:
+    """Whether a read into OUT was stopped, and has finished something."""
+    return any(map(is_resumable, paths_in(out, f"{RUN_PREFIX}*")))
+
+
 def go_on(folder: RunFolder, plan: ReadPlan, threads: int, *, noted: bool = True) -> tuple[RunFolder, Notes | None]:
     """The run folder of a dead read of the same plan, where there is one, else `folder`; and the notes that stand, None
     if the read is too small for them.
@@ -78,7 +83,7 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
     """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
     found: RunFolder | None = None
     for run in sorted(
-        (run for run in paths_in(out, f"{RUN_PREFIX}*") if is_resumable(run)),
+        filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")),
         key=lambda run: (-len(noted_in(run)), run),
     ):
         taken = RunFolder.take_over(run)

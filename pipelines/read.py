@@ -27,7 +27,7 @@ from recordmill.exporting.job import JobResult, run_job
 from recordmill.exporting.notes import Notes, units_of
 from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
-from recordmill.exporting.resume import go_on, keep_finished
+from recordmill.exporting.resume import go_on, keep_finished, may_go_on
 from recordmill.exporting.store_publish import begin_in_store, publish_in_store, publish_placed
 from recordmill.exporting.units import run_noted
 from recordmill.pipelines.beam_run import check_runner, is_local
@@ -38,6 +38,7 @@ from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.held import held
 from recordmill.pipelines.remote.preflight import Seen, preflight
 from recordmill.pipelines.remote.submission import MayBeRunning
+from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.rejects import Rejected, is_of_record, with_remedy
@@ -150,21 +151,20 @@ def read(
     progress = progress or Progress()
     with Display(progress, quiet) as display:
         folder, base = _begin(out, settings)
+        guessing = settings.runner is None and not may_go_on(folder.out)
         try:
+            plan, folder, notes = _prepare(inputs, settings, folder, out, progress, display, guessing)
             place = _place(folder, out, settings)
-            plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
-            plan = replace(plan, most_rejects=settings.budget.most(plan.records))
-            if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
-                files = tuple((_absolute(file.path), file.stat.size_bytes) for file in plan.files)
-                preflight(settings.runner, settings.beam_args, Seen(place.run(), files), progress)
-            progress.begin("resume")
-            folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
-            if notes is not None and notes.finished:
-                plan = replace(plan, notes=(*plan.notes, _resumed(plan, notes)))
-                display.say(plan.notes[-1])
-            progress.begin("convert", _left(plan, notes))
             with held(place if place.is_remote else None) as run:
-                results = run_jobs(plan, settings, folder, progress, place, notes)
+                try:
+                    results = run_jobs(plan, settings, folder, progress, place, notes)
+                except (Unconfirmed, DataError):
+                    if plan.guess is None:
+                        raise
+                    folder.close()
+                    folder, base = _begin(out, settings)
+                    plan, folder, notes = _prepare(inputs, settings, folder, out, progress, display, False)
+                    results = run_jobs(plan, settings, folder, progress, place, notes)
                 result = _publish(plan, settings, folder, results, started, out, base, run)
                 if run is not None:
                     tidy_up(place)
@@ -186,6 +186,32 @@ def read(
             raise
         finally:
             folder.close()
+
+
+def _prepare(
+    inputs: Inputs,
+    settings: ReadSettings,
+    folder: RunFolder,
+    out: str,
+    progress: Progress,
+    display: Display,
+    guessing: bool,
+) -> tuple[ReadPlan, RunFolder, Notes | None]:
+    """(the plan, the folder to work in, what an earlier read noted); guessing: as of `plan_read`."""
+    progress.begin("plan")
+    plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads, guessing=guessing)
+    plan = replace(plan, most_rejects=settings.budget.most(plan.records))
+    if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
+        files = tuple((_absolute(file.path), file.stat.size_bytes) for file in plan.files)
+        seen = Seen(_place(folder, out, settings).run(), files)
+        preflight(settings.runner, settings.beam_args, seen, progress)
+    progress.begin("resume")
+    folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
+    if notes is not None and notes.finished:
+        plan = replace(plan, notes=(*plan.notes, _resumed(plan, notes)))
+        display.say(plan.notes[-1])
+    progress.begin("convert", _left(plan, notes))
+    return plan, folder, notes
 
 
 def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:

@@ -43,8 +43,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "building.spread": "base building preprocessing shards sources.inputs storage",
     "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
     "shards.loads",
-    "exporting": "base base.people exporting.choices records.columns records.example records.tfrecord records.writers "
-    "schemas shards shards.loads storage",
+    "exporting": "base base.people exporting.choices records.columns records.example records.inference "
+    "records.tfrecord records.writers schemas shards shards.loads storage",
     "exporting.spread": "base building.spread exporting shards storage",
     "reader.sampling": "base",
     "reader.fetching": "base reader.sampling records.columns records.tfrecord schemas shards shards.loads",
@@ -66,7 +66,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "transforms.tft": "base building building.spread preprocessing schemas shards sources.inputs storage transforms",
     "pipelines.remote": "base building.spread engines pipelines.options shards sources storage transforms",
     "pipelines": "base base.people building building.spread exporting exporting.choices exporting.spread "
-    "pipelines.options pipelines.remote preprocessing records.columns records.writers schemas shards "
+    "pipelines.options pipelines.remote preprocessing records.columns records.inference records.writers schemas shards "
     "shards.loads sources sources.arrow sources.inputs storage transforms transforms.tft",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
