@@ -1,6 +1,7 @@
-"""Lists that are too long for every worker to hold, of a plan's files and units: a file in OUT that they read by slice.
+"""Lists that are too long for every worker to hold, of a plan's files and units: each a file in OUT that they read by
+slice.
 
-It holds blocks of ROWS items each, one behind the other; where a block begins, and its digest, travel with the plan.
+It holds blocks of so many items each, one behind the other; where a block begins, and its digest, travel with the plan.
 """
 
 from __future__ import annotations
@@ -26,18 +27,21 @@ from recordmill.storage.folders import make_scratch, remove_tree
 
 PER_FILE = ("heads", "columns", "shards")  # what some kinds know of each file, beside what it is
 ROWS = 4096  # files are 300 KiB or so, a request's worth
-_KEPT = 8  # blocks in each process: its threads read neighbours
+KEPT = 8  # blocks in each process: its threads read neighbours
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, eq=False)
 class FarTable(Table[Item]):
-    """A list in OUT. starts: [blocks + 1] where each block begins; digests: [blocks, 32] SHA-256."""
+    """A list in OUT, of blocks of so many rows. starts: [blocks + 1] where each block begins; digests: [blocks, 32]
+    SHA-256.
+    """
 
     place: Place
     name: str
     length: int
+    rows: int
     starts: npt.NDArray[np.int64]
     digests: npt.NDArray[np.uint8]
 
@@ -45,18 +49,18 @@ class FarTable(Table[Item]):
         return self.length
 
     def _item(self, at: int) -> Item:
-        number = at // ROWS
+        number = at // self.rows
         path = self.place.run(SHARED, self.name)
         start, stop = self.starts[number : number + 2].tolist()
         try:
             block = _block(path, start, stop, self.digests[number].tobytes())
         except FileNotFoundError:
             raise NotSharedError(path, self.place.out) from None
-        item: Item = block[at - number * ROWS]
+        item: Item = block[at - number * self.rows]
         return item
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=KEPT)
 def _block(path: str, start: int, stop: int, digest: bytes) -> Sequence[Any]:
     data = read_range(path, start, stop).tobytes()
     if hashlib.sha256(data).digest() != digest:
@@ -65,17 +69,19 @@ def _block(path: str, start: int, stop: int, digest: bytes) -> Sequence[Any]:
     return found
 
 
-def share_table(place: Place, what: str, kind: Callable[[Any], Any], items: Sequence[Any]) -> Any:
+def share_table(
+    place: Place, what: str, kind: Callable[[Any], Any], items: Sequence[Any], rows: int = ROWS
+) -> FarTable[Any]:
     """Put the list where every worker can read it; gives it as it travels. what: for people who look there. kind:
-    as what a block of it is kept.
+    as what a block of it is kept; rows: of a block.
     """
     starts, digests = [0], []
     folder = make_scratch("table-", None if place.is_remote else place.run())
     try:
         path = str(Path(folder, what))
         with create_file(path) as file:
-            for first in range(0, len(items), ROWS):
-                data = pickle.dumps(kind(items[first : first + ROWS]))
+            for first in range(0, len(items), rows):
+                data = pickle.dumps(kind(items[first : first + rows]))
                 starts.append(starts[-1] + len(data))
                 digests.append(hashlib.sha256(data).digest())
                 write_all(file, data)
@@ -83,7 +89,7 @@ def share_table(place: Place, what: str, kind: Callable[[Any], Any], items: Sequ
     finally:
         remove_tree(folder, ignore_errors=True)
     known = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
-    return FarTable(place, name, len(items), np.array(starts, np.int64), known)
+    return FarTable(place, name, len(items), rows, np.array(starts, np.int64), known)
 
 
 def with_far_tables(source: Source, place: Place) -> Source:

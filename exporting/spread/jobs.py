@@ -19,6 +19,7 @@ from recordmill.base.errors import DataError, RecordmillError, Reject
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, Shared
+from recordmill.building.spread.tables import share_table
 from recordmill.exporting.job import JobResult, output_name, run_job
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.shards.rejects import Rejected
@@ -26,6 +27,7 @@ from recordmill.storage.files import give_name, put_if_absent, read_range, stat
 from recordmill.storage.folders import fetch_file, join, make_folder, make_scratch, remove_tree, rename
 
 _RESULTS = "results.json"
+JOBS_AT_ONCE = 16  # jobs of 512 MiB are about 100 KiB of pieces
 _LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
 _NAME = re.compile(r"[0-9a-f]{12}-[^/\x00]+")
 
@@ -35,7 +37,7 @@ class ReadRun:
     """What a worker needs. to: the jobs' format; threads: per job; at_once: jobs in one process."""
 
     plan: ReadPlan
-    jobs: tuple[Job, ...]
+    jobs: Sequence[Job]
     to: str
     threads: int
     at_once: int
@@ -68,10 +70,14 @@ class MadeJob:
 
 
 def begin(place: Place, run: ReadRun) -> SharedRun:
-    """Make the folders that workers write to, and put there what they need; gives that as it travels."""
+    """Make the folders that workers write to, and put there what they need; gives that as it travels: the files and the
+    jobs are lists that workers read by slice, and the plan has none of the jobs.
+    """
     for part in () if place.is_remote else (SHARED, MADE):
         make_folder(place.run(part), exist_ok=True)
-    return place.share("read", run)
+    files = share_table(place, "files", tuple, run.plan.files)
+    jobs = share_table(place, "jobs", tuple, run.jobs, JOBS_AT_ONCE)
+    return place.share("read", replace(run, plan=replace(run.plan, files=files, jobs=()), jobs=jobs))
 
 
 def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
