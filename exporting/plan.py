@@ -130,7 +130,7 @@ class ReadPlan:
     guess: the plan is good if all records confirm it; None: it is good.
     """
 
-    files: tuple[ShardFile, ...]
+    files: Sequence[ShardFile]
     schema: Schema
     jobs: tuple[Job, ...]
     options: ReadOptions
