@@ -17,6 +17,7 @@ from recordmill.building.spread.scale import (
     MOST_BUCKETS,
     Build,
     most_files,
+    most_files_in_workers,
     most_merged_bytes,
     most_planned_bytes,
 )
@@ -47,7 +48,9 @@ ROWS: dict[str, Callable[[Build], str]] = {
     "list of inputs": lambda one: show_size(one.inputs_bytes),
     "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),
     "list of runs and shards, likewise": lambda one: show_size(one.layout_bytes),
-    "memory of the plan: driver, each worker": lambda one: show_size(one.plan_memory),
+    "lists of files and units, of which it reads slices": lambda one: show_size(one.lists_bytes),
+    "memory of the plan in the driver": lambda one: show_size(one.driver_memory),
+    "memory of the plan in each worker process": lambda one: show_size(one.plan_memory),
     "memory beside it where shards are made": lambda one: show_size(one.layout_memory),
     "memory beside it of the survey": lambda one: show_size(one.survey_memory),
     "memory beside it of the last step": lambda one: show_size(one.last_memory),
@@ -59,7 +62,9 @@ READ_ROWS: dict[str, Callable[[Read], str]] = {
     "elements through the engine": lambda one: f"{one.elements:,}",
     "index that the driver reads to plan": lambda one: show_size(one.index_bytes),
     "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),
-    "memory of the plan: driver, each worker": lambda one: show_size(one.plan_memory),
+    "lists of jobs and shards, of which it reads slices": lambda one: show_size(one.lists_bytes),
+    "memory of the plan in the driver": lambda one: show_size(one.driver_memory),
+    "memory of the plan in each worker process": lambda one: show_size(one.plan_memory),
     "list of what was made": lambda one: show_size(one.list_bytes),
     "memory beside the plan of the last step": lambda one: show_size(one.last_memory),
 }
@@ -88,7 +93,12 @@ def walls() -> list[Sequence[str]]:
     return [
         (
             f"{most_files():,} input files",
-            f"the plan and the digests of all of them take {memory} in a process, beside `--memory`",
+            f"what the driver finds of them takes {memory} there, beside `--memory`",
+            "fewer and larger files, or more memory where the command is typed",
+        ),
+        (
+            f"{most_files_in_workers():,} input files",
+            f"the digests of all of them take {memory} in the worker that commits, beside `--memory`",
             "fewer and larger files, or more memory in workers",
         ),
         (
@@ -103,13 +113,13 @@ def walls() -> list[Sequence[str]]:
         ),
         (
             f"{show_size(most_read_bytes(MEMORY_BYTES))} that are read",
-            f"the list of pieces alone takes {memory} in each process of a read, beside `--memory`",
-            "more memory in workers, or a `--split` at a time",
+            f"the list of pieces alone takes {memory} in the driver of a read, beside `--memory`",
+            "more memory where the command is typed, or a `--split` at a time",
         ),
         (
             f"{show_size(most_planned_bytes())}",
-            f"the list of units alone takes {memory} in each process, beside `--memory`",
-            "more memory in workers, or several data sets",
+            f"the list of units alone takes {memory} in the driver, beside `--memory`",
+            "more memory where the command is typed, or several data sets",
         ),
         (
             f"{show_size(most_merged_bytes())}",

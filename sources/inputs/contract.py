@@ -88,10 +88,10 @@ class Source(Protocol):
         """The features of every record; all chunks have the Arrow schema schemas.arrow.to_arrow(schema)."""
 
     @property
-    def files(self) -> tuple[InputFile, ...]: ...
+    def files(self) -> Sequence[InputFile]: ...
 
     @property
-    def units(self) -> tuple[Unit, ...]:
+    def units(self) -> Sequence[Unit]:
         """In order of file and position; together they cover every record once."""
 
     @property
