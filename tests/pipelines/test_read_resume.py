@@ -164,7 +164,7 @@ def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Pa
     assert new != data
     about = victim.stat()
     assert (
-        killed("note:9" if name == "foreign" else "note:4", str(source), out, to=to, threads=1).returncode
+        killed("note:6" if name == "foreign" else "note:4", str(source), out, to=to, threads=1).returncode
         == -signal.SIGKILL
     )
     noted_before = len(noted_in(run_of(out)))
