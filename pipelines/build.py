@@ -45,7 +45,7 @@ from recordmill.shards.manifest import Manifest
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.shards.store_run import LEASE_SEC, StoreRun, check_store_out
 from recordmill.sources.inputs.contract import Source
-from recordmill.storage.files import bound_requests, hand_over, is_remote, output_path, stat
+from recordmill.storage.files import Terms, bound_requests, hand_over, is_remote, output_path, stat
 from recordmill.storage.folders import exists, join, private_folder
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress, *, de
 
 def _run_spread(plan: BuildPlan, settings: BuildOptions, progress: Progress, detach: bool) -> None:
     """The same on an engine, whose workers share nothing but OUT. What failed is removed when its job has ended."""
-    place = _place(plan)
+    place = _place(plan, settings.storage_requests)
     plan = _with_data_in_out(plan, place)
 
     def construct(pipeline: Pipeline) -> None:
@@ -330,9 +330,10 @@ def _run_spread(plan: BuildPlan, settings: BuildOptions, progress: Progress, det
             raise
 
 
-def _place(plan: BuildPlan) -> Place:
-    """Where the build has its files on an engine."""
-    return Place(plan.store or os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
+def _place(plan: BuildPlan, requests: int | None = None) -> Place:
+    """Where the build has its files on an engine. requests: to stores, that each worker has under way at most."""
+    out = plan.store or os.path.dirname(plan.folder)
+    return Place(out, RunFolder.attach(plan.folder).id, Terms(requests))
 
 
 def _with_data_in_out(plan: BuildPlan, place: Place) -> BuildPlan:

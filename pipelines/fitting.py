@@ -29,7 +29,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
 from recordmill.storage.files import sync_file, sync_folder
-from recordmill.storage.folders import copy_tree, is_folder, paths_below
+from recordmill.storage.folders import copy_tree, is_folder, join, paths_below
 
 Function = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -40,7 +40,7 @@ _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 class SavedBefore:
     """A data set whose transform is to be used. raw: the schema of the records that it takes."""
 
-    out: Path
+    out: str
     manifest: Manifest
     raw: Schema
 
@@ -53,10 +53,11 @@ class SavedBefore:
 
 def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
     """The data set's transform; UsageError if it has none."""
-    manifest = load(out)
+    place = os.fspath(out)
+    manifest = load(place)
     if not manifest.transform:
-        raise UsageError(f"{os.fspath(out)} was built without a transform: there is none to take from it")
-    return SavedBefore(Path(out), manifest, from_pbtxt(manifest.transform["raw_schema"], os.fspath(out)))
+        raise UsageError(f"{place} was built without a transform: there is none to take from it")
+    return SavedBefore(place, manifest, from_pbtxt(manifest.transform["raw_schema"], place))
 
 
 def with_transform(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> BuildPlan:
@@ -96,11 +97,11 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransf
     assert plan.source is not None
     given = plan.source.schema
     _check_same(before, given)
-    source = before.out / before.manifest.parts[-1].folder / TRANSFORM_FOLDER
+    source = join(before.out, before.manifest.parts[-1].folder, TRANSFORM_FOLDER)
     if not is_folder(source):
-        raise DataError("is missing; the manifest names it", source=os.fspath(source))
+        raise DataError("is missing; the manifest names it", source=source)
     copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
-    saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, str(before.out)))
+    saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out))
     return saved.without({name for name in before.raw.names if name not in given})
 
 

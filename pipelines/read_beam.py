@@ -24,7 +24,7 @@ from recordmill.exporting.spread.jobs import ReadRun, begin, take
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import is_remote, map_file
+from recordmill.storage.files import Terms, is_remote, map_file
 from recordmill.storage.folders import remove_file
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progr
     local = is_local(settings.runner)
     plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
     run = ReadRun(plan, jobs, ARROW if parts else plan.options.to, max(1, settings.threads // at_once), at_once)
-    shared = begin(Place(os.path.abspath(folder.out), folder.id), run)
+    place = Place(os.path.abspath(folder.out), folder.id, Terms(settings.storage_requests))
+    shared = begin(place, run)
 
     def construct(pipeline: Pipeline) -> None:
         numbers = range(len(jobs))

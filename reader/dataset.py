@@ -438,9 +438,14 @@ class Dataset(Trainable, InTorch):
         return arrays.memory_mapped(self, folder)
 
     @names_keywords("read")
-    def to_parquet(self, path: str | os.PathLike[str], *, compression: str = "zstd", overwrite: bool = False) -> Path:
+    def to_parquet(
+        self, path: str | os.PathLike[str], *, compression: str = "zstd", overwrite: bool = False
+    ) -> Path | str:
         """The records, in order and as this view has them, as one Parquet file, which has its name when it is whole;
         memory holds one row group. `recordmill.read` writes many files at once, and counts and resumes.
+
+        path: also an object of a store (`s3://bucket/view.parquet`), whose URI is then given; it is prepared among the
+            temporary files of this machine.
 
         compression: "zstd", "snappy", "gzip" or "none". overwrite: a file of that name is replaced.
 

@@ -14,7 +14,9 @@ import stat
 import tempfile
 from pathlib import Path
 
-from recordmill.storage.files import below, is_remote, storage_of
+from recordmill.storage.files import below, create_file, is_remote, read_blocks, storage_of, write_all
+
+_FETCHED_BYTES = 1 << 20  # 1 MiB at once
 
 Pathlike = str | os.PathLike[str]
 
@@ -147,8 +149,21 @@ def remove_tree(folder: Pathlike, *, ignore_errors: bool = False) -> None:
 def copy_tree(
     source: Pathlike, target: Pathlike, *, leave_out: tuple[str, ...] = (), links: bool = False, into: bool = False
 ) -> None:
-    """Copy a folder with all that is in it. leave_out: globs of names that are not copied; links: a link stays one;
-    into: the target may be there already.
+    """Copy a folder with all that is in it to a disk. leave_out: globs of names that are not copied; links: a link
+    stays one; into: the target may be there already. Of a store all objects are copied, to a folder that is not there.
     """
+    if is_remote(os.fspath(source)):
+        _fetch_tree(os.fspath(source), target)
+        return
     ignore = shutil.ignore_patterns(*leave_out) if leave_out else None
     shutil.copytree(source, target, symlinks=links, ignore=ignore, dirs_exist_ok=into)
+
+
+def _fetch_tree(source: str, target: Pathlike) -> None:
+    make_folder(target)
+    for name, uri in files_below(source).items():
+        path = Path(target, *name.split("/"))  # no part of an object's name that can be read is `..`
+        make_folder(path.parent, exist_ok=True, parents=True)
+        with create_file(path) as file:
+            for block in read_blocks(uri, _FETCHED_BYTES):
+                write_all(file, block)

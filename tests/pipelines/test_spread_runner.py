@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_server import Store
+from fault_proxy import fault_proxy
+from store_server import Store, of_s3, settings
 
 beam = pytest.importorskip("apache_beam", reason="engines are reached through Apache Beam")
 
@@ -44,6 +45,10 @@ def test_workers_that_are_processes_write_into_a_store_what_one_machine_writes(
         assert not [name for name in files_below(str(out)) if name.startswith("_run-")]
         assert recordmill.verify(out) == []
         assert far.rejected == 1
+    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
+        proxy.delay_sec = 0.01
+        recordmill.build("in.csv", f"{store.root}/few", storage_requests=1, **ENGINE, **OPTIONS)
+        assert proxy.most <= 2  # the driver and a worker, one each
     memory = recordmill.build({"x": list(range(50))}, f"{store.root}/memory", **ENGINE)
     assert sorted(recordmill.open(memory.out).to_numpy()["x"].tolist()) == list(range(50))
     with pytest.raises(RecordmillError, match="1 of 3001 records were rejected"):

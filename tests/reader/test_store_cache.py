@@ -227,6 +227,7 @@ def test_no_more_requests_than_said_are_under_way(
         ["head", f"{store.root}/plain"],
         ["inspect", f"{store.root}/packed"],
         ["verify", f"{store.root}/plain"],
+        ["status", out],
         ["clean", out],
         ["bench", f"{store.root}/plain", "--seconds", "0.2", "--shuffle", "global"],
     ):
