@@ -60,8 +60,9 @@ def test_a_fit_and_reads_into_a_store_give_what_one_machine_does(
         run("read", far, "--out", tmp_path / to, "--to", to, "--file-size=200KB")
         read = content(tmp_path / to)
         assert content(f"{store.root}/{to}") == read
-        assert len(read) > 2
-    assert not [key for key in store.keys() if "/_run-" in key]
+        assert len(read) > 1
+    left = store.keys()
+    assert not [key for key in left if "/_run-" in key]
 
 
 def content(out: Path | str) -> dict[str, bytes]:
