@@ -127,6 +127,14 @@ class FileRecords(Protocol):
         """These files in this order, in chunks like those of `Source.read`; rejects, too, stand in that order."""
 
 
+@runtime_checkable
+class RecordPlaces(Protocol):
+    """What a Source may offer beside: where people find its records, as its own rejects say it."""
+
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Of the records at these positions of a file, which may be read for it."""
+
+
 @dataclass(frozen=True)
 class PlanOptions:
     """What all kinds share.

@@ -103,6 +103,6 @@ def test_what_is_wrong_with_a_record_is_said_in_one_sentence(prism: list[str], t
     options = ("--out", tmp_path / "out", "--schema", schema, "--no-preflight", "--quiet", *prism)
     code, err = Driver("build", "jsonl", source, *options).end()
     assert code == 1
-    assert "line 501" in err
-    assert "Traceback" not in err
+    (line,) = err.splitlines()
+    assert "line 501" in line
     assert not (tmp_path / "out").exists()
