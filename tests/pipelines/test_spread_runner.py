@@ -136,7 +136,7 @@ def test_a_transform_is_fitted_by_workers_that_share_only_a_store(
         assert {name: data for name, data in of(again).items() if not name.startswith("transform/")} == shards
         assert again.manifest.fingerprint == far.manifest.fingerprint
 
-    with pytest.raises(UsageError, match="cache: workers of an engine"):
+    with pytest.raises(UsageError, match="workers of an engine that fit into a store"):
         recordmill.build(
             source, f"{store.root}/fitted/c", transform=declared, transform_cache=tmp_path / "c", **ENGINE, **options
         )
