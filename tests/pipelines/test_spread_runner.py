@@ -140,7 +140,7 @@ def test_a_transform_is_fitted_by_workers_that_share_only_a_store(
         recordmill.build(
             source, f"{store.root}/fitted/c", transform=declared, transform_cache=tmp_path / "c", **ENGINE, **options
         )
-    empty = {**options, "splits": "train=1.0,test=0.0"}
+    empty = {**options, "splits": "train=0.99999,test=0.00001"}
     with pytest.raises(RecordmillError, match="there is no record in it"):
         recordmill.build(source, f"{store.root}/fitted/none", transform=declared, fit_on="test", **ENGINE, **empty)
     assert not files_below(f"{store.root}/fitted/none")
