@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.byte_masks import Bytes
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import allocating, kernel
 
 
 def is_utf8(data: Bytes) -> bool:
@@ -50,7 +50,7 @@ def first_bad_byte(data: npt.NDArray[np.uint8], at: int, stop: int) -> int:
     return -1
 
 
-@kernel
+@allocating
 def bad_lines(data: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(starts of the lines that are not UTF-8, the place of the first bad byte in each)."""
     starts, places, found, start = np.empty(64, np.int64), np.empty(64, np.int64), 0, 0

@@ -1,15 +1,18 @@
 """Read records back, beside what people use today: 1,000,000 of 12 features to Parquet and to NumPy files, and 20,000
 raw tensors to NumPy files.
 
-    python benchmarks/read.py [--rounds 3] [--folder FOLDER] [table] [tensors]
+    python benchmarks/read.py [--rounds 3] [--folder FOLDER] [table] [foreign] [tensors]
 
-The data sets are made first if they are not there: that of `table` is what `benchmarks/build.py csv` builds.
+The data sets are made first if they are not there: that of `table` is what `benchmarks/build.py csv` builds, and
+`foreign` reads its shards without their manifest.
 """
 
 from __future__ import annotations
 
 import argparse
+import glob
 import os
+import shutil
 import tempfile
 
 from harness import compare, machine
@@ -20,24 +23,30 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import to_pbtxt
 
 TUTORIAL_ROWS = 20_000
+CASES = ("table", "foreign", "tensors")
+
+
+def make_shards(folder: str, rows: int) -> None:
+    """The data set of `build.py csv`."""
+    import recordmill
+
+    csv_path = os.path.join(folder, f"{rows}.csv")
+    os.makedirs(folder, exist_ok=True)
+    if not os.path.exists(csv_path):
+        write_csv(csv_path, rows)
+    recordmill.build(csv_path, os.path.join(folder, f"shards-{rows}"), kind="csv", num_shards=16)
 
 
 def table(folder: str, rows: int, rounds: int) -> None:
     source = os.path.join(folder, f"shards-{rows}")
     if not os.path.exists(source):
-        import recordmill
-
-        csv_path = os.path.join(folder, f"{rows}.csv")
-        os.makedirs(folder, exist_ok=True)
-        if not os.path.exists(csv_path):
-            write_csv(csv_path, rows)
-        recordmill.build(csv_path, source, kind="csv", num_shards=16)
+        make_shards(folder, rows)
     for to in ("parquet", "npy"):
         print(
             f"\n{rows:,} records to {to}; the tutorial loop reads {TUTORIAL_ROWS:,} of them only, so "
             f"multiply its time by {rows / TUTORIAL_ROWS:g}"
         )
-        jobs = {"recordmill": ("read_jobs:recordmill", source, os.path.join(folder, "table"), to)}
+        jobs = {"recordmill": ("read_jobs:recordmill_read", source, os.path.join(folder, "table"), to)}
         jobs["tf.data, parse_example in batches"] = ("read_jobs:tf_data", source, os.path.join(folder, "table-tf"), to)
         if to == "parquet":
             jobs["tfx-bsl in Beam"] = ("read_jobs:tfx_bsl_beam", source, os.path.join(folder, "table-bsl"), to)
@@ -48,6 +57,33 @@ def table(folder: str, rows: int, rounds: int) -> None:
                 to,
             )
         compare(jobs, rounds, slow=("tutorial loop (20,000 records)", "tfx-bsl in Beam"))
+
+
+def foreign(folder: str, rows: int, rounds: int) -> None:
+    """The table's shards alone, at one and at four times the size: the same files four times over."""
+    known = os.path.join(folder, f"shards-{rows}")
+    if not os.path.exists(known):
+        make_shards(folder, rows)
+    for times in (1, 4):
+        source = os.path.join(folder, f"foreign-{rows}-{times}")
+        os.makedirs(source, exist_ok=True)
+        for number in range(times):
+            for shard in sorted(glob.glob(f"{known}/data-*/*.tfrecord")):
+                copy = os.path.join(source, f"{number}-{os.path.basename(shard)}")
+                if not os.path.exists(copy):
+                    shutil.copy(shard, copy)
+        for to in ("parquet", "memory"):
+            print(f"\n{times * rows:,} foreign records without a schema to {to}")
+            out = os.path.join(folder, "foreign-out")
+            jobs = {
+                "recordmill": ("read_jobs:foreign", source, out, to),
+                "limit: Numba for this table, pyarrow": ("read_limits:foreign_limit", source, f"{out}-limit", to),
+            }
+            if to == "memory":
+                jobs["tf.data, told the features"] = ("read_jobs:tf_data_in_memory", source, known)
+            else:
+                jobs["tf.data, told the features, pyarrow"] = ("read_jobs:tf_data", source, f"{out}-tf", to, known)
+            compare(jobs, rounds)
 
 
 def tensors(folder: str, records: int, rounds: int) -> None:
@@ -72,7 +108,7 @@ def tensors(folder: str, records: int, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=("table", "tensors"), metavar="CASE", help="table, tensors")
+    parser.add_argument("cases", nargs="*", default=CASES, metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--tensors", type=int, default=20_000)
@@ -81,6 +117,8 @@ def main() -> None:
     print(machine())
     if "table" in args.cases:
         table(args.folder, args.rows, args.rounds)
+    if "foreign" in args.cases:
+        foreign(args.folder, args.rows, args.rounds)
     if "tensors" in args.cases:
         tensors(args.folder, args.tensors, args.rounds)
 

@@ -14,7 +14,7 @@ Work = Callable[[], object]
 
 
 def _files(source: str) -> list[str]:
-    return sorted(glob.glob(f"{source}/data-*/*.tfrecord"))
+    return sorted(glob.glob(f"{source}/data-*/*.tfrecord")) or sorted(glob.glob(f"{source}/*.tfrecord"))
 
 
 def _spec(source: str) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _spec(source: str) -> dict[str, Any]:
     return {f.name: tf.io.FixedLenFeature((), kinds[f.kind], defaults[f.kind]) for f in recordmill.open(source).schema}
 
 
-def recordmill(source: str, out: str, to: str) -> Work:
+def recordmill_read(source: str, out: str, to: str) -> Work:
     """The public function, after its imports; compiled code comes from the cache."""
     import recordmill
 
@@ -38,14 +38,42 @@ def recordmill(source: str, out: str, to: str) -> Work:
     return lambda: recordmill.read(source, out, to=to)
 
 
-def tf_data(source: str, out: str, to: str) -> Work:
-    """tf.data with parse_example on batches of 50,000, its fastest size here, then pyarrow or NumPy."""
+def foreign(source: str, out: str, to: str) -> Work:
+    """The same table without a manifest, an index or a schema: to one Parquet file, or to arrays in memory."""
+    import recordmill
+
+    if to == "parquet":
+        return recordmill_read(source, out, to)
+    recordmill.open(source).to_numpy()  # compiled code comes from the cache
+    return lambda: recordmill.open(source).to_numpy()
+
+
+def tf_data_in_memory(source: str, schema_of: str) -> Work:
+    """tf.data with parse_example on batches of 50,000, told what the features are, to arrays."""
+    import numpy as np
+    import tensorflow as tf
+
+    spec = _spec(schema_of)
+
+    def work() -> dict[str, Any]:
+        batches = tf.data.TFRecordDataset(_files(source)).batch(50_000)
+        parsed = list(batches.map(lambda records: tf.io.parse_example(records, spec)).prefetch(1).as_numpy_iterator())
+        return {name: np.concatenate([batch[name] for batch in parsed]) for name in spec}
+
+    return work
+
+
+def tf_data(source: str, out: str, to: str, known: str = "") -> Work:
+    """tf.data with parse_example on batches of 50,000, its fastest size here, then pyarrow or NumPy.
+
+    known: the data set that says what the features are, if source does not.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
     import tensorflow as tf
 
-    spec = _spec(source)
+    spec = _spec(known or source)
 
     def work() -> None:
         shutil.rmtree(out, ignore_errors=True)

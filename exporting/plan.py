@@ -7,10 +7,11 @@ on threads, memory or runner. The plan can be pickled: a Beam worker runs a job 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.people.nearest import there_are
 from recordmill.exporting.choices.file_layout import FileRequest, check_layout, choose_layout
@@ -19,12 +20,14 @@ from recordmill.exporting.choices.suggest import suggestions
 from recordmill.records.columns.convert import Step, output_schema
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.where import Where, kept_names
+from recordmill.records.inference.confirm import Guess
 from recordmill.records.writers.files import FileLayout
 from recordmill.records.writers.parquet import ParquetWriteOptions
 from recordmill.records.writers.text import check_csv
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
+from recordmill.shards.loads.guess import guess_schema
 from recordmill.shards.loads.schema_of import infer_schema
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.pieces import PIECE_BYTES, Piece, cut_files
@@ -75,6 +78,16 @@ class ReadOptions:
         """Whether good records may be left out."""
         return self.where is not None or self.sample is not None
 
+    @property
+    def checks_all(self) -> bool:
+        """Whether every record is read, and a damaged one is an error."""
+        return not self.lenient and self.limit is None
+
+    @property
+    def decodes_all(self) -> bool:
+        """Whether every record is decoded, and a damaged one is an error."""
+        return self.checks_all and not self.filters
+
     def __post_init__(self) -> None:
         if self.to not in FORMATS:
             raise UsageError(f"--to {self.to}: one of {', '.join(FORMATS)}")
@@ -114,9 +127,10 @@ class ReadPlan:
     decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes
     `schema` of that. layout: of FILES, else None. memory_bytes, image_bytes: --memory, and what a job may take of it
     for images; 0: any. most_rejects: with more of them the read is in vain; None: unknown. None of them decides a byte.
+    guess: the plan is good if all records confirm it; None: it is good.
     """
 
-    files: tuple[ShardFile, ...]
+    files: Sequence[ShardFile]
     schema: Schema
     jobs: tuple[Job, ...]
     options: ReadOptions
@@ -129,10 +143,14 @@ class ReadPlan:
     memory_bytes: int = 0
     image_bytes: int = 0
     most_rejects: int | None = None
+    guess: Guess | None = None
 
 
-def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = None, threads: int = 1) -> ReadPlan:
-    """List, infer and cut.
+def plan_read(
+    inputs: Inputs, options: ReadOptions, *, schema: Schema | None = None, threads: int = 1, guessing: bool = False
+) -> ReadPlan:
+    """List, infer and cut. guessing: infer from the first records, if all records are decoded and so will tell where it
+    was wrong.
 
     Raises:
         UsageError: nothing there; no such split or feature.
@@ -140,7 +158,20 @@ def plan_read(inputs: Inputs, options: ReadOptions, *, schema: Schema | None = N
             inferred, its records).
     """
     catalog = find(inputs, options.split, lenient=options.lenient)
-    known, said = _known(catalog, schema, threads, options)
+    known = schema or catalog.schema
+    if known is not None:
+        return _plan(catalog, options, threads, known, None)
+    if guessing and options.decodes_all:
+        guess = guess_schema(catalog.files, threads=threads, wanted=options.columns)
+        if guess is not None:
+            with contextlib.suppress(DataError, UsageError):  # of what may not be so
+                return replace(_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess)
+    found = infer_schema(catalog.files, threads=threads, lenient=options.lenient, wanted=options.columns)
+    return _plan(catalog, options, threads, *found)
+
+
+def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, said: Sequence[str] | None) -> ReadPlan:
+    """The plan for records of that schema; said: notes on where it is from, None where it need not be inferred."""
     selected = known
     if options.columns is not None:
         if unknown := [name for name in options.columns if name not in known]:
@@ -180,18 +211,6 @@ def _check_folders(splits: Sequence[str], to: str) -> None:
                 f"--to {to}: the folder of split {split!r} would take the place of what a read keeps under that name; "
                 "use --to parquet or npz, or leave the split out with --split"
             )
-
-
-def _known(
-    catalog: Catalog, schema: Schema | None, threads: int, options: ReadOptions
-) -> tuple[Schema, list[str] | None]:
-    """(what the records hold, notes on the hints beside the files, or None where it need not be inferred)."""
-    known = schema or catalog.schema
-    return (
-        (known, None)
-        if known is not None
-        else infer_schema(catalog.files, threads=threads, lenient=options.lenient, wanted=options.columns)
-    )
 
 
 def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:

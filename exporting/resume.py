@@ -14,12 +14,12 @@ from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
-from recordmill.exporting.input_digest import digest_inputs
 from recordmill.exporting.job import output_name
 from recordmill.exporting.notes import (
     NOTES,
     Note,
     Notes,
+    digest_inputs,
     fingerprint,
     fingerprint_of,
     grows,
@@ -41,6 +41,11 @@ from recordmill.storage.removal import Folder
 def is_resumable(run: Path) -> bool:
     """Whether a run folder is that of a read that has finished something."""
     return fingerprint_of(run) is not None and bool(noted_in(run))
+
+
+def may_go_on(out: Path) -> bool:
+    """Whether a read into OUT was stopped, and has finished something."""
+    return any(map(is_resumable, paths_in(out, f"{RUN_PREFIX}*")))
 
 
 def go_on(folder: RunFolder, plan: ReadPlan, threads: int, *, noted: bool = True) -> tuple[RunFolder, Notes | None]:
@@ -78,7 +83,7 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
     """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
     found: RunFolder | None = None
     for run in sorted(
-        (run for run in paths_in(out, f"{RUN_PREFIX}*") if is_resumable(run)),
+        filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")),
         key=lambda run: (-len(noted_in(run)), run),
     ):
         taken = RunFolder.take_over(run)
@@ -101,7 +106,7 @@ def _checked(run: RunFolder, plan: ReadPlan, threads: int) -> Notes:
     def holds(item: tuple[Job, int, Note]) -> bool:
         job, unit, note = item
         with contextlib.suppress(OSError, RecordmillError):
-            return digest_inputs(plan.files, units_of(plan, job)[unit], lenient=plan.options.lenient) == note.digest
+            return digest_inputs(plan, units_of(plan, job)[unit]) == note.digest
         return False
 
     finished: dict[str, list[Note]] = {}

@@ -7,31 +7,31 @@ asked for. Neither apache_beam nor tensorflow is imported here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.people.nearest import there_are
 from recordmill.base.sizes import parse_size
 from recordmill.base.threads import thread_map
 from recordmill.pipelines.options.naming import names_keywords
 from recordmill.reader.covering import covering, covering_first, spans_of
-from recordmill.reader.faces import arrays
 from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.faces.training import Trainable
-from recordmill.reader.images.features import images_by_feature
 from recordmill.reader.images.options import Images, Spec, wanted_images
+from recordmill.reader.one_pass import confirm_batches, guess_of
 from recordmill.reader.record import Plan, make_record_plan
 from recordmill.reader.rows import read_row, rows_of
 from recordmill.reader.sampling.kept import Kept
@@ -45,6 +45,7 @@ from recordmill.records.columns.convert import output_schema
 from recordmill.records.columns.decoding import Decoding
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
+from recordmill.records.inference.confirm import Guess, Unconfirmed
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import Int64s
 from recordmill.schemas.arrow import to_arrow
@@ -59,6 +60,7 @@ from recordmill.shards.pieces import PIECE_BYTES
 from recordmill.storage.files import bound_requests, local_path
 
 Columns = dict[str, Array | Ragged | Strings]
+Result = TypeVar("Result")
 _PIXEL_BYTES = 64 << 20  # 64 MiB of decoded images of a piece
 WHOLE = View()  # all records, under their own names
 _MADE_ANEW = ("_plan", "_selection", "_decoding", "encoded")  # by each process that reads
@@ -89,8 +91,9 @@ def open(
         columns: only these features, in this order; the others are skipped, not parsed. A text is names with commas
             between them.
         schema: of foreign files, or the schema.pbtxt that holds it, if it is known; otherwise it is inferred over all
-            their records when it is first needed. A `schema.pbtxt` or a `features.json` of TensorFlow Datasets beside
-            the files then says true dtypes, shapes and class names where the records agree.
+            their records when it is first needed, by `to_numpy`, `to_table` and `to_parquet` while they decode. A
+            `schema.pbtxt` or a `features.json` of TensorFlow Datasets beside the files then says true dtypes, shapes
+            and class names where the records agree.
         threads: how many read and decode; None or 0: one per core.
         infer_from: infer over so many records only, the first ones of each file, or over so many whole files
             (`"20files"`). A later record that the schema does not fit is an error when it is read.
@@ -144,6 +147,7 @@ class Dataset(Trainable, InTorch):
     """
 
     mixed = None  # it is one data set
+    _guess: Guess | None = None  # what the schema is, if every record that is read is to confirm it
 
     def __init__(
         self,
@@ -216,6 +220,8 @@ class Dataset(Trainable, InTorch):
             return {}
         plain = Dataset(self.catalog, self.full_schema, None, self.threads, self.sample)
         plain.files = self.files
+        from recordmill.reader.images.features import images_by_feature
+
         return images_by_feature(plain, self.view.images)
 
     @property
@@ -289,7 +295,8 @@ class Dataset(Trainable, InTorch):
     @cached_property
     def ends(self) -> npt.NDArray[np.int64]:
         """The number of records up to and with each file."""
-        return np.cumsum([file.records for file in self.files], dtype=np.int64)
+        threads = self.threads if self.catalog.manifest is None else 1
+        return np.cumsum(list(thread_map(lambda file: file.records, self.files, threads)), dtype=np.int64)
 
     @property
     def file_records(self) -> list[int]:
@@ -415,7 +422,9 @@ class Dataset(Trainable, InTorch):
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Records [start, stop) as one pyarrow.Table in memory."""
-        return self._table(self.record_batches(start, stop))
+        if (start, stop) != (0, None):
+            return self._table(self.record_batches(start, stop))
+        return self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """The records in order as Arrow batches of batch_rows rows, the last one shorter;
@@ -431,10 +440,14 @@ class Dataset(Trainable, InTorch):
         they may exceed memory; text is then `Strings` instead of an object array. `open_columns(memmap_dir)` opens them
         again.
         """
-        return arrays.in_memory(self) if memmap_dir is None else arrays.memory_mapped(self, memmap_dir)
+        from recordmill.reader.faces import arrays
+
+        return self._in_one_pass(arrays.in_memory) if memmap_dir is None else arrays.memory_mapped(self, memmap_dir)
 
     def to_npy(self, folder: str | os.PathLike[str]) -> Columns:
         """The columns as `.npy` files in a new or empty folder, given memory-mapped: `to_numpy(memmap_dir=folder)`."""
+        from recordmill.reader.faces import arrays
+
         return arrays.memory_mapped(self, folder)
 
     @names_keywords("read")
@@ -452,7 +465,24 @@ class Dataset(Trainable, InTorch):
         Raises:
             UsageError: something of that name is there, or there is no such compression.
         """
-        return arrays.parquet_file(self, path, compression, overwrite)
+        from recordmill.reader.faces import arrays
+
+        return self._in_one_pass(lambda ds: arrays.parquet_file(ds, path, compression, overwrite))
+
+    def _in_one_pass(self, work: Callable[[Dataset], Result]) -> Result:
+        """work(self), which reads all records: by a guess where the schema is not known, if they all confirm it."""
+        unknown = self._given_schema is None and not self.__dict__.keys() & {"_known", "inference"}
+        guess = (
+            guess_of(self.catalog, self.threads) if unknown and self.sample is None and not self.view.filters else None
+        )
+        if guess is not None:
+            with contextlib.suppress(Unconfirmed, DataError, UsageError):  # of what may not be so
+                other = Dataset(self.catalog, guess.schema, self._columns, self.threads, view=self.view)
+                other.files, other._guess = self.files, guess
+                result = work(other)
+                self.__dict__["_known"] = (guess.schema, list(guess.notes))
+                return result
+        return work(self)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""
@@ -496,7 +526,12 @@ class Dataset(Trainable, InTorch):
     def decode(self, load: Load) -> list[pa.RecordBatch]:
         """The records of a load, or those of them that there are, as columns of `schema`."""
         if self._selection is None:
-            return [batch_named(batch, self.schema) for batch in decode_load(load, self._decoding)]
+            batches = (
+                decode_load(load, self._decoding)
+                if self._guess is None
+                else confirm_batches(load, self._guess, self._decoding)
+            )
+            return [batch_named(batch, self.schema) for batch in batches]
         return self._selection.decode(load, 0 if self.view.kept is None else self._number_of(load))
 
     def _number_of(self, load: Load) -> int:

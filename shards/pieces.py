@@ -33,7 +33,7 @@ _LOOKED = 8192  # records for each piece: with more, an index in a store is not 
 _GZIP = 31  # zlib's window bits for one gzip member
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Records [first_record, first_record + records) of the file, at uncompressed bytes [start, stop).
 

@@ -14,11 +14,11 @@ import stat
 import tempfile
 from pathlib import Path
 
+from recordmill.base.errors import DataError
 from recordmill.storage.files import below, create_file, is_remote, read_blocks, storage_of, write_all
 
-_FETCHED_BYTES = 1 << 20  # 1 MiB at once
-
 Pathlike = str | os.PathLike[str]
+_COPIED_BYTES = 8 << 20  # 8 MiB: what is held of a file that is copied
 
 
 def join(folder: Pathlike, *names: str) -> str:
@@ -99,6 +99,26 @@ def files_below(folder: Pathlike) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): str(path) for path in found}
 
 
+def fetch_tree(source: Pathlike, target: Pathlike) -> None:
+    """Copy all files below a folder, in a store, too, into a folder of this machine; DataError for a name that would
+    lead out of that.
+    """
+    for name, path in files_below(source).items():
+        parts = name.split("/")
+        if {"", ".", ".."} & {*parts}:
+            raise DataError(f"{name!r} is no name of a file", source=os.fspath(source))
+        copy = Path(target, *parts)
+        make_folder(copy.parent, exist_ok=True, parents=True)
+        fetch_file(path, copy)
+
+
+def fetch_file(source: str, target: Pathlike) -> None:
+    """Copy a file, in a store, too, to a new one of this machine, in bounded memory."""
+    with create_file(os.fspath(target)) as file:
+        for block in read_blocks(source, _COPIED_BYTES):
+            write_all(file, block)
+
+
 def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False) -> None:
     """Make a folder; exist_ok: it may be there already; parents: with the folders above it."""
     Path(path).mkdir(exist_ok=exist_ok, parents=parents)
@@ -149,21 +169,8 @@ def remove_tree(folder: Pathlike, *, ignore_errors: bool = False) -> None:
 def copy_tree(
     source: Pathlike, target: Pathlike, *, leave_out: tuple[str, ...] = (), links: bool = False, into: bool = False
 ) -> None:
-    """Copy a folder with all that is in it to a disk. leave_out: globs of names that are not copied; links: a link
-    stays one; into: the target may be there already. Of a store all objects are copied, to a folder that is not there.
+    """Copy a folder with all that is in it. leave_out: globs of names that are not copied; links: a link stays one;
+    into: the target may be there already.
     """
-    if is_remote(os.fspath(source)):
-        _fetch_tree(os.fspath(source), target)
-        return
     ignore = shutil.ignore_patterns(*leave_out) if leave_out else None
     shutil.copytree(source, target, symlinks=links, ignore=ignore, dirs_exist_ok=into)
-
-
-def _fetch_tree(source: str, target: Pathlike) -> None:
-    make_folder(target)
-    for name, uri in files_below(source).items():
-        path = Path(target, *name.split("/"))  # no part of an object's name that can be read is `..`
-        make_folder(path.parent, exist_ok=True, parents=True)
-        with create_file(path) as file:
-            for block in read_blocks(uri, _FETCHED_BYTES):
-                write_all(file, block)

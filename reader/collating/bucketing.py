@@ -53,16 +53,20 @@ class Buckets:
     at: int
     way: Bucketed
 
-    def sorted(self, rows: Rows, schedule: Schedule) -> tuple[Rows, Int64s]:
-        """The rows of a group in the order in which they are given, and [steps] the length that each is padded to."""
+    def sorted(self, rows: Rows, schedule: Schedule, steps: Int64s) -> tuple[Rows, Int64s]:
+        """The rows of these steps of a group in the order in which they are given, and [steps] the length that each
+        step is padded to.
+        """
         lengths = lengths_of(rows.batch.column(self.at))
         if self.way.length is not None:
             lengths = np.minimum(lengths, self.way.length)
-        order = self._order(self._bucket(lengths), rows, schedule)
-        cut = np.split(lengths[order], rows.edges[1:-1])
-        longest = np.array([int(step.max(initial=0)) for step in cut], np.int64)
+        whole = self._order(self._bucket(lengths), rows, schedule)
+        cut = [whole[rows.edges[step] : rows.edges[step + 1]] for step in steps.tolist()]
+        longest = np.array([int(lengths[step].max(initial=0)) for step in cut], np.int64)
+        order = np.concatenate(cut)
         moved = replace(
             rows,
+            edges=np.cumsum([0, *map(len, cut)]),
             batch=rows.batch.take(pa.array(order)),
             numbers=rows.numbers[order],
             mask=None if rows.mask is None else rows.mask[order],

@@ -7,6 +7,7 @@ packed              a step is as many records as fit its rows; there is no telli
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -50,13 +51,17 @@ class Lot:
 
 @dataclass(frozen=True)
 class Course:
-    """schedule: from where on is read; done: how many of its first steps are not given again."""
+    """schedule: from where on is read; done: how many of its first steps are not given. every: of the others only the
+    first and every so many-th one behind it, counted across the ends of epochs: what one of so many that take turns
+    gets. To know which records those are, steps that are gathered are read whole by each of them.
+    """
 
     schedule: Schedule
     buckets: Buckets | None = None
     packs: Packs | None = None
     drop: bool = False
     done: int = 0
+    every: int = 1
 
     @property
     def remaining(self) -> int | None:
@@ -84,6 +89,37 @@ class Course:
         begin = self._group(at)
         return replace(self, schedule=replace(at, position=begin), done=(at.position - begin) // at.steps.span)
 
+    def iteration(self, number: int, epochs: int | None) -> Course:
+        """What an iteration gives (`Schedule.iteration`), the first one without the steps that are done."""
+        if epochs is None:
+            return self
+        return replace(self, schedule=self.schedule.iteration(number, epochs), done=0 if number else self.done)
+
+    def share(self, taker: int, takers: int) -> Course:
+        """What one of so many gets that take its steps in turn."""
+        if self.buckets is not None or self.packs is not None:
+            return replace(self, done=self.done + taker, every=takers)
+        left = self.schedule.remaining
+        ahead = taker if left is None else min(taker, left)
+        return replace(self, schedule=self.schedule.after(ahead), every=takers)
+
+    def at(self, state: Mapping[str, Any]) -> Course:
+        """The same course from a state on.
+
+        Raises:
+            UsageError: it is a state of something else, or in the middle of steps that were gathered otherwise.
+        """
+        schedule = self.schedule.at(state)
+        group = state.get(_GROUP)
+        if group is None:
+            return replace(self, schedule=schedule, done=0)
+        if self.buckets is None:
+            raise UsageError("state is in the middle of steps that were bucketed together: go on bucketed, as it was")
+        begun = replace(self, schedule=schedule)
+        _check_group(group, begun._named(), schedule)
+        done = (schedule.position - group["group"]) // schedule.steps.span
+        return replace(begun, schedule=replace(schedule, position=group["group"]), done=done)
+
     def state(self, at: Schedule) -> State:
         """A place in it as JSON takes it."""
         if self.buckets is None or self._group(at) == at.position:
@@ -97,8 +133,14 @@ class Course:
             return thread_map(finish, self._packed(fetcher, self.packs), min(fetcher.dataset.threads, 2))
         if self.buckets is not None:
             buckets = replace(fetcher, at_once=self.buckets.way.steps)
-            return buckets.fetch(lambda rows: finish(self._bucketed(rows)))
-        return fetcher.fetch(lambda rows: finish(Lot(rows)))
+            found = buckets.fetch(lambda rows: [finish(lot) for lot in self._bucketed(rows)])
+            return itertools.chain.from_iterable(found)
+        return replace(fetcher, every=self.every).fetch(lambda rows: finish(Lot(rows)))
+
+    def _own(self, before: int, steps: int) -> Int64s:
+        """Which of so many steps are given, behind so many of the course."""
+        numbers = np.arange(before, before + steps) - self.done
+        return np.flatnonzero((numbers >= 0) & (numbers % self.every == 0))
 
     def _group(self, at: Schedule) -> int:
         """Where the group begins in which a place is."""
@@ -118,26 +160,17 @@ class Course:
             "num_hosts": self.schedule.steps.num_hosts,
         }
 
-    def _bucketed(self, rows: Rows) -> Lot:
+    def _bucketed(self, rows: Rows) -> list[Lot]:
+        """A group's steps that are given, if there are any."""
         assert self.buckets is not None
-        rows, lengths = self.buckets.sorted(rows, self.schedule)
-        first = rows.stretch.epoch == self.schedule.epoch and rows.stretch.position == self.schedule.position
-        if not (first and self.done):
-            return Lot(rows, lengths)
-        begin = int(rows.edges[self.done])
-        left = replace(
-            rows,
-            batch=rows.batch.slice(begin),
-            edges=rows.edges[self.done :] - begin,
-            numbers=rows.numbers[begin:],
-            mask=None if rows.mask is None else rows.mask[begin:],
-        )
-        return Lot(left, lengths[self.done :])
+        before = self.schedule.steps_before(rows.stretch.epoch, rows.stretch.position)
+        own = self._own(before, rows.stretch.steps)
+        return [Lot(*self.buckets.sorted(rows, self.schedule, own))] if len(own) else []
 
     def _packed(self, fetcher: Fetcher, packs: Packs) -> Iterator[Lot]:
         """Each stretch's records behind those that the last steps had no room for."""
         held: pa.RecordBatch | None = None
-        numbers = np.empty(0, np.int64)
+        numbers, before = np.empty(0, np.int64), 0
         for rows in fetcher.fetch(lambda rows: rows):
             epoch, behind = rows.stretch.epoch, rows.stretch.position + len(rows.numbers)
             batch = rows.batch if held is None else pa.concat_batches([held, rows.batch])
@@ -145,21 +178,23 @@ class Course:
             final = behind == self.schedule.steps.records
             place, ends = packs.fit(batch, final and not self.drop)
             begin, taken = behind - batch.num_rows, len(place)
-            if len(ends):
+            own = self._own(before, len(ends))
+            before += len(ends)
+            if len(own):
                 places = [(epoch, begin + end) for end in ends.tolist()]
                 if final:
                     places[-1] = (epoch + 1, 0)
                 given = replace(rows, batch=batch.slice(0, taken), numbers=numbers[:taken], mask=None)
-                yield _packed_lot(given, place, packs, tuple(places))
+                yield _packed_lot(given, place, packs, own, tuple(places[step] for step in own.tolist()))
             held, numbers = (None, numbers[:0]) if final else (batch.slice(taken), numbers[taken:])
 
 
-def _packed_lot(rows: Rows, place: Int64s, packs: Packs, ends: tuple[tuple[int, int], ...]) -> Lot:
-    batch, cut = packs.cut(rows.batch)
-    order, bins = packs.own_records(place, len(ends))
-    edges = np.arange(len(ends) + 1) * packs.own
-    own = replace(rows, batch=batch.take(pa.array(order)), numbers=rows.numbers[order], edges=edges)
-    return Lot(own, None, bins, ends, cut)
+def _packed_lot(rows: Rows, place: Int64s, packs: Packs, steps: Int64s, ends: tuple[tuple[int, int], ...]) -> Lot:
+    """These steps of those that the records were packed into."""
+    order, bins = packs.own_records(place, steps)
+    batch, cut = packs.cut(rows.batch.take(pa.array(order)))
+    edges = np.arange(len(steps) + 1) * packs.own
+    return Lot(replace(rows, batch=batch, numbers=rows.numbers[order], edges=edges), None, bins, ends, cut)
 
 
 def make_course(dataset: Fetchable, batch_size: int, order: Order, ways: Mapping[str, Way]) -> Course:
@@ -196,17 +231,8 @@ def _bucketed_course(dataset: Fetchable, batch_size: int, order: Order, buckets:
         alone = dataset.select([buckets.name])
         found = quantiles((batch.column(0) for batch in alone.record_batches()), buckets.way.buckets)
         buckets = replace(buckets, way=replace(buckets.way, boundaries=found))
-    state = order.state
-    group = None if state is None else state.get(_GROUP)
-    if state is None or group is None:
-        return Course(make_schedule(dataset, batch_size, order), buckets)
-    begin = make_schedule(
-        dataset, batch_size, replace(order, state={name: value for name, value in state.items() if name != _GROUP})
-    )
-    course = Course(begin, buckets)
-    _check_group(group, course._named(), begin)
-    done = (begin.position - group["group"]) // begin.steps.span
-    return replace(course, schedule=replace(begin, position=group["group"]), done=done)
+    begin = Course(make_schedule(dataset, batch_size, replace(order, state=None)), buckets)
+    return begin if order.state is None else begin.at(order.state)
 
 
 def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import allocating, kernel
 from recordmill.reader.collating.bucketing import lengths_of
 from recordmill.records.columns.ragged import Ragged
 
@@ -48,12 +48,14 @@ class Packs:
             ends = np.append(ends, batch.num_rows)
         return place[: ends[-1] if len(ends) else 0], ends
 
-    def own_records(self, place: Int64s, steps: int) -> tuple[Int64s, Int64s]:
-        """(this host's records in the order of their rows, [steps * own + 1] where those of each row begin)."""
+    def own_records(self, place: Int64s, steps: Int64s) -> tuple[Int64s, Int64s]:
+        """(this host's records of these steps in the order of their rows, [len(steps) * own + 1] where those of each
+        row begin).
+        """
         step, row = np.divmod(place, self.rows)
-        mine = np.flatnonzero((row >= self.first) & (row < self.first + self.own))
-        at = step[mine] * self.own + row[mine] - self.first
-        counts = np.bincount(at, minlength=steps * self.own)
+        mine = np.flatnonzero((row >= self.first) & (row < self.first + self.own) & np.isin(step, steps))
+        at = np.searchsorted(steps, step[mine]) * self.own + row[mine] - self.first
+        counts = np.bincount(at, minlength=len(steps) * self.own)
         bins = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         return mine[np.argsort(at, kind="stable")], bins
 
@@ -82,7 +84,7 @@ def segments(records: Ragged, bins: Int64s, length: int) -> tuple[Int32s, Int32s
     return numbers, positions
 
 
-@kernel
+@allocating
 def _first_fit(lengths: Int64s, limits: Int64s, rows: int, place: Int64s, behind: Int64s) -> int:
     features, records = lengths.shape
     left = np.empty((rows, features), np.int64)

@@ -185,6 +185,17 @@ def _check_together(ways: Mapping[str, Way]) -> None:
         )
 
 
+def refuse_gathered(ways: Mapping[str, Way]) -> None:
+    """Raises:
+    UsageError: records are wanted by number, and come in steps that are made of many.
+    """
+    if gathered := [name for name, way in ways.items() if isinstance(way, Bucketed | Packed)]:
+        raise UsageError(
+            f"{gathered[0]!r} as {ways[gathered[0]]} gathers the records of several steps, and records by number have "
+            "none: pad it to a length, or use to_torch()"
+        )
+
+
 def refuse_packed_images(ways: Mapping[str, Way]) -> None:
     """Raises:
     UsageError: images are to be decoded, and come as a list for each packed row.

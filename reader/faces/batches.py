@@ -132,7 +132,7 @@ def _generate(
         lots = map(finish, refill.refilled(fetcher.fetch(lambda rows: find(Lot(rows)))))
     try:
         for batches, lot in lots:
-            _count(lot.cut, cut)
+            count_cut(lot.cut, cut)
             ends = lot.ends or itertools.repeat(None)
             for batch, end, behind in zip(batches, ends, lot.rows.edges[1:].tolist(), strict=False):
                 if refill is not None:
@@ -142,7 +142,7 @@ def _generate(
         decoder.close()
 
 
-def _count(more: Mapping[str, int], cut: dict[str, int]) -> None:
+def count_cut(more: Mapping[str, int], cut: dict[str, int]) -> None:
     """Add to the records that were cut, and tell of the first ones."""
     for name, records in more.items():
         if name not in cut:

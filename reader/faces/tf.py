@@ -133,7 +133,7 @@ def _fed(
     sent, iterations = sent_features(schema, ways), count()
 
     def blocks() -> Iterator[dict[str, Any]]:
-        yield from _blocks(dataset, _iteration(begin, epochs, next(iterations)), fetched, sent, images, options, beside)
+        yield from _blocks(dataset, begin.iteration(next(iterations), epochs), fetched, sent, images, options, beside)
 
     fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent))
     others = {name: value for name, value in options.defaults.items() if name not in images}
@@ -181,13 +181,6 @@ def _blocks(
             yield from chain.from_iterable(course.lots(fetcher, lambda lot: blocks(find(lot))))
     finally:
         decoder.close()
-
-
-def _iteration(begin: Course, epochs: int | None, number: int) -> Course:
-    """What an iteration gives: the first one what is left of so many epochs, each other one so many more."""
-    if epochs is None:
-        return begin
-    return replace(begin, schedule=begin.schedule.iteration(number, epochs), done=0 if number else begin.done)
 
 
 def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
+from recordmill.reader.fetching.amounts import MEMORY_BYTES
 from recordmill.reader.fetching.around import decoded_around
 from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.readable import Fetchable
@@ -32,7 +33,6 @@ from recordmill.shards.loads.batches import decode_block
 from recordmill.shards.pieces import FrameBlock
 
 STRETCH_BYTES = 8 << 20  # 8 MiB of frames: a call's fixed costs vanish, and the first batch comes at once
-MEMORY_BYTES = 512 << 20  # 512 MiB under way: what four threads have, at most, of stretches and compressed windows
 _COPIES = 3  # a record under way is there as a frame, as columns and in the arrays that are made of them
 
 Result = TypeVar("Result")
@@ -66,6 +66,7 @@ class Fetcher:
     """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
     of a row beside its columns, as decoded images. around: leave out what can't be read, and name it. at_once: so many
     steps are a stretch; 0: as many as are worth it. every: only the schedule's first step and every so many-th one.
+    had: around what can't be read, the positions of the first epoch below this one are left out, too.
     """
 
     dataset: Fetchable
@@ -76,6 +77,7 @@ class Fetcher:
     around: bool = False
     at_once: int = 0
     every: int = 1
+    had: int = 0
 
     def fetch(self, finish: Callable[[Rows], Result]) -> Iterator[Result]:
         """finish(rows) of all stretches, in order; it runs in the threads.
@@ -140,11 +142,14 @@ class Fetcher:
         return Rows(work.stretch, self._decoded(numbers, work.held), edges, numbers, mask)
 
     def _rows_around(self, work: _Work, numbers: Int64s) -> Rows:
+        positions = self.schedule.steps.positions(work.stretch)
+        if work.stretch.epoch == self.schedule.epoch:
+            left = positions >= self.had
+            numbers, positions = numbers[left], positions[left]
         found = decoded_around(self.dataset.files, self.dataset.ends, numbers, work.held, self._stored)
-        positions = self.schedule.steps.positions(work.stretch)[found.kept]
         edges = np.array([0, len(found.kept)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in found.bad)
-        return Rows(work.stretch, found.batch, edges, numbers[found.kept], None, positions, bad)
+        return Rows(work.stretch, found.batch, edges, numbers[found.kept], None, positions[found.kept], bad)
 
     @property
     def _stored(self) -> Decoding:

@@ -14,7 +14,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.kernels import inlined, kernel
+from recordmill.base.kernels import allocating, inlined
 from recordmill.base.room import room
 from recordmill.reader.images.crop import Box
 from recordmill.reader.images.options import Floats, Images
@@ -97,7 +97,7 @@ def _store(line: Floats, factor: Floats, offset: Floats, row: npt.NDArray[np.gen
             row[at] = line[at] * factor[at] - offset[at]
 
 
-@kernel
+@allocating
 def _copied(lines: Pixels, factor: Floats, offset: Floats, out: npt.NDArray[np.generic]) -> None:
     line = np.empty(out.shape[1], np.float32)
     for y in range(len(out)):
@@ -116,7 +116,7 @@ def _gathered(source: Pixels, numbers: Floats, lower: Places, upper: Places, alo
         line[at] = value + (numbers[upper[at]] - value) * along[at]
 
 
-@kernel
+@allocating
 def _bilinear(
     lines: Pixels, above: Places, below: Places, down: Floats, lower: Places, upper: Places, along: Floats,
     factor: Floats, offset: Floats, out: npt.NDArray[np.generic]
@@ -141,7 +141,7 @@ def _bilinear(
         _store(line, factor, offset, out[y])
 
 
-@kernel
+@allocating
 def _antialiased(
     lines: Pixels, rows: Places, row_weights: Floats, columns: Places, column_weights: Floats, factor: Floats,
     offset: Floats, out: npt.NDArray[np.generic]

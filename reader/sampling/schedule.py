@@ -95,6 +95,13 @@ class Schedule:
         epochs, steps = divmod(step - left, max(self.steps.count(), 1))
         return replace(self, epoch=self.epoch + 1 + epochs, position=steps * self.steps.span)
 
+    def steps_before(self, epoch: int, position: int) -> int:
+        """How many of its steps come before the one that begins at this place."""
+        if epoch == self.epoch:
+            return (position - self.position) // self.steps.span
+        whole = (epoch - self.epoch - 1) * self.steps.count()
+        return self.steps.count(self.position) + whole + position // self.steps.span
+
     def iteration(self, number: int, epochs: int | None) -> Schedule:
         """What the iteration of this number gives of what is read again and again, `epochs` epochs each time: the first
         one, number 0, what is left of so many, each other one so many more.

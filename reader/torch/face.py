@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.base.sizes import bytes_of
-from recordmill.reader.collating.form import Form
-from recordmill.reader.collating.ways import Collate
-from recordmill.reader.fetching.beside import Beside
-from recordmill.reader.fetching.fetcher import MEMORY_BYTES
-from recordmill.reader.fetching.order import WINDOW_BYTES, Order, make_schedule
-from recordmill.reader.fetching.readable import Fetchable
-from recordmill.reader.images.features import with_images
-from recordmill.reader.images.options import Spec
+from recordmill.reader.fetching.amounts import MEMORY_BYTES, WINDOW_BYTES
 
 if TYPE_CHECKING:
+    from recordmill.reader.collating.ways import Collate
+    from recordmill.reader.faces.found import OnBad
+    from recordmill.reader.fetching.readable import Fetchable
+    from recordmill.reader.images.options import Spec
     from recordmill.reader.torch.by_number import TorchRecords
     from recordmill.reader.torch.iterable import TorchBatches
 
@@ -47,19 +44,23 @@ class InTorch:
         decode_images: Spec | None = None,
         channels: int = 3,
         antialias: bool = False,
+        on_bad: OnBad = "error",
         ids: bool = False,
     ) -> TorchBatches:
         """An IterableDataset of batches of tensors, in the order and with the values of `batches`; what becomes of each
         feature: `recordmill.reader.torch.tensors`.
 
         Give it to `DataLoader(batches, batch_size=None, num_workers=...)`: the workers share the steps, and the order
-        stays that of the seed. Iterated again it goes on with the next epochs; `set_epoch` says another one.
+        stays that of the seed. Iterated again it goes on with the next epochs; `set_epoch` says another one. Of batches
+        that are bucketed or packed each worker reads the records of all, and makes its own.
 
         Args:
             epochs: of one iteration; None: without end.
             num_hosts, host_index: as in `batches`; by default the ranks of torch.distributed, where it is initialised.
             start_step: so many batches of this host have been had, or had behind a `state`: the first iteration goes on
                 there. See also `state_dict` and `state_after` of what is returned.
+            on_bad: "skip" leaves records out that can't be used; each worker fills its batches up with the next ones of
+                its own steps, and has a shorter one at an epoch's end.
 
         The other arguments are those of `batches`.
 
@@ -67,6 +68,13 @@ class InTorch:
             MissingExtraError: PyTorch is not installed. UsageError: options that do not fit, or a state of something
                 else.
         """
+        from recordmill.reader.collating.course import make_course
+        from recordmill.reader.collating.form import Form
+        from recordmill.reader.faces.found import order_of
+        from recordmill.reader.fetching.beside import Beside
+        from recordmill.reader.fetching.order import Order
+        from recordmill.reader.images.features import with_images
+
         iterable = _imported("iterable")
         if epochs is not None and epochs < 1:
             raise UsageError(f"epochs must be at least 1, or None for no end, not {epochs}")
@@ -83,9 +91,14 @@ class InTorch:
         dataset, images = with_images(self, decode_images, channels, antialias)
         form = Form(collate or {}, label, weights)
         memory = bytes_of(memory_bytes, "memory_bytes")
-        given = _imported("given").Given.of(dataset, form, images, Beside(pad_remainder, ids), seed, memory)
-        begin = make_schedule(dataset, batch_size, order).after(start_step)
-        batches: TorchBatches = iterable.TorchBatches(given, begin, epochs, ranks)
+        given = _imported("given").Given.of(dataset, form, images, Beside(pad_remainder, ids), seed, memory, on_bad)
+        if on_bad == "skip" and start_step:
+            raise UsageError(
+                'on_bad="skip": nobody knows at which record step start_step begins; give a `state` instead'
+            )
+        course = make_course(dataset, batch_size, order_of(order, on_bad, given.ways), given.ways)
+        begin = course.begun_after(start_step) if start_step else course
+        batches: TorchBatches = iterable.TorchBatches(given, begin, epochs, ranks, drop_remainder)
         return batches
 
     def to_torch_map(
@@ -105,9 +118,15 @@ class InTorch:
         Raises:
             MissingExtraError: PyTorch is not installed. UsageError: options that do not fit.
         """
+        from recordmill.reader.collating.form import Form
+        from recordmill.reader.collating.ways import refuse_gathered
+        from recordmill.reader.fetching.beside import Beside
+        from recordmill.reader.images.features import with_images
+
         dataset, images = with_images(self, decode_images, channels, antialias)
         form = Form(collate or {}, label, weights)
         given = _imported("given").Given.of(dataset, form, images, Beside(ids=ids), 0, MEMORY_BYTES)
+        refuse_gathered(given.ways)
         records: TorchRecords = _imported("by_number").TorchRecords(given)
         return records
 

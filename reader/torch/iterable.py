@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.utils.data
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.sampling.schedule import Schedule, State
-from recordmill.reader.torch.given import Given
+from recordmill.reader.collating.course import Course
+from recordmill.reader.sampling.schedule import State
+from recordmill.reader.torch.given import Given, Place
+from recordmill.reader.torch.runs import Run
 from recordmill.reader.torch.turns import Turns
 
 _LOADER = "loader "  # begins what the workers of a loader have in common
@@ -27,16 +28,19 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
     `state_after(steps)`.
     """
 
-    def __init__(self, given: Given, begin: Schedule, epochs: int | None, ranked: int | None = None) -> None:
+    def __init__(
+        self, given: Given, begin: Course, epochs: int | None, ranked: int | None = None, drop: bool = False
+    ) -> None:
         """begin: without end. epochs: of an iteration. ranked: how many ranks there were, where it is shared by them
-        and not by the numbers that a user gave.
+        and not by the numbers that a user gave. drop: with bad records skipped, an epoch's last ones that fill no
+        batch.
         """
-        self._given, self._begin, self._epochs, self._ranked = given, begin, epochs, ranked
-        self._threads = given.dataset.threads
-        self._turns = Turns(0 if epochs is None else begin.epoch // epochs)
+        self._given, self._begin, self._epochs, self._ranked, self._drop = given, begin, epochs, ranked, drop
+        self._threads, self._skip = given.dataset.threads, given.on_bad == "skip"
+        self._turns = Turns(0 if epochs is None else begin.schedule.epoch // epochs)
         self._iterations = 0  # of this object, in this process
-        self._loaded: _Run | None = None
-        self._running: _Run | None = None
+        self._loaded: Run | None = None
+        self._running: Run | None = None
 
     def __iter__(self) -> Iterator[Any]:
         worker, workers, common = _place()
@@ -46,26 +50,28 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         number = self._turns.begin(f"{common}/{self._iterations}", worker, None if run is None else run.number)
         self._iterations += 1
         if run is None:
-            run = _Run.first(self._iteration(number), number, worker, workers)
+            run = Run.first(self._iteration(number), number, worker, workers)
         self._running = run
-        return _Reading(run, self._batches(run))
+        return _Reading(run, self._batches(run), self._skip)
 
-    def _batches(self, run: _Run) -> Generator[Any, None, None]:
+    def _batches(self, run: Run) -> Generator[tuple[Any, Place], None, None]:
         if not run.over:
             self._given.dataset.threads = max(self._threads // run.workers, 1)  # of this worker's own copy
-            yield from self._given.batches(run.schedule, run.workers)
+            yield from self._given.batches(run.course, run.workers, run.had, self._drop)
 
-    def _iteration(self, number: int) -> Schedule:
+    def _iteration(self, number: int) -> Course:
         """The steps of all workers."""
-        first = 0 if self._epochs is None else self._begin.epoch // self._epochs
+        first = 0 if self._epochs is None else self._begin.schedule.epoch // self._epochs
         return self._begin.iteration(number - first, self._epochs)
 
     def __len__(self) -> int:
         """How many batches the next iteration gives.
 
         Raises:
-            TypeError: it has no end.
+            TypeError: it has no end, they are packed, or nobody can know.
         """
+        if self._skip:
+            raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
         left = self._iteration(self._turns.next).remaining
         if left is None:
             raise TypeError("batches without end (epochs=None) have no number")
@@ -84,9 +90,19 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
     def state_after(self, steps: int) -> State:
         """Where the run stands when this host has had so many batches, counted from its begin over all iterations:
-        `to_torch(..., state=...)` goes on there, with any number of workers and hosts.
+        `to_torch(..., state=...)` goes on there, with any number of workers, and of hosts (in the middle of steps that
+        were bucketed together, with the same number).
+
+        Raises:
+            UsageError: batches are packed, or bad records skipped: which records that many batches had is known to
+                those alone who made them.
         """
-        return self._begin.after(steps).state()
+        if self._skip or self._begin.packs is not None:
+            raise UsageError(
+                "state_after counts batches, and of batches that are packed, or that skip bad records, none knows its "
+                "records: save StatefulDataLoader.state_dict(), or state_dict() of this where there are no workers"
+            )
+        return self._begin.state(self._begin.after(steps))
 
     def state_dict(self) -> State:
         """Where the next batch of this process stands: of a worker, in a worker.
@@ -103,8 +119,8 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
             )
         if run is None:
             number = self._turns.next
-            run = _Run.first(self._iteration(number), number, worker, workers)
-        return {**run.schedule.state(), "over": run.over, "worker": run.worker, "workers": run.workers}
+            run = Run.first(self._iteration(number), number, worker, workers)
+        return run.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on there.
@@ -113,17 +129,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
             UsageError: it is a state of something else, or of another worker.
         """
         worker, workers, _ = _place()
-        named = {name: state.get(name) for name in ("worker", "workers")}
-        if named != {"worker": worker, "workers": workers}:
-            raise UsageError(
-                f"state is of worker {named['worker']} of {named['workers']}, and this is {worker} of {workers}: a run "
-                "goes on with another number of workers from state_after(steps), given as state="
-            )
-        schedule = self._begin.at(state)
-        over = bool(state.get("over"))
-        number = 0 if self._epochs is None else schedule.epoch // self._epochs - over
-        until = schedule if self._epochs is None else replace(schedule, epochs=(number + 1) * self._epochs)
-        self._loaded = _Run(until, number, worker, workers, over)
+        self._loaded = Run.loaded(self._begin, state, self._epochs, worker, workers)
 
     def _check_ranks(self) -> None:
         if self._ranked is not None and (now := ranks()[0]) != self._ranked:
@@ -133,44 +139,19 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
             )
 
 
-@dataclass
-class _Run:
-    """What is left of an iteration for this worker. schedule: begins with its next step, of which it takes every
-    `workers`-th one. over: it has had all of them.
-    """
-
-    schedule: Schedule
-    number: int
-    worker: int
-    workers: int
-    over: bool
-
-    @classmethod
-    def first(cls, schedule: Schedule, number: int, worker: int, workers: int) -> _Run:
-        """From an iteration's begin."""
-        return cls(schedule, number, worker, workers, False)._ahead(worker)
-
-    def _ahead(self, steps: int) -> _Run:
-        left = self.schedule.remaining
-        taken = steps if left is None else min(steps, left)
-        schedule = self.schedule.after(taken)
-        return replace(self, schedule=schedule, over=schedule.remaining == 0)
-
-    def advance(self) -> None:
-        """One step of this worker is done."""
-        ahead = self._ahead(self.workers)
-        self.schedule, self.over = ahead.schedule, ahead.over
-
-
 class _Reading(Iterator[Any]):
-    """The batches of a run, which is told of each of them."""
+    """The batches of a run, which is told of each of them. skip: bad records are."""
 
-    def __init__(self, run: _Run, batches: Generator[Any, None, None]) -> None:
-        self._run, self._batches = run, batches
+    def __init__(self, run: Run, batches: Generator[tuple[Any, Place], None, None], skip: bool) -> None:
+        self._run, self._batches, self._skip = run, batches, skip
 
     def __next__(self) -> Any:
-        batch = next(self._batches)
-        self._run.advance()
+        try:
+            batch, place = next(self._batches)
+        except StopIteration:
+            self._run.end()
+            raise
+        self._run.advance(place, self._skip)
         return batch
 
 

@@ -113,6 +113,24 @@ def decode_lenient(
         good = good[status == 0]
 
 
+def decode_only(data: Bytes, starts: Ints, lengths: Ints, schema: Schema) -> pa.RecordBatch | None:
+    """Like decode, but None unless every record is written in the plain form and has only features of the schema.
+
+    Raises:
+        ValueError: a record does not lie inside data.
+    """
+    plan = _plan(schema, None)
+    data, starts, lengths = checked(data, starts, lengths)
+    if schema.message == PAYLOAD:
+        return _payloads(data, starts, lengths, plan)
+    cells, names = plan.columns.cells(len(starts)), plan.names.copy()
+    if locate.locate(
+        data, starts, lengths, plan.parts, locate.REFUSE, names.address(), cells.columns, cells.status, cells.culprit
+    ):
+        return None
+    return _assembled(data, starts, plan, cells)
+
+
 def _short(name: str) -> str:
     return repr(name if len(name) <= 60 else name[:57] + "...")
 
@@ -174,14 +192,19 @@ def _attempt(
     data, starts, lengths = checked(data, starts, lengths)
     if plan.schema.message == PAYLOAD:
         return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty((0, 2), np.int64)
-    cells = plan.columns.cells(len(starts))
-    names = plan.names.copy()
+    cells, names = plan.columns.cells(len(starts)), plan.names.copy()
+    others = locate.CHECK if whole else locate.SKIP
     if locate.locate(
-        data, starts, lengths, plan.parts, whole, names.address(), cells.columns, cells.status, cells.culprit
+        data, starts, lengths, plan.parts, others, names.address(), cells.columns, cells.status, cells.culprit
     ):
         kept = _read_unusual(data, starts, lengths, plan, names, cells)  # noqa: F841 - what cells refer to lives as long as this name
         if cells.status.any():
             return None, cells.status, cells.culprit
+    return _assembled(data, starts, plan, cells), cells.status, cells.culprit
+
+
+def _assembled(data: Bytes, starts: Ints, plan: _Plan, cells: locate.Cells) -> pa.RecordBatch | None:
+    """The batch of cells that are all good or, if values do not fit, None; cells then say which rows' and why."""
     limit = address_of(data) + len(data)
     arrays = []
     for layout, numbers in zip(plan.layouts, plan.storages, strict=True):
@@ -195,12 +218,8 @@ def _attempt(
                 starts[fresh],
             )
     if cells.status.any():
-        return None, cells.status, cells.culprit
-    return (
-        pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts)),
-        cells.status,
-        cells.culprit,
-    )
+        return None
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
 
 
 def _read_unusual(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, names: Names, cells: locate.Cells) -> Bytes:
@@ -226,7 +245,7 @@ def _read_unusual(data: Bytes, starts: Ints, lengths: Ints, plan: _Plan, names: 
         plain_starts,
         plain_lengths,
         plan.parts,
-        False,
+        locate.SKIP,
         names.address(),
         cells.columns,
         cells.status,

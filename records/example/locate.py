@@ -27,6 +27,8 @@ ONE_INT, ONE_FLOAT, ONE_BYTES, INTS, FLOATS, BYTESES, STEPS = range(7)
 UNUSUAL, WRONG_KIND, WRONG_COUNT, MISSING, OUT_OF_RANGE, NOT_UTF8, WRONG_SIZE, RAGGED = range(20, 28)
 UNREAD = 255
 
+SKIP, CHECK, REFUSE = range(3)  # what is done about features that are no columns
+
 _LEN1, _LEN2, _LEN3 = 0x0A, 0x12, 0x1A  # tags of fields 1, 2, 3 with wire type LEN
 _FLOAT_HEAD = 0x0A | 4 << 8  # LEN field 1 of four bytes, as two bytes in one word
 COLUMN_INTS = 8  # a column's description is 64 bytes, one cache line: the fields below and a spare one
@@ -281,7 +283,7 @@ def plain_entry(at: int, end: int) -> tuple[int, int, int, int]:
 
 @kernel
 def read_map(
-    at: int, end: int, limit: int, part: int, row: int, whole: bool, names: int, columns: int, wanted: int
+    at: int, end: int, limit: int, part: int, row: int, others: int, names: int, columns: int, wanted: int
 ) -> tuple[int, int, int]:
     """Read the entries of a Features (part 1) or FeatureLists (part 2) message;
     gives (status, columns found, culprit).
@@ -302,14 +304,16 @@ def read_map(
             if status > 1:
                 return status, found, slot - 1
             found += 1 - status
-        elif whole and not (plain_feature(value, at, True) if part == 1 else plain_steps(value, at, True)):
-            return UNUSUAL, found, -1
+        elif others != SKIP:
+            good = others == CHECK and (plain_feature(value, at, True) if part == 1 else plain_steps(value, at, True))
+            if not good:
+                return UNUSUAL, found, -1
     return 0, found, -1
 
 
 @kernel
 def read_message(
-    at: int, end: int, limit: int, parts: int, row: int, whole: bool, names: int, columns: int, wanted: int
+    at: int, end: int, limit: int, parts: int, row: int, others: int, names: int, columns: int, wanted: int
 ) -> tuple[int, int, int]:
     """Read an Example (parts 1) or SequenceExample (parts 2) whose parts stand once each and in order;
     gives (status, columns found, culprit).
@@ -324,7 +328,7 @@ def read_message(
         start, at = short_extent(at + 1, end)
         if at < 0:
             return UNUSUAL, total, -1
-        status, found, culprit = read_map(start, at, limit, part, row, whole, names, columns, wanted)
+        status, found, culprit = read_map(start, at, limit, part, row, others, names, columns, wanted)
         total += found
         if status != 0:
             return status, total, culprit
@@ -352,7 +356,7 @@ def locate(
     starts: Ints,
     lengths: Ints,
     parts: int,
-    whole: bool,
+    others: int,
     names: int,
     columns: Ints,
     status: npt.NDArray[np.uint8],
@@ -360,8 +364,8 @@ def locate(
 ) -> int:
     """Fill the cells of the rows that are UNREAD; gives how many rows have a status other than 0 then.
 
-    names: the columns' in slots 1 ..; others are added. whole: also check the features that are no columns (else they
-    are skipped unread).
+    names: the columns' in slots 1 ..; others are added. others: features that are no columns are skipped unread (SKIP),
+    checked (CHECK), or a reason to refuse the record (REFUSE).
     """
     base, described, wanted = address(data), address(columns), columns.shape[0]
     bad = 0
@@ -370,7 +374,7 @@ def locate(
         if status[row] == UNREAD:
             start = base + starts[row]
             reason, found, column = read_message(
-                start, start + lengths[row], base + len(data), parts, row, whole, names, described, wanted
+                start, start + lengths[row], base + len(data), parts, row, others, names, described, wanted
             )
             if reason == 0 and found < wanted:
                 reason, column = clear_absent(row, described, wanted)

@@ -257,6 +257,8 @@ def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
         parts: list[str] = []
         while f"{name}/ragged_row_lengths_{len(parts)}" in counted:
             parts.append(f"ragged_row_lengths_{len(parts)}")
+        if not parts:
+            continue
         levels = [counted[f"{name}/{one}"] for one in parts]
         sums = [level.sum_int for level in levels]
         sizes = [level.values for level in levels[1:]]
@@ -268,8 +270,8 @@ def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
         bounded = all(
             (level.most_int or 0) <= behind for level, behind in zip(levels, [*sizes, flat.values], strict=True)
         )
-        whole = flat.values == 0 if not sums or sums[-1] == 0 else flat.values % sums[-1] == 0
-        if levels and regular and bounded and sums[:-1] == sizes and whole:
+        whole = flat.values == 0 if sums[-1] == 0 else flat.values % sums[-1] == 0
+        if regular and bounded and sums[:-1] == sizes and whole:
             found[name] = [part, *parts]
     return found
 
@@ -301,8 +303,8 @@ def infer(data: Bytes, starts: Ints, lengths: Ints, *, source: str = "", first_r
     status, parts = tally
     others = np.flatnonzero(status)
     sequences = int(np.count_nonzero((status == 0) & (parts >= 2)))
-    features = {}
-    for (text, part), line in zip(names.names(), counts[1:].tolist(), strict=False):
+    features, found = {}, names.names()
+    for (text, part), line in zip(found, counts[1 : len(found) + 1].tolist(), strict=True):
         if line[census.RECORDS]:
             features[text.decode(), part == 2] = _counts(text.decode(), part == 2, line, source)
     first_other = (source, first_record + int(others[0])) if len(others) else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from recordmill.base.kernels import kernel
-from recordmill.base.memory import load8, load32, load64
-from recordmill.records.protobuf.wire import is_utf8
+from recordmill.base.memory import address, load8, load32, load64
+from recordmill.records.protobuf.wire import Bytes, Ints, is_utf8
 
 MAGIC_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF")
 
@@ -56,3 +56,17 @@ def has_control(at: int, end: int) -> bool:
 def is_text(at: int, size: int) -> bool:
     """Whether the bytes are UTF-8 without such control characters; nothing at all is text."""
     return is_utf8(at, at + size) and not has_control(at, at + size)
+
+
+@kernel
+def all_text(values: Bytes, ends: Ints) -> bool:
+    """Whether none of the values is an image or no text, of which is known that they are UTF-8: value i is
+    values[ends[i] : ends[i + 1]].
+    """
+    base = address(values)
+    if has_control(base + ends[0], base + ends[-1]):
+        return False
+    for i in range(len(ends) - 1):  # noqa: SIM110 - Numba compiles no generators
+        if image_format(base + ends[i], ends[i + 1] - ends[i]):
+            return False
+    return True

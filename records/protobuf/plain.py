@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import allocating, kernel
 from recordmill.records.protobuf.exact import ENTRY_BYTES, check_message, put_entry
 from recordmill.records.protobuf.wire import LEN, MAX_DEPTH, Bytes, Ints, put_padded
 
@@ -23,7 +23,7 @@ def _same_key(data: Bytes, one: Ints, other: Ints) -> bool:
     return True
 
 
-@kernel
+@allocating
 def _keep_last(data: Bytes, entries: Ints, count: int) -> None:
     """Set the part (entry[4]) of every entry whose key comes again to 0: in a map "the last key seen is used"."""
     size = 4
@@ -43,7 +43,7 @@ def _keep_last(data: Bytes, entries: Ints, count: int) -> None:
             table[slot] = i
 
 
-@kernel
+@allocating
 def check_rows(data: Bytes, starts: Ints, lengths: Ints, parts: int, counts: Ints, faults: Ints) -> int:
     """Check each record as an Example (parts = 1) or SequenceExample (2);
     gives how many bytes their plain forms take at most, together.
@@ -69,7 +69,7 @@ def _room(length: int, count: int, parts: int) -> int:
     return (length if parts == 1 else 5 * length) + count * ENTRY_BYTES + 32
 
 
-@kernel
+@allocating
 def plain_rows(
     data: Bytes, starts: Ints, lengths: Ints, parts: int, counts: Ints, into: Bytes, to_starts: Ints, to_lengths: Ints
 ) -> int:

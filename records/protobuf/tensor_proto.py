@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import allocating
 from recordmill.records.protobuf.wire import Bytes, Ints, varint
 
 TENSOR_DTYPES = {
@@ -73,7 +73,7 @@ def read_headers(data: Bytes, splits: Ints) -> Headers:
     return found
 
 
-@kernel
+@allocating
 def _headers(
     data: Bytes,
     splits: Ints,
@@ -123,7 +123,7 @@ def _headers(
             status[row] = PLAIN if content else TYPED
 
 
-@kernel
+@allocating
 def _shape(data: Bytes, at: int, end: int, row: int, rank: Ints, dims: Ints) -> bool:
     """A TensorShapeProto: dim = 2, each with size = 1 and name = 2."""
     fault = np.zeros(2, np.int64)
@@ -156,7 +156,7 @@ def _shape(data: Bytes, at: int, end: int, row: int, rank: Ints, dims: Ints) -> 
     return True
 
 
-@kernel
+@allocating
 def copy_ranges(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, places: Ints) -> None:
     """Copy data[starts[i] : starts[i] + lengths[i]] to out[places[i]:] for every i."""
     for i in range(len(starts)):

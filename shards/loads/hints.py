@@ -145,16 +145,11 @@ def refine(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, li
     """
     if schema.message == PAYLOAD:
         return schema, [f"not used: {hint.path}; the records are no Examples"]
-    described = [feature for feature in schema if feature.name in hint.features]
-    against = {
-        feature.name: why
-        for feature in described
-        if (why := _against(hint.features[feature.name], feature, inference)) is not None
-    }
+    against = contradicted(schema, inference, hint)
     good = {
         feature.name: _merged(hint.features[feature.name], feature)
-        for feature in described
-        if feature.name not in against
+        for feature in schema
+        if feature.name in hint.features and feature.name not in against
     }
     against |= {name: "no record has it" for name in hint.features if name not in schema}
     notes = [f"{len(good)} feature{'' if len(good) == 1 else 's'} described by {hint.path}"]
@@ -165,6 +160,16 @@ def refine(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, li
         )
     features = tuple(good.get(feature.name, feature) for feature in schema)
     return Schema(features, hint.label if hint.label in schema else schema.label, schema.message), notes
+
+
+def contradicted(schema: Schema, inference: Inference, hint: Hint) -> dict[str, str]:
+    """The features of the schema of which the records are not what the hint says, and why."""
+    found = {
+        feature.name: _against(hint.features[feature.name], feature, inference)
+        for feature in schema
+        if feature.name in hint.features
+    }
+    return {name: why for name, why in found.items() if why is not None}
 
 
 def _merged(hinted: Feature, inferred: Feature) -> Feature:

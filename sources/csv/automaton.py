@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.byte_masks import LANES, Bytes, byte_mask, first_bit, leading_zeros
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import allocating, kernel
 from recordmill.sources.csv.dialect import Dialect
 
 Ints = npt.NDArray[np.int64]
@@ -111,7 +111,7 @@ def _at_field_start(state: int, byte: int, dialect: Dialect) -> int:
     return FIELD if byte == dialect.delimiter or blank else IN_FIELD
 
 
-@kernel
+@allocating
 def _transitions(data: Bytes, table: Bytes, about: Ints, exits: Ints, longest: Ints) -> None:
     lane_of = np.arange(STATES)
     state, row_start, length = np.arange(STATES), np.zeros(STATES, np.int64), np.zeros(STATES, np.int64)

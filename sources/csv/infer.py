@@ -68,6 +68,10 @@ class ColumnsSeen:
                 values = values.filter(fault == 0)
             self.labels.update(values.drop_null().unique().to_pylist())
 
+    def classes(self) -> list[int]:
+        """The classes of each column so far; of those that are not typed none."""
+        return np.where(self._typed, self._counts[:, kernels.CLASSES], 0).tolist()
+
     def _stray(self, data: Bytes, rows: Rows, place: int) -> Stray:
         starts, infos = rows.starts[place], rows.infos[place]
         row, texts, values, classes = (int(found) for found in _texts_among(data, starts, infos, self._tokens))

@@ -48,6 +48,12 @@ class Parser:
         self._arrow = to_arrow(schema)
         self._classes = {f.name: pa.array(f.classes, pa.large_string()) for f in schema if f.classes is not None}
 
+    @classmethod
+    def of(cls, schema: Schema, names: Sequence[str], tokens: NullTokens) -> Parser:
+        """For a file whose columns have these names."""
+        places = {name: place for place, name in enumerate(names)}
+        return cls(schema, [places.get(feature.name, MISSING) for feature in schema], tokens)
+
     def parse(self, data: Bytes, rows: Rows) -> Parsed:
         count = len(rows.ordinals)
         bad: npt.NDArray[np.bool_] | None = None
@@ -123,6 +129,11 @@ def _class_numbers(fields: Fields, classes: pa.Array) -> tuple[pa.Array, int]:
         unknown &= ~within
     fields.fault[unknown] = kernels.NO_CLASS
     return index, faults + int(unknown.sum())
+
+
+def class_numbers(names: pa.Array, classes: Sequence[str]) -> pa.Array:
+    """Names of classes as their numbers; nulls stay."""
+    return pc.cast(pc.index_in(names, value_set=pa.array(classes, names.type), skip_nulls=True), pa.int64())
 
 
 def text_column(

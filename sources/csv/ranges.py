@@ -17,16 +17,18 @@ import numpy as np
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.errors import DataError
-from recordmill.base.threads import thread_map
+from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.lattice import Seen
 from recordmill.sources.csv.automaton import COMMENT, ESCAPED, ESCAPED_INSIDE, INSIDE, NOT_ENDED, RECORD, Automaton
 from recordmill.sources.csv.dialect import Dialect
 from recordmill.sources.csv.fields import Rows, Tokenizer
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.infer import ColumnsSeen, Stray
+from recordmill.sources.csv.keep import Expects, RowKeeper
 from recordmill.sources.csv.stream import read_rows
-from recordmill.sources.inputs.contract import BATCH_ROWS
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.inputs.encoding import utf8_blocks
+from recordmill.sources.inputs.kept import Kept
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, file_chunk_digests
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.listing import InputFile
@@ -45,7 +47,7 @@ class Scan:
 
     untyped: the names whose class does not matter, since the user declares it. label: the column whose distinct values
     are collected, or None. range_bytes, tail_bytes (at least 1: the LF of a CRLF): others than the usual ones are for
-    tests.
+    tests. expects, kept: by which schema rows are parsed as they are looked at, and where they are kept.
     """
 
     dialect: Dialect
@@ -54,10 +56,15 @@ class Scan:
     label: str | None
     range_bytes: int = RANGE_BYTES
     tail_bytes: int = TAIL_BYTES
+    expects: Expects = lambda seen: None
+    kept: Kept = field(default_factory=Kept)
 
     def collector(self, names: Sequence[str]) -> ColumnsSeen:
         label = names.index(self.label) if self.label in names else None
         return ColumnsSeen(self.null_tokens, [name not in self.untyped for name in names], label)
+
+    def keeper(self, names: Sequence[str]) -> RowKeeper:
+        return RowKeeper(self.expects, self.kept, names, self.null_tokens, self.dialect.max_row_bytes)
 
     def tokenizer(self, columns: int) -> Tokenizer:
         return Tokenizer(self.dialect, columns, most_rows(columns))
@@ -139,16 +146,18 @@ def _tasks(files: Sequence[InputFile], heads: Sequence[Head], range_bytes: int) 
 
 
 def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> ScannedRange:
-    collector, tokenizer = scan.collector(head.names), scan.tokenizer(len(head.names))
+    collector, keeper, tokenizer = scan.collector(head.names), scan.keeper(head.names), scan.tokenizer(len(head.names))
     rows = blanks = 0
-    blocks = _Counted(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
+    blocks = _Counted(one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)))
     for data, found in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         collector.add(data, found)
+        keeper.add(data, found, collector.classes())
         rows += found.count
         blanks += found.blanks
     size = blocks.size
     digests = tuple(file_chunk_digests(file.path))
     check_unchanged(file.path, file.stat, file.name)
+    keeper.put(ordinal, 0)
     seen, labels = tuple(collector.seen()), frozenset(collector.labels)
     return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, digests, size, collector.strays, blanks)
 
@@ -174,6 +183,7 @@ class _RangeScan:
     def __init__(self, task: _Range, file: InputFile, head: Head, scan: Scan, automaton: Automaton) -> None:
         self._task, self._file, self._scan, self._automaton = task, file, scan, automaton
         self._collector, self._columns = scan.collector(head.names), len(head.names)
+        self._keeper = scan.keeper(head.names)
         self._data = read_range(file.path, task.start, task.stop + scan.tail_bytes)
         self._size = task.stop - task.start
         if len(self._data) < self._size:
@@ -202,6 +212,7 @@ class _RangeScan:
         return self._part(first, stop)
 
     def _part(self, start: int, stop: int) -> ScannedRange:
+        self._keeper.put(self._task.file, start)
         seen, labels = tuple(self._collector.seen()), frozenset(self._collector.labels)
         return ScannedRange(
             *(self._task.file, start, stop, self._rows, self._lines, seen, labels, self._digests, stop - start),
@@ -263,6 +274,8 @@ class _RangeScan:
     def _add(self, data: Bytes, rows: Rows) -> None:
         if len(rows.ordinals):
             self._collector.add(data, rows)
+        if rows.count:
+            self._keeper.add(data, rows, self._collector.classes())
         self._rows += rows.count
         self._blanks += rows.blanks
 
@@ -271,7 +284,7 @@ class _RangeScan:
         tokenizer, at, line = self._scan.tokenizer(self._columns), begin, 1
         data = self._data[:end]
         while at < end:
-            rows = tokenizer.read(data, at, end, final=True, line=line)
+            rows = tokenizer.read(data, at, min(at + BATCH_BYTES, end), final=True, line=line)
             self._add(data, rows)
             at, line = rows.stop, rows.line
         self._lines = line - 1
@@ -281,6 +294,7 @@ class _RangeScan:
         gives where the next one starts, in bytes of the file.
         """
         tokenizer, at, line, skipping = self._scan.tokenizer(self._columns), begin, 1, False
+        self._keeper.give_up()
         while at < self._size or skipping:
             rows = tokenizer.read(
                 self._data, at, max(self._size, at + 1), final=self._at_end(), line=line, skipping=skipping

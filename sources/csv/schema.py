@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.lattice import Seen, resolve_dtype
 from recordmill.sources.csv.dialect import STRICT, CsvOptions, Dialect
@@ -143,6 +144,21 @@ def make_schema(columns: Sequence[ColumnPlan], labels: Set[str], common: PlanOpt
         UsageError: a declared dtype or the label names no column, or a dtype is none for CSV.
         DataError: the label has too many different values, or a column that the given schema requires is missing.
     """
+    schema, notes = declared_schema(columns, common)
+    label = common.label if common.label is not None else schema.label
+    if label is not None:
+        feature = check_label(schema, label)
+        schema = with_label(schema, label, _classes(label, labels) if feature.dtype == "string" else None)
+    return schema, notes
+
+
+def declared_schema(columns: Sequence[ColumnPlan], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:
+    """The same before the label is one: its dtype is that of its values.
+
+    Raises:
+        UsageError: a declared dtype names no column, or a dtype is none for CSV.
+        DataError: a column that the given schema requires is missing.
+    """
     inferred = apply_dtypes(Schema(tuple(Feature(c.name, c.seen.dtype) for c in columns)), common.dtypes)
     inferred = Schema(tuple(_with_presence(feature, column) for feature, column in zip(inferred, columns, strict=True)))
     schema, notes = inferred, tuple[str, ...]()
@@ -153,11 +169,46 @@ def make_schema(columns: Sequence[ColumnPlan], labels: Set[str], common: PlanOpt
         )
         schema, notes = select_given(given, inferred, "the CSV input")
     _check_features(schema)
-    label = common.label if common.label is not None else schema.label
-    if label is not None:
-        feature = check_label(schema, label)
-        schema = with_label(schema, label, _classes(label, labels) if feature.dtype == "string" else None)
     return schema, (*left_out, *notes)
+
+
+class Expected:
+    """The schema that fits what all threads have seen so far, without classes that the data tells.
+
+    columns: of all files.
+    """
+
+    def __init__(self, columns: Sequence[str], common: PlanOptions) -> None:
+        self._common, self._lock = common, threading.Lock()
+        self._classes = dict.fromkeys(columns, 0)
+        self._schema = self._make()
+
+    def __call__(self, seen: Mapping[str, int]) -> Schema | None:
+        """After these columns were seen to have such classes; None if no schema fits."""
+        if any(classes & ~self._classes[name] for name, classes in seen.items()):
+            with self._lock:
+                before = dict(self._classes)
+                for name, classes in seen.items():
+                    self._classes[name] |= classes
+                if any(resolve_dtype(before[name]) != resolve_dtype(self._classes[name]) for name in seen):
+                    self._schema = self._make()
+        return self._schema
+
+    def _make(self) -> Schema | None:
+        # of a column that is missing somewhere no value is required
+        columns = [ColumnPlan(name, Seen(classes), 1) for name, classes in self._classes.items()]
+        try:
+            return declared_schema(columns, self._common)[0]
+        except RecordmillError:  # which the plan says when it has seen all
+            return None
+
+
+def is_same(one: Schema, other: Schema) -> bool:
+    """Whether rows are parsed alike by both; a value that is required is another matter of the data than of parsing
+    where it was inferred, and the same in both where it was given.
+    """
+    first, second = ([(f.name, f.dtype, f.shape, f.classes) for f in schema] for schema in (one, other))
+    return first == second
 
 
 def _with_presence(feature: Feature, column: ColumnPlan) -> Feature:

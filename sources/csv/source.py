@@ -17,13 +17,14 @@ import pyarrow as pa
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.threads import thread_map
+from recordmill.base.threads import one_ahead, thread_map
+from recordmill.schemas.arrow import to_arrow, value_type
 from recordmill.schemas.feature import Schema
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Rows, Tokenizer
 from recordmill.sources.csv.head import Head, read_head
-from recordmill.sources.csv.messages import explain_row
-from recordmill.sources.csv.parse import MISSING, Parser
+from recordmill.sources.csv.keep import parse_piece
+from recordmill.sources.csv.parse import Parser, class_numbers
 from recordmill.sources.csv.ranges import (
     RANGE_BYTES,
     STREAM_BLOCK_BYTES,
@@ -34,10 +35,13 @@ from recordmill.sources.csv.ranges import (
     scan_files,
 )
 from recordmill.sources.csv.schema import (
+    Expected,
     Totals,
     column_names,
+    declared_schema,
     describe_column,
     describe_dialect,
+    is_same,
     make_schema,
     same_dialect,
     untyped_names,
@@ -47,6 +51,7 @@ from recordmill.sources.csv.stream import read_rows
 from recordmill.sources.csv.tokenize import Ints
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.encoding import utf8_blocks
+from recordmill.sources.inputs.kept import Kept, Piece
 from recordmill.sources.inputs.lines import note_blank_lines
 from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.null_tokens import NullTokens
@@ -73,6 +78,7 @@ class CsvSource:
     heads: tuple[Head, ...]
     lines: Mapping[tuple[int, int], int]
     plan_rejects: tuple[Reject, ...] = ()
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
     kind: str = field(default="csv", init=False)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -91,18 +97,50 @@ class CsvSource:
         return ordinals if unit.start else ahead(ordinals, lambda at: (self.files[at].path, self.files[at].stat))
 
     def _file(self, ordinal: int, unit: Unit) -> Iterator[Chunk]:
-        file, head = self.files[ordinal], self.heads[ordinal]
+        file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
-        tokenizer = Tokenizer(self.dialect, len(head.names), most_rows(len(head.names)))
-        places = {name: place for place, name in enumerate(head.names)}
-        parser = Parser(
-            self.schema, [places.get(feature.name, MISSING) for feature in self.schema], NullTokens.of(self.null_tokens)
-        )
         position = unit.first_row
-        for data, rows in self._rows(ordinal, unit, tokenizer):
-            yield _chunk(ordinal, file.name, position, data, rows, parser, self.dialect.max_row_bytes, len(head.names))
-            position += rows.count
+        for line, piece in self._pieces(ordinal, unit):
+            yield _chunk(ordinal, file.name, position, line, piece)
+            position += piece.count
         check_unchanged(file.path, file.stat, file.name)
+
+    def _pieces(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, Piece]]:
+        """(lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
+        head = self.heads[ordinal]
+        start = unit.start if unit.stop else 0 if head.streamed else head.start
+        if (pieces := self.kept.take((ordinal, start))) is not None:
+            line = self.lines[ordinal, start] if unit.stop else 1 if head.streamed else head.line
+            yield from ((line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces)
+            return
+        columns = len(head.names)
+        parser = Parser.of(self.schema, head.names, NullTokens.of(self.null_tokens))
+        for data, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+            yield 0, parse_piece(data, rows, parser, self.dialect.max_row_bytes, columns)
+
+    def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What was kept, with the classes that all of the data tells."""
+        columns = [
+            column if f.classes is None or column.type == value_type(f) else class_numbers(column, f.classes)
+            for f, column in zip(self.schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
+
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Where people find these rows: see sources.contract.RecordPlaces. What holds them is read once more."""
+        first, last, columns = min(positions), max(positions), len(self.heads[file].names)
+        lines: dict[int, int] = {}
+        for unit in self.units:
+            if not unit.first_file <= file < unit.last_file:
+                continue
+            at = unit.first_row
+            if unit.stop and not (at <= last and first < at + (unit.rows or 0)):
+                continue
+            for _, rows in self._rows(file, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+                found = np.isin(at + rows.ordinals, positions)
+                lines.update(zip((at + rows.ordinals)[found].tolist(), rows.lines[found].tolist(), strict=True))
+                at += rows.count
+        return [_place(lines[position], position) for position in positions]
 
     def lines_of(self, unit: Unit) -> Iterator[Ints]:
         """The physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
@@ -114,7 +152,7 @@ class CsvSource:
     def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, Rows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
         if head.streamed:
-            blocks = utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
+            blocks = one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
             return
         start, stop, line = (
@@ -134,22 +172,17 @@ class CsvSource:
             at, line = rows.stop, rows.line
 
 
-def _chunk(
-    ordinal: int, source: str, first: int, data: Bytes, rows: Rows, parser: Parser, max_row_bytes: int, columns: int
-) -> Chunk:
-    """The chunk of some rows of one file, whose first has that position."""
-    parsed = parser.parse(data, rows)
-    found = [
-        (int(rows.ordinals[row]), int(rows.lines[row]), reason, message) for row, reason, message in parsed.rejects
-    ]
-    for row, line, start, width in rows.bad.tolist():
-        found.append((row, line, *explain_row(width, columns, data[start : start + 256].tobytes(), max_row_bytes)))
+def _place(line: int, row: int) -> str:
+    return f"line {line}, row {row}"
+
+
+def _chunk(ordinal: int, source: str, first: int, line: int, piece: Piece) -> Chunk:
+    """The chunk of a piece of one file, whose first row has that position; line: of those before its count begins."""
     rejects = tuple(
-        Reject(source, f"line {line}, row {first + row}", reason, message)
-        for row, line, reason, message in sorted(found)
+        Reject(source, _place(line + one.line, first + one.ordinal), one.reason, one.message) for one in piece.rejects
     )
-    position = first + (rows.ordinals if parsed.kept is None else rows.ordinals[parsed.kept])
-    return Chunk(parsed.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
+    position = piece.positions(first)
+    return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
 
 
 def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -200,7 +233,12 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
     header = agree_on_header(firsts, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
     label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
-    scan = Scan(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes)
+    kept = Kept(common.kept_bytes)
+    scan = Scan(
+        *(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes),
+        expects=Expected(names, common),
+        kept=kept,
+    )
     totals = Totals(names, files, heads)
     parts = [totals.add(part) for part in scan_files(files, heads, scan, threads)]
     if not any(part.rows for part in parts):
@@ -211,6 +249,8 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
         )
     columns = totals.columns()
     schema, notes = make_schema(columns, totals.labels, common)
+    declared, _ = declared_schema(columns, common)
+    kept.settle(lambda used: is_same(used, declared))
     notes = (
         *describe_dialect(heads, header),
         *describe_column(columns, schema, heads),
@@ -220,7 +260,8 @@ def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions
     )
     units, lines = _units(files, heads, parts)
     return CsvSource(
-        schema, files, units, file_digests(parts), notes, dialect, options.null_tokens, _shared(heads), lines
+        *(schema, files, units, file_digests(parts), notes, dialect, options.null_tokens, _shared(heads), lines),
+        kept=kept,
     )
 
 

@@ -26,7 +26,7 @@ BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of
 BATCH_FILES = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A piece of work: files [first_file, last_file) whole, or one file's part [start, stop) in the kind's own terms
     (bytes, row groups, batches).
@@ -88,10 +88,10 @@ class Source(Protocol):
         """The features of every record; all chunks have the Arrow schema schemas.arrow.to_arrow(schema)."""
 
     @property
-    def files(self) -> tuple[InputFile, ...]: ...
+    def files(self) -> Sequence[InputFile]: ...
 
     @property
-    def units(self) -> tuple[Unit, ...]:
+    def units(self) -> Sequence[Unit]:
         """In order of file and position; together they cover every record once."""
 
     @property
@@ -127,13 +127,22 @@ class FileRecords(Protocol):
         """These files in this order, in chunks like those of `Source.read`; rejects, too, stand in that order."""
 
 
+@runtime_checkable
+class RecordPlaces(Protocol):
+    """What a Source may offer beside: where people find its records, as its own rejects say it."""
+
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Of the records at these positions of a file, which may be read for it."""
+
+
 @dataclass(frozen=True)
 class PlanOptions:
     """What all kinds share.
 
     schema: given by the user, else inferred. dtypes: feature name to dtype, over the inference. label: the label
     column. threads: how many the plan may use. memory_bytes: what plan and build may hold at once, beside the
-    interpreter. may_lack: features of the schema that are left out where the inputs have none of them.
+    interpreter. kept_bytes: of them, for records that the plan parses and this process will read. may_lack: features
+    of the schema that are left out where the inputs have none of them.
     """
 
     schema: Schema | None = None
@@ -142,6 +151,7 @@ class PlanOptions:
     threads: int = 1
     memory_bytes: int = MEMORY_BYTES
     may_lack: frozenset[str] = frozenset()
+    kept_bytes: int = 0
 
     def without_absent(self, there: Collection[str], what: str) -> tuple[PlanOptions, list[str]]:
         """(the same with a schema that names none of `may_lack` but those that are there, what to note)."""

@@ -4,7 +4,7 @@ types, rows, digests and where to cut, from one pass on all threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from recordmill.sources.jsonl.array import is_array, stream_records
 from recordmill.sources.jsonl.binary import StringsSeen
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.grammar import ESCAPED, STRING
+from recordmill.sources.jsonl.keep import LineKeeper
 from recordmill.sources.jsonl.rejects import mark_unreadable
 from recordmill.sources.jsonl.schema import Observed, feature_name
 from recordmill.sources.jsonl.tape import Scanner, Tape
@@ -79,8 +80,10 @@ def scan_parts(
     label: str | None,
     binary: frozenset[str],
     threads: int,
+    keeper: Callable[[], LineKeeper],
 ) -> list[ScannedFile]:
-    """The parts, in the tasks' order. binary: features of which it is asked whether their strings are base64.
+    """The parts, in the tasks' order. binary: features of which it is asked whether their strings are base64. keeper:
+    makes what keeps the records of a part.
 
     Raises:
         DataError: a file changed while it was read, is damaged, or has too many different keys.
@@ -100,8 +103,10 @@ def scan_parts(
             for at in range(task.start, task.stop, DIGESTED_BYTES):
                 part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, task.stop))))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
-        _scan(part, number, blocks, label, binary)
+        keeping = keeper()
+        _scan(part, number, blocks, label, binary, keeping)
         check_unchanged(file.path, file.stat, file.name)
+        keeping.put(task.ordinal, part.start)
         return part
 
     def begins(number_and_task: tuple[int, Task]) -> tuple[str, Stat] | None:
@@ -112,7 +117,12 @@ def scan_parts(
 
 
 def _scan(
-    part: ScannedFile, number: int, blocks: Iterable[LineBlock], label: str | None, binary: frozenset[str]
+    part: ScannedFile,
+    number: int,
+    blocks: Iterable[LineBlock],
+    label: str | None,
+    binary: frozenset[str],
+    keeper: LineKeeper,
 ) -> None:
     scanner = Scanner()
     for block in blocks:
@@ -120,9 +130,11 @@ def _scan(
         if block.too_long_bytes:
             part.lines += 1
             part.records += 1
-        mark_unreadable(block)
+            keeper.give_up()
+        unreadable = mark_unreadable(block)
         for tape in scanner.scan(block.data):
             part.observed.add(tape, scanner.paths, number, part.lines)
+            keeper.add(tape, scanner, unreadable, part.observed)
             if label is not None:
                 for texts in _strings(tape, scanner, label, lists=False):
                     part.classes = part.classes or ClassNames(label)

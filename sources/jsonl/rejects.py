@@ -1,4 +1,4 @@
-"""What is wrong with a line of JSON, or with a value in it, as a `Reject` with the line's number and what to do."""
+"""What is wrong with a line of JSON, or with a value in it, as a reason and a message that says what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from recordmill.base.errors import Reject
 from recordmill.base.utf8 import bad_lines, is_utf8
 from recordmill.schemas.feature import Feature
 from recordmill.sources.inputs.lines import LineBlock
@@ -35,34 +34,22 @@ def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
     return found
 
 
-def line_reject(
-    tape: Tape, error: Sequence[int], source: str, line: int, unreadable: Mapping[int, tuple[int, int]]
-) -> Reject:
-    """The reject for an entry of tape.errors; line: the number, from 0, of the tape's first line."""
-    number, wrong, at, start = error
-    place = f"line {line + number + 1}"
+def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple[int, int]]) -> tuple[str, str]:
+    """(reason, message) for an entry of tape.errors."""
+    _, wrong, at, start = error
     if wrong == UTF8 and start in unreadable:
         offset, byte = unreadable[start]
-        return Reject(
-            source,
-            place,
+        return (
             "encoding",
             f"is not UTF-8: byte 0x{byte:02X} at byte {offset} of the line; declare the file's --encoding",
         )
     text = tape.data[at : at + 24].tobytes().split(b"\n")[0].decode(errors="replace")
-    return Reject(
-        source, place, "json", f"{WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}"
-    )
+    return "json", f"{WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}"
 
 
-def too_long(source: str, line: int, size: int, limit: int) -> Reject:
-    """The reject for a line that was passed over."""
-    return Reject(
-        source,
-        f"line {line + 1}",
-        "too_long",
-        f"the line has {size:,} bytes, more than the {limit:,} that --max-line-bytes allows",
-    )
+def too_long(size: int, limit: int) -> tuple[str, str]:
+    """(reason, message) for a line that was passed over."""
+    return "too_long", f"the line has {size:,} bytes, more than the {limit:,} that --max-line-bytes allows"
 
 
 def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.kernels import inlined, kernel
+from recordmill.base.kernels import allocating, inlined, kernel
 from recordmill.sources.jsonl.grammar import (
     ARRAY,
     CUT,
@@ -52,7 +52,7 @@ _TRUE, _FALSE, _NULL = (np.frombuffer(word, np.uint8).copy() for word in (b"true
 _NAN = np.frombuffer(b"NaN", np.uint8).copy()
 
 
-@kernel
+@allocating
 def scan_records(
     data: npt.NDArray[np.uint8],
     stop: int,

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.encoding import check_encoding
-from recordmill.sources.inputs.lines import MAX_LINE_BYTES, LineBlock, file_lines, note_blank_lines
+from recordmill.sources.inputs.kept import Kept, Piece
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, file_lines, note_blank_lines
 from recordmill.sources.inputs.packing import packed
 from recordmill.sources.jsonl.array import stream_records
 from recordmill.sources.jsonl.binary import StringsSeen, declared_base64, tell_base64, untold_bytes
-from recordmill.sources.jsonl.columns import Leaf, build_columns
+from recordmill.sources.jsonl.keep import Expected, Layout, LineKeeper, layout_of
 from recordmill.sources.jsonl.plan import ScannedFile, Task, make_tasks, scan_parts
-from recordmill.sources.jsonl.rejects import explain_misfits, line_reject, mark_unreadable, too_long
+from recordmill.sources.jsonl.rejects import mark_unreadable
 from recordmill.sources.jsonl.schema import Declared, Observed, infer_features
 from recordmill.sources.jsonl.tape import Path, Scanner
 from recordmill.sources.values.conform import conform
@@ -68,75 +67,56 @@ class JsonlSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     base64: tuple[str, ...] = ()
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's records in order; a unit without a stop is whole files."""
-        scanner, most = Scanner(), self.options.max_line_bytes
         for ordinal in self._coming(unit):
             file, line = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
-            start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
-            streamed = ordinal in self.streamed
-            for block in (
-                stream_records(file, self.options.encoding, most) if streamed else file_lines(file, start, stop, most)
-            ):
-                for lines, chunk in self._chunks(scanner, block, ordinal, line):
-                    line += lines
-                    yield chunk
+            for piece in self._pieces(ordinal, unit):
+                yield _chunk(ordinal, file.name, line, piece)
+                line += piece.count
             check_unchanged(file.path, file.stat, file.name)
+
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Where people find these records: see sources.contract.RecordPlaces."""
+        return [_place(position) for position in positions]
 
     def _coming(self, unit: Unit) -> Iterable[int]:
         """The unit's files, asked for ahead where they are in a store."""
         ordinals = range(unit.first_file, unit.last_file)
         return ordinals if unit.start else ahead(ordinals, lambda at: (self.files[at].path, self.files[at].stat))
 
-    def _chunks(self, scanner: Scanner, block: LineBlock, ordinal: int, line: int) -> Iterator[tuple[int, Chunk]]:
-        """(lines, chunk) for each tape of the block, whose first line has that number."""
-        name = self.files[ordinal].name
-        if block.too_long_bytes:
-            reject = too_long(name, line, block.too_long_bytes, self.options.max_line_bytes)
-            yield (
-                1,
-                self._chunk(to_arrow(self.schema).empty_table().to_batches(), np.empty(0, np.int64), ordinal, [reject]),
-            )
-        unreadable = mark_unreadable(block)
-        for tape in scanner.scan(block.data):
-            rejects = {
-                line + error[0]: line_reject(tape, error, name, line, unreadable) for error in tape.errors.tolist()
-            }
-            batch, misfits = build_columns(tape, self._leaves(scanner))
-            keep = np.ones(tape.rows, np.bool_)
-            for row, reason, message in explain_misfits(tape, misfits):
-                keep[row] = False
-                number = line + int(tape.row_lines[row])
-                rejects.setdefault(number, Reject(name, f"line {number + 1}", reason, message))
-            fitted = conform(batch if keep.all() else batch.filter(pa.array(keep)), self.schema)
-            at = tape.row_lines[keep].astype(np.int64) + line
-            rejects.update(
-                (int(at[row]), Reject(name, f"line {at[row] + 1}", reason, message))
-                for row, reason, message in fitted.bad
-            )
-            yield (
-                tape.lines,
-                self._chunk([fitted.batch], at[fitted.good], ordinal, [rejects[number] for number in sorted(rejects)]),
-            )
-            line += tape.lines
+    def _pieces(self, ordinal: int, unit: Unit) -> Iterator[Piece]:
+        """All records of the unit in that file; a piece counts lines."""
+        file, most = self.files[ordinal], self.options.max_line_bytes
+        layout, scanner = Layout(self.schema, self.paths, frozenset(self.base64)), Scanner()
+        start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
+        if (pieces := self.kept.take((ordinal, start))) is not None:
+            yield from (replace(piece, batch=layout.finished(piece.batch)) for piece in pieces)
+            return
+        streamed = ordinal in self.streamed
+        for block in (
+            stream_records(file, self.options.encoding, most) if streamed else file_lines(file, start, stop, most)
+        ):
+            if block.too_long_bytes:
+                yield layout.long_line(block.too_long_bytes, most)
+            unreadable = mark_unreadable(block)
+            for tape in scanner.scan(block.data):
+                yield layout.piece(tape, scanner, unreadable)
 
-    def _chunk(
-        self, batches: list[pa.RecordBatch], position: npt.NDArray[np.int64], ordinal: int, rejects: list[Reject]
-    ) -> Chunk:
-        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], to_arrow(self.schema))
-        return Chunk(batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
 
-    def _leaves(self, scanner: Scanner) -> list[Leaf]:
-        """The features that some record read so far has; conform gives nulls for the others."""
-        leaves = (
-            Leaf(f, scanner.nodes_of(self.paths[f.name]), self.paths[f.name], f.name in self.base64)
-            for f in self.schema
-            if f.name in self.paths
-        )
-        return [leaf for leaf in leaves if leaf.nodes[0] >= 0]
+def _place(line: int) -> str:
+    return f"line {line + 1}"
+
+
+def _chunk(ordinal: int, source: str, line: int, piece: Piece) -> Chunk:
+    """The chunk of a piece of one file, whose first line has that number."""
+    rejects = (Reject(source, _place(line + one.ordinal), one.reason, one.message) for one in piece.rejects)
+    position = piece.positions(line)
+    return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
 
 
 def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOptions) -> JsonlSource:
@@ -150,7 +130,11 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     tasks = make_tasks(files, options.encoding)
     label = common.label if common.schema is None else None
     asked = untold_bytes(common)
-    parts = scan_parts(files, tasks, options.encoding, options.max_line_bytes, label, asked, common.threads)
+    kept, expected = Kept(0 if asked else common.kept_bytes), Expected(common, base64)
+    parts = scan_parts(
+        *(files, tasks, options.encoding, options.max_line_bytes, label, asked, common.threads),
+        keeper=lambda: LineKeeper(expected, kept),
+    )
     units, where = _units(files, parts)
     observed, classes = Observed(), None
     for part in parts:
@@ -162,13 +146,14 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     inferred = infer_features(observed, Declared.of(common), where)
     schema, notes = finish_schema(inferred.schema, inferred.untold, classes, common, "the files")
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
-    paths = {name: path for name, path in inferred.paths.items() if name in schema}
+    final = layout_of(inferred.schema, inferred.paths, common, base64)
+    kept.settle(lambda used: used.agrees(final))
     streamed = frozenset(task.ordinal for task in tasks if task.streamed)
     found, binary = tell_base64(_strings_seen(parts))
     blank = note_blank_lines(_blank_lines(files, parts))
     told = (*_arrays(files, tasks), *inferred.notes, *binary, *blank, *notes)
-    source = JsonlSource(schema, tuple(files), units, options, paths, streamed, _digests(parts), told)
-    return replace(source, base64=tuple(sorted(base64 | found)))
+    source = JsonlSource(schema, tuple(files), units, options, final.paths, streamed, _digests(parts), told)
+    return replace(source, base64=tuple(sorted(base64 | found)), kept=kept)
 
 
 def _arrays(files: Sequence[InputFile], tasks: Sequence[Task]) -> tuple[str, ...]:

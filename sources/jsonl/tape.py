@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import allocating
 from recordmill.sources.inputs.contract import BATCH_ROWS
 from recordmill.sources.jsonl import scan
 from recordmill.sources.jsonl.grammar import GROW
@@ -159,7 +159,7 @@ def check_count(places: int, example: Callable[[], Path]) -> None:
         raise DataError(f"more than {MAX_NODES:,} different keys, such as {named!r}: {_ADVICE}")
 
 
-@kernel
+@allocating
 def _by_node(entries: npt.NDArray[np.int32], nodes: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """A counting sort, stable."""
     bounds = np.zeros(nodes + 1, np.int64)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import allocating
 from recordmill.base.threads import thread_map
 from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.schemas.arrow import to_arrow
@@ -122,7 +122,7 @@ def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int
     return pa.Array.from_buffers(pa.large_string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
-@kernel
+@allocating
 def _gather(
     data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> tuple[Bytes, npt.NDArray[np.int64]]:
@@ -147,7 +147,7 @@ def _split(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     return starts, _without_return(data, starts, ends)
 
 
-@kernel
+@allocating
 def _without_return(data: Bytes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     stops = ends.copy()
     for line in range(len(ends)):
@@ -156,7 +156,7 @@ def _without_return(data: Bytes, starts: npt.NDArray[np.int64], ends: npt.NDArra
     return stops
 
 
-@kernel
+@allocating
 def _bad(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     places = np.empty(len(starts), np.int64)
     for line in range(len(starts)):
@@ -164,7 +164,7 @@ def _bad(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64
     return places
 
 
-@kernel
+@allocating
 def _blank(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which lines hold nothing but ASCII white space."""
     blank = np.ones(len(starts), np.bool_)

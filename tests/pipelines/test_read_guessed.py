@@ -1,0 +1,244 @@
+"""A read that begins with a guess of what foreign files hold ends with the same bytes as one that counts all records
+first, whatever comes late in them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_data_set import MIXED, mixed_rows
+
+import recordmill
+from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.progress import Progress
+from recordmill.exporting import plan as planning
+from recordmill.reader import one_pass
+from recordmill.records.example.by_hand import example
+from recordmill.records.tfrecord import frames
+from recordmill.schemas import tfmd
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards import pieces
+from recordmill.shards.loads import guess, schema_of
+
+ROW = {"n": 5, "x": [1.0, 2.0], "text": "größe", "list": [1, 2], "raw": bytes(range(8)), "small": 7}
+OTHER_LIST = ROW | {"list": [3]}
+LATE: dict[str, dict[str, Any]] = {
+    "nothing new": ROW,
+    "a string in an int column": ROW | {"n": "five"},
+    "a longer list": ROW | {"x": [1.0, 2.0, 3.0]},
+    "a feature that is missing": {name: value for name, value in ROW.items() if name != "n"},
+    "a new feature": ROW | {"new": 1},
+    "bytes in a text column": ROW | {"text": b"\xff\xfe"},
+    "a NUL in a text column": ROW | {"text": "a\x00b"},
+    "beyond a hint's range": ROW | {"small": 300},
+    "beyond a hint's bytes": ROW | {"raw": bytes(9)},
+}
+HINT = Schema((Feature("small", "uint8"), Feature("raw", "uint8", (2, 4)), Feature("text", "string")))
+
+
+def framed(*records: bytes) -> bytes:
+    ends = np.cumsum([0, *map(len, records)], dtype=np.int64)
+    return frames.frame(np.frombuffer(b"".join(records), np.uint8), ends).data.tobytes()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pieces, of which a guess sees the first few records."""
+    monkeypatch.setattr(pieces.cut, "__defaults__", (2000,))
+    monkeypatch.setattr(guess, "GUESSED_BYTES", 3000)
+    monkeypatch.setattr(guess, "_LEAST_BYTES", 200)
+
+
+@pytest.fixture
+def full_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that all records of files are counted."""
+    passes: list[int] = []
+    count_all = schema_of.infer_files
+    monkeypatch.setattr(schema_of, "infer_files", lambda *args, **kws: passes.append(1) or count_all(*args, **kws))
+    return passes
+
+
+def write(folder: Path, last: bytes, compress: bool = False) -> Path:
+    """Three files, of which the last record of the last one is `last`."""
+    folder.mkdir()
+    plain = [example(ROW), example(OTHER_LIST)] * 30
+    for number in range(3):
+        data = framed(*plain, *([last] if number == 2 else []))
+        (folder / f"train-{number:05d}-of-00003.tfrecord").write_bytes(gzip.compress(data) if compress else data)
+    return folder
+
+
+def outcome(source: Path, out: Path, **options: Any) -> tuple[dict[str, bytes], list[str], int] | str:
+    """All that a read leaves: its files, its notes and how many records; or its error."""
+    progress = Progress()
+    try:
+        result = recordmill.read(source, out, progress=progress, **options)
+    except RecordmillError as error:
+        assert not out.exists()
+        return str(error)
+    assert progress.records == result.read
+    held = {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    return held, [note.replace(str(source), "IN") for note in result.notes], result.read
+
+
+def both(source: Path, tmp_path: Path, **options: Any) -> tuple[Any, Any]:
+    """A read as it is, and one that doesn't guess."""
+    guessed = outcome(source, tmp_path / "guessed", **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "guess_schema", lambda *args, **kws: None)
+        return guessed, outcome(source, tmp_path / "counted", **options)
+
+
+def some(cases: list[tuple[Any, ...]], count: int) -> list[Any]:
+    """The first few of the cases in every run, the others in sweeps."""
+    kept = [pytest.param(*case) for case in cases[:count]]
+    return kept + [pytest.param(*case, marks=pytest.mark.sweep) for case in cases[count:]]
+
+
+@pytest.mark.parametrize(
+    ("to", "hinted", "what"),
+    some(
+        [
+            ("parquet", True, "nothing new"),
+            ("npy", True, "beyond a hint's range"),
+            ("parquet", False, "a string in an int column"),
+            *((to, hinted, what) for to in ("npy", "parquet") for hinted in (False, True) for what in LATE),
+        ],
+        3,
+    ),
+)
+def test_what_comes_late_is_in_the_result(
+    tmp_path: Path, full_passes: list[int], to: str, hinted: bool, what: str
+) -> None:
+    source = write(tmp_path / "in", example(LATE[what]))
+    if hinted:
+        (source / "schema.pbtxt").write_text(tfmd.to_pbtxt(HINT), encoding="utf-8")
+    guessed, counted = both(source, tmp_path, to=to)
+    assert guessed == counted
+    changes = what != "nothing new" and (hinted or not what.startswith("beyond"))
+    assert len(full_passes) == 1 + changes
+    assert isinstance(guessed, str) == (what == "a string in an int column")
+
+
+@pytest.mark.parametrize("compress", [pytest.param(False, marks=pytest.mark.sweep), True])
+def test_compressed_files_and_conversions(tmp_path: Path, full_passes: list[int], compress: bool) -> None:
+    source = write(tmp_path / "in", example(ROW), compress)
+    options = {"columns": "raw,n,list", "decode_raw": "raw=float32[2]"}
+    guessed, counted = both(source, tmp_path, **options)
+    assert guessed == counted
+    assert len(full_passes) == 1
+    (tmp_path / "late").mkdir()
+    other, counted = both(
+        write(tmp_path / "late" / "in", example(ROW | {"n": [1, 2]}), compress), tmp_path / "late", **options
+    )
+    assert other == counted
+    assert len(full_passes) == 3
+    assert other[0]["_read.json"] != guessed[0]["_read.json"]
+
+
+@pytest.mark.parametrize("damage", some([("bit",), ("no Example",), ("cut",), ("unknown field",)], 2))
+def test_a_bad_record_in_the_last_file_is_the_same_error(tmp_path: Path, damage: str) -> None:
+    last = {"no Example": b"\xff\xff", "unknown field": example(ROW) + b"\x18\x01"}.get(damage, example(ROW))
+    source = write(tmp_path / "in", last)
+    path = source / "train-00002-of-00003.tfrecord"
+    data = bytearray(path.read_bytes())
+    if damage == "bit":
+        data[-10] ^= 1
+    path.write_bytes(data[:-3] if damage == "cut" else data)
+    guessed, counted = both(source, tmp_path)
+    assert isinstance(guessed, str) == (damage != "unknown field")
+    assert guessed == counted
+    (tmp_path / "lenient").mkdir()
+    lenient, counted = both(source, tmp_path / "lenient", max_rejects="50%")
+    assert lenient == counted
+    assert lenient[2] == 181
+
+
+@pytest.mark.parametrize(
+    "options", some([({"limit": 5},), ({"where": "n < 6"},), ({"sample": 0.5},), ({"max_rejects": 3},)], 1)
+)
+def test_what_leaves_records_out_counts_all_of_them(
+    tmp_path: Path, full_passes: list[int], options: dict[str, Any]
+) -> None:
+    source = write(tmp_path / "in", example(ROW | {"list": np.empty(0, np.int64)}))
+    guessed, counted = both(source, tmp_path, **options)
+    assert guessed == counted
+    assert len(full_passes) == 2
+
+
+def columns(source: Path, **options: Any) -> Any:
+    try:
+        ds = recordmill.open(source, **options)
+        arrays, table = ds.to_numpy(), ds.to_table()
+        path = ds.to_parquet(source.parent / "all.parquet", overwrite=True)
+    except RecordmillError as error:
+        return str(error)
+    return {name: str(array[:]) + repr(array) for name, array in arrays.items()}, table, path.read_bytes(), ds.schema
+
+
+@pytest.mark.parametrize(
+    ("what", "compress"),
+    some([("nothing new", False), ("a longer list", True), *((what, zip_) for what in LATE for zip_ in (0, 1))], 2),
+)
+def test_arrays_in_memory_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_passes: list[int], what: str, compress: bool
+) -> None:
+    source = write(tmp_path / "in", example(LATE[what]), compress)
+    monkeypatch.setattr("recordmill.reader.dataset.infer_files", schema_of.infer_files)
+    for options in ({}, {"columns": "n,raw", "decode_raw": "raw=uint8[8]"}):
+        full_passes.clear()
+        guessed = columns(source, **options)
+        passes = len(full_passes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(one_pass, "guess_schema", lambda *args, **kws: None)
+            assert columns(source, **options) == guessed
+        unfit = what == "beyond a hint's bytes" and bool(options)
+        assert passes == (unfit or what not in ("nothing new", "beyond a hint's range", "beyond a hint's bytes"))
+
+
+def files_of(shared_data: Path) -> Iterator[Path]:
+    for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines():
+        yield shared_data / "tfrecord" / json.loads(line)["path"]
+
+
+@pytest.mark.sweep
+def test_real_files_give_the_same_bytes(shared_data: Path, tmp_path: Path, full_passes: list[int]) -> None:
+    count = 0
+    for number, path in enumerate(files_of(shared_data)):
+        for to in ("parquet", "npy"):
+            folder = tmp_path / f"{number}-{to}"
+            folder.mkdir()
+            guessed, counted = both(path, folder, to=to)
+            assert guessed == counted, path
+            count += 1
+    assert count > 200
+    assert len(full_passes) < 1.8 * count  # one of each pair counts; where the guess was good the other does not
+
+
+def test_a_mixed_table_is_the_same(tmp_path: Path) -> None:
+    from recordmill.records.example.encode import encode
+
+    (batch,) = mixed_rows(200).combine_chunks().to_batches()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.tfrecord").write_bytes(encode(batch, MIXED).data.tobytes())
+    guessed, counted = both(tmp_path / "in", tmp_path)
+    assert guessed == counted
+    table = recordmill.open(tmp_path / "in").to_table()
+    assert isinstance(table, pa.Table)
+    assert table.num_rows == 200
+
+
+def test_an_error_of_the_plan_is_that_of_all_records(tmp_path: Path) -> None:
+    source = write(tmp_path / "in", example(ROW | {"new": 1}))
+    with pytest.raises(RecordmillError, match=r"no such feature"):
+        recordmill.read(source, tmp_path / "out", columns="newer")
+    assert recordmill.read(source, tmp_path / "out", columns="new").written == 181
+    with pytest.raises(DataError, match=r"raw"):
+        recordmill.read(source, tmp_path / "other", decode_raw="raw=float32[3]")

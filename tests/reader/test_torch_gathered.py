@@ -1,0 +1,188 @@
+"""Batches that are bucketed or packed, or skip bad records, by workers of PyTorch's loaders: the order of `batches()`,
+each record once, and resumed at every step.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from image_samples import encoded
+from made_data_set import write_data_set
+
+from recordmill.base.errors import UsageError
+from recordmill.reader import Bucketed, Packed, Padded
+from recordmill.reader.dataset import Dataset, open
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it")
+stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata: `.ci/torch` runs it")
+from torch.utils.data import DataLoader  # noqa: E402
+
+from recordmill.reader.torch.tensors import RaggedRows  # noqa: E402
+
+ROWS = 200
+BAD = (0, 7, 8, 9, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 120, 199)  # images that are none, ten of them in a row
+LENGTHS = [int(n) for n in np.random.default_rng(5).gamma(2, 6, ROWS)]
+BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((4, 8, 16), steps=3)}}
+PACKED: dict[str, Any] = {"collate": {"tokens": Packed(80)}}
+SKIP: dict[str, Any] = {"on_bad": "skip", "decode_images": (4, 4)}
+WAYS = [BUCKETED, PACKED, SKIP]
+MODES: list[Any] = [False, "window", "global"]
+pytestmark = pytest.mark.filterwarnings("ignore:epoch .* skipped")
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    good = encoded("PNG")
+    schema = Schema(
+        (
+            Feature("id", "int64", (), True),
+            Feature("tokens", "int64", (None,), True),
+            Feature("image", "bytes", (), True),
+        )
+    )
+    columns = [
+        pa.array(range(ROWS)),
+        pa.array([[1000 * i + item + 1 for item in range(LENGTHS[i])] for i in range(ROWS)], pa.large_list(pa.int64())),
+        pa.array([good[:60] if row in BAD else good for row in range(ROWS)], pa.large_binary()),
+    ]
+    table = pa.table(columns, schema=to_arrow(schema))
+    return open(write_data_set(tmp_path_factory.mktemp("torch") / "out", {"train": table}, schema, shards=3), threads=2)
+
+
+def loader(batches: Any, workers: int) -> Any:
+    return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
+
+
+def plain(value: Any) -> Any:
+    """A batch's values, of this library or of PyTorch, as Python's own."""
+    if isinstance(value, dict):
+        return {name: plain(column) for name, column in value.items() if name != "image"}
+    if isinstance(value, RaggedRows):
+        ends = value.row_splits.tolist()
+        return [value.values[begin:end].tolist() for begin, end in pairwise(ends)]
+    return [row.tolist() for row in value] if hasattr(value, "row_splits") else value.tolist()
+
+
+def all_of(batches: Any) -> list[Any]:
+    return [plain(batch) for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("shuffle", MODES)
+@pytest.mark.parametrize("way", [BUCKETED, PACKED])
+def test_the_batches_are_those_of_numpy_however_many_workers(
+    ds: Dataset, way: dict[str, Any], shuffle: Any, workers: int
+) -> None:
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "window_bytes": 2000, **way}
+    truth = all_of(ds.batches(8, **options, epochs=4))
+    loading = DataLoader(ds.to_torch(8, **options, epochs=2), batch_size=None, num_workers=workers)
+    assert all_of(loading) + all_of(loading) == truth
+    if way is BUCKETED:
+        assert len(ds.to_torch(8, **options, epochs=2)) == len(truth) // 2
+        assert {len(batch["tokens"][0]) for batch in truth} > {4, 8, 16}
+    else:
+        with pytest.raises(TypeError, match="packed"):
+            len(ds.to_torch(8, **options))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stateful_loader_goes_on_at_every_step(ds: Dataset, way: dict[str, Any], workers: int) -> None:
+    options: dict[str, Any] = {"shuffle": "global", "seed": 2, "epochs": 2, **way}
+    running = loader(ds.to_torch(20, **options), workers)
+    truth = all_of(running) + all_of(running)
+    iteration = len(truth) // 2
+    for step in range(0, iteration + 1, 1 + 2 * (workers > 0)):
+        begun = loader(ds.to_torch(20, **options), workers)
+        assert all_of(islice(begun, step)) == truth[:step]
+        again = loader(ds.to_torch(20, **options), workers)
+        again.load_state_dict(pickle.loads(pickle.dumps(begun.state_dict())))
+        assert all_of(again) == truth[step:iteration]
+        assert step % 4 or all_of(again) == truth[iteration:]
+    if workers == 0:
+        whole = ds.batches(20, **{**options, "epochs": 4})
+        assert truth == all_of(whole)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_state_goes_on_in_one_process_without_torchdata(ds: Dataset, way: dict[str, Any]) -> None:
+    truth = all_of(ds.batches(16, shuffle=True, seed=2, epochs=2, **way))
+    batches = ds.to_torch(16, shuffle=True, seed=2, **way)
+    reading = iter(batches)
+    for step in range(len(truth) // 2):
+        state = json.loads(json.dumps(batches.state_dict()))
+        again = ds.to_torch(16, shuffle=True, seed=2, **way)
+        again.load_state_dict(state)
+        assert again.state_dict() == state
+        assert all_of(again) + all_of(again) == truth[step:]
+        next(reading)
+
+
+@pytest.mark.parametrize("shuffle", MODES)
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_workers_that_skip_give_every_record_that_can_be_used_once(ds: Dataset, shuffle: Any, workers: int) -> None:
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 4, "window_bytes": 2000, **SKIP}
+    loading = loader(ds.to_torch(8, **options), workers)
+    usable = [row for row in range(ROWS) if row not in BAD]
+    for epoch in range(2):
+        found = [batch["id"].tolist() for batch in loading]
+        assert sorted(n for rows in found for n in rows) == usable
+        assert sum(len(rows) < 8 for rows in found) <= workers
+        if workers == 1:
+            whole = [batch["id"].tolist() for batch in ds.batches(8, **{**options, "epochs": 2})]
+            assert found == whole[epoch * len(found) : (epoch + 1) * len(found)]
+    dropped = [batch["id"].tolist() for batch in loader(ds.to_torch(8, drop_remainder=True, **options), workers)]
+    assert {len(rows) for rows in dropped} == {8}
+    with pytest.raises(TypeError, match="known at the end"):
+        len(ds.to_torch(8, **options))
+
+
+def test_hosts_share_packed_and_bucketed_steps(ds: Dataset) -> None:
+    for way in (BUCKETED, PACKED):
+        options: dict[str, Any] = {"shuffle": "global", "seed": 1, "drop_remainder": True, "num_hosts": 2, **way}
+        for host in range(2):
+            truth = all_of(ds.batches(2, host_index=host, **options))
+            assert len(truth) > 4
+            assert all_of(loader(ds.to_torch(2, host_index=host, **options), 2)) == truth
+
+
+def test_bucketed_steps_are_counted_as_others_are(ds: Dataset) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 2, **BUCKETED}
+    truth = all_of(ds.batches(16, **options, epochs=2))
+    batches = ds.to_torch(16, **options)
+    for step in (4, 15):
+        state = json.loads(json.dumps(batches.state_after(step)))
+        rest = truth[step:] if step > len(truth) // 2 else truth[step : len(truth) // 2]
+        assert all_of(loader(ds.to_torch(16, **options, state=state), 3)) == rest
+        assert all_of(loader(ds.to_torch(16, **options, start_step=step), 2)) == rest
+
+
+def test_what_can_not_be_is_refused(ds: Dataset) -> None:
+    for way in (PACKED, SKIP):
+        with pytest.raises(UsageError, match="give a"):
+            ds.to_torch(8, start_step=1, **way)
+        with pytest.raises(UsageError, match="StatefulDataLoader"):
+            ds.to_torch(8, **way).state_after(3)
+    with pytest.raises(UsageError, match="num_hosts"):
+        ds.to_torch(8, num_hosts=2, host_index=0, **SKIP)
+    with pytest.raises(UsageError, match="records by number have none"):
+        ds.to_torch_map(**PACKED)
+    with pytest.raises(UsageError, match='on_bad is "error" or "skip"'):
+        ds.to_torch(8, on_bad="ignore")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="gathers them otherwise"):
+        ds.to_torch(8, **{**PACKED, **SKIP, "decode_images": None})
+    state = ds.to_torch(8, **BUCKETED).state_dict()
+    with pytest.raises(UsageError, match="others"):
+        ds.to_torch(8, **PACKED).load_state_dict({**state, "others": -1})
+    with pytest.raises(UsageError, match="bucketed together"):
+        ds.to_torch(16, shuffle=True, seed=2, collate={"tokens": Padded()}).load_state_dict(
+            {**ds.to_torch(16, shuffle=True, seed=2, **BUCKETED).state_after(1), "worker": 0, "workers": 1}
+        )

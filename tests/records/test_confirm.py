@@ -1,0 +1,218 @@
+"""A schema of some records that others confirm is the schema of all of them; what would change it is noticed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from protobuf_oracle import buffer, messages
+from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
+
+from recordmill.base.errors import DataError
+from recordmill.records.example.decode import decode
+from recordmill.records.inference.confirm import Guess, Unconfirmed, is_monotone
+from recordmill.records.inference.infer import Inference, infer
+from recordmill.schemas.feature import Feature, Schema
+
+Row = dict[str, tuple[int, list[object]] | None]
+JPEG = b"\xff\xd8\xff\xe0" + bytes(20)
+
+
+def written(row: Row) -> bytes:
+    """An Example by hand: name to (kind, values), None for a Feature without a kind."""
+    return example([(name, b"" if one is None else feature(*one)) for name, one in row.items()])  # type: ignore[arg-type]
+
+
+def guess_of(records: list[bytes]) -> Guess | None:
+    found = infer(*buffer(records))
+    if not is_monotone(found):
+        return None
+    return Guess(
+        found.schema(), (), frozenset(name for (name, _), counts in found.features.items() if not counts.kinds)
+    )
+
+
+def confirmed(head: list[bytes], tail: list[bytes]) -> bool:
+    """Whether the first records' schema is confirmed by all; it is then that of all, and so are the columns."""
+    guess = guess_of(head)
+    if guess is None:
+        return False
+    try:
+        batches = [guess.decode(*buffer(part)) for part in (head, tail)]
+    except Unconfirmed:
+        return False
+    assert infer(*buffer(head + tail)).schema() == guess.schema
+    assert batches == [decode(*buffer(part), guess.schema) for part in (head, tail)]
+    return True
+
+
+ROW: Row = {
+    "floats": (FLOAT, [1.0, 2.0]),
+    "image": (BYTES, [JPEG]),
+    "ints": (INT64, [1, 2, 3]),
+    "one": (INT64, [-5]),
+    "text": (BYTES, ["größe".encode()]),
+    "texts": (BYTES, [b"a", b""]),
+}
+HEAD: list[Row] = [
+    ROW | {"some": (INT64, [7]), "list": (INT64, [1, 300]), "empty": None},
+    ROW | {"list": (INT64, [])},
+]
+SAME: list[Row] = [
+    {},
+    {"one": (INT64, [1 << 62]), "text": (BYTES, [b""]), "image": (BYTES, [b"plain text"])},
+    {"list": (INT64, [-1] * 40), "text": (BYTES, ["日本 語\n".encode() * 9])},
+    {"empty": None, "some": None},
+]
+OTHERWISE: dict[str, Row] = {
+    "a new name": {"new": (INT64, [1])},
+    "a new name without a kind": {"new": None},
+    "a name of control characters": {"\x01": (INT64, [1])},
+    "a name longer than there is room for": {"n" * (1 << 15): (INT64, [1])},
+    "another kind": {"one": (FLOAT, [1.0])},
+    "another kind of a list": {"list": (BYTES, [b"1"])},
+    "two values": {"one": (INT64, [1, 2])},
+    "no value": {"one": (INT64, [])},
+    "no float": {"floats": (FLOAT, [])},
+    "a longer tensor": {"ints": (INT64, [1, 2, 3, 4])},
+    "a shorter tensor of texts": {"texts": (BYTES, [b"a"])},
+    "a value of what had none": {"empty": (BYTES, [b"text"])},
+    "an empty list of what had none": {"empty": (INT64, [])},
+    "missing": {"one": None},
+    "no UTF-8": {"text": (BYTES, [b"\xff"])},
+    "a control character": {"text": (BYTES, [b"12345678\x01234567"])},
+    "a NUL in a tensor of texts": {"texts": (BYTES, [b"", b"\x00"])},
+    "an image that is text, too": {"text": (BYTES, [b"GIF89a is a format"])},
+    "another one": {"texts": (BYTES, [b"a", b"RIFFaaaaWEBP"])},
+}
+
+
+@pytest.mark.parametrize("row", SAME)
+def test_what_changes_nothing_is_confirmed(row: Row) -> None:
+    head = [written(one) for one in HEAD]
+    assert confirmed(head, [written(ROW | row | {"list": row.get("list", (INT64, [1]))})] * 20)
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_what_would_change_the_schema_is_noticed(what: str) -> None:
+    head, late = [written(one) for one in HEAD], written(ROW | {"list": (INT64, [1])} | OTHERWISE[what])
+    guess = guess_of(head)
+    assert guess is not None
+    with pytest.raises(Unconfirmed):
+        guess.decode(*buffer([*head * 20, late]))
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        b"no Example",
+        written(ROW)[:-1],
+        field(1, b"")[:1],
+        written(ROW) + field(2, b""),
+        written(ROW) + written(ROW),
+        written(ROW) + b"\x18\x01",
+        field(1, field(1, field(1, b"one") + field(2, field(3, b"\x08\x05")))),
+    ],
+)
+def test_records_that_are_no_plain_examples_are_noticed(late: bytes) -> None:
+    guess = guess_of([written(ROW)])
+    assert guess is not None
+    with pytest.raises(Unconfirmed):
+        guess.decode(*buffer([written(ROW), late]))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        [],
+        [b"no Example"],
+        [written(ROW), b"no Example", b"nor this"],
+        [written({"x": (INT64, [1])}), written({"x": (FLOAT, [1.0])})],
+        [written({"x/ragged_flat_values": (INT64, [1]), "x/ragged_row_lengths_0": (INT64, [1])})],
+    ],
+)
+def test_records_that_can_not_stand_for_others(head: list[bytes]) -> None:
+    assert guess_of(head) is None
+
+
+def test_names_of_nested_lists_are_left_to_all_records() -> None:
+    schema = Schema((Feature("x/ragged_flat_values", "int64", (), True),))
+    assert infer(*buffer([written({"x/ragged_flat_values": (INT64, [1])})])).schema() == schema
+    assert guess_of([written({"x/ragged_flat_values": (INT64, [1])})]) is None
+
+
+def _plain(draw: random.Random, change: float) -> Callable[[], bytes]:
+    """Records of one template, which change their minds about a feature with that chance."""
+    kinds = {name: draw.choice([INT64, FLOAT, BYTES]) for name in "abcd"}
+    lengths = {name: draw.choice([1, 1, 2, None]) for name in kinds}
+    lack = {name: draw.choice([0.0, 0.0, 0.5]) for name in kinds}
+
+    def values(kind: int, count: int) -> list[object]:
+        texts = [b"text", b"", "ö".encode(), *([b"\xff", b"\x01", b"GIF8 12345678", JPEG] if odd() else [])]
+        return [
+            draw.choice(texts) if kind == BYTES else 1.5 if kind == FLOAT else draw.choice([0, -1, 1 << 40])
+            for _ in range(count)
+        ]
+
+    def odd() -> bool:
+        return draw.random() < change
+
+    def record() -> bytes:
+        row: Row = {}
+        for name, kind in kinds.items():
+            if draw.random() < lack[name] or odd():
+                continue
+            kind = draw.choice([INT64, FLOAT, BYTES]) if odd() else kind
+            length = lengths[name] if lengths[name] is not None and not odd() else draw.randrange(4)
+            row[name] = None if odd() else (kind, values(kind, length))  # type: ignore[arg-type]
+        if odd():
+            row["new"] = (INT64, [1])
+        return written(row)
+
+    return record
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.0, 0.002, 0.02]), st.integers(1, 30))
+def test_a_confirmed_guess_is_what_all_records_say(seed: int, change: float, first: int) -> None:
+    record = _plain(random.Random(seed), change)
+    confirmed([record() for _ in range(first)], [record() for _ in range(40)])
+
+
+def test_guesses_are_confirmed_often_enough_to_be_worth_it() -> None:
+    makers = (_plain(random.Random(seed), change) for seed in range(60) for change in (0.0, 0.01))
+    found = [confirmed([make() for _ in range(20)], [make() for _ in range(40)]) for make in makers]
+    assert 20 < sum(found) < 100
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.01]), st.booleans())
+def test_it_holds_for_records_written_in_any_way(seed: int, oddity: float, sequence: bool) -> None:
+    scribe = Scribe(seed, oddity, {"a": INT64, "b": BYTES, "c": FLOAT})
+    records = [scribe.message(sequence) for _ in range(30)]
+    try:
+        confirmed(records[:25], records[25:])
+    except DataError as error:
+        raise AssertionError("nothing but Unconfirmed tells of a wrong guess") from error
+
+
+def test_sequence_examples() -> None:
+    _, sequence_example, _ = messages()
+
+    def record(steps: list[list[int]], word: bytes = b"word") -> bytes:
+        message = sequence_example()
+        message.context.feature["length"].int64_list.value.append(len(steps))
+        for step in steps:
+            message.feature_lists.feature_list["ints"].feature.add().int64_list.value.extend(step)
+            message.feature_lists.feature_list["words"].feature.add().bytes_list.value.append(word)
+        return bytes(message.SerializeToString(deterministic=True))
+
+    head = [record([[1], [2, 3]]), record([[1]])]
+    assert confirmed(head, [record([[4, 5, 6], [7]]), record([[1]])])
+    assert not confirmed(head, [record([])])  # without steps there are no lists
+    assert not confirmed(head, [record([[1]], b"\x00")])
+    assert not confirmed([record([])], head)
+    assert infer(*buffer(head)) + Inference() == infer(*buffer(head))

@@ -1,0 +1,280 @@
+"""What a plan kept of the records that it scanned is what reading them gives: schema, notes, units, records and rejects
+are those of a plan that keeps nothing, also where the last record changes what all were taken for.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_reading import check_chunk, input_files
+
+from recordmill.base.errors import RecordmillError
+from recordmill.sources.csv import ranges
+from recordmill.sources.csv import source as csv_source
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.inputs.kept import Kept
+from recordmill.sources.jsonl import plan as json_plan
+from recordmill.sources.jsonl import tape as json_tape
+from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "csv"
+KEPT_BYTES = 1 << 30
+
+Plan = Callable[[int], Any]  # by how many bytes may be kept
+
+
+def told(source: Any) -> list[Any]:
+    """All that a source says and gives, records as text, since NaN is not itself."""
+    found: list[Any] = [source.schema, source.units, dict(source.digests), source.notes, source.plan_rejects]
+    for unit in source.units:
+        for chunk in source.read(unit):
+            check_chunk(chunk, source)
+            rows = chunk.records.to_pylist()
+            found += zip(chunk.file.tolist(), chunk.position.tolist(), map(repr, rows), strict=True)
+            found += chunk.rejects
+    return found
+
+
+def sorted_out(found: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """(what the plan says, records, rejects): chunks may be cut elsewhere."""
+    rest = found[5:]
+    return (
+        found[:5],
+        [one for one in rest if isinstance(one, tuple)],
+        [one for one in rest if not isinstance(one, tuple)],
+    )
+
+
+def planned(plan: Plan, kept_bytes: int) -> Any:
+    """The plan, or the error that it ends in."""
+    try:
+        return plan(kept_bytes)
+    except RecordmillError as error:
+        return error
+
+
+def check_same(plan: Plan) -> Any:
+    """That a plan that keeps and one that doesn't say and give the same, or fail alike; the first, once more unread."""
+    without, kept = planned(plan, 0), planned(plan, KEPT_BYTES)
+    if isinstance(without, RecordmillError):
+        assert (type(kept), str(kept)) == (type(without), str(without))
+        return None
+    again = pickle.loads(pickle.dumps(kept))
+    assert again.kept.take((0, 0)) is None
+    expected = sorted_out(told(without))
+    assert sorted_out(told(kept)) == expected
+    assert sorted_out(told(kept)) == expected  # what was given is read again from the file
+    assert sorted_out(told(again)) == expected
+    return plan(KEPT_BYTES)
+
+
+def places(kept: Kept) -> int:
+    return len(kept._found)
+
+
+# ------------------------------------------------------------------------------------------------------------------ CSV
+
+COLUMNS: dict[str, Callable[[int], str]] = {
+    "whole": lambda row: str(row * 7 - 3),
+    "real": lambda row: f"{row / 8}",
+    "truth": lambda row: ("true", "false")[row % 2],
+    "time": lambda row: f"2024-01-{row % 28 + 1:02d}T10:00:00",
+    "text": lambda row: f"né {row}",
+    "label": lambda row: "abc"[row % 3],
+    "empty": lambda row: "",
+}
+# what the last row may be instead: (column, text), or a row of its own
+LATE = [
+    None,
+    *(("whole", text) for text in ("x", "", "1.5", "9223372036854775808", "16777217.0", "NA", "007", "true")),
+    *(("real", text) for text in ("x", "", "1e39", "16777217", "nan", "0.1234567891")),
+    *(("truth", text) for text in ("1", "", "maybe")),
+    *(("time", text) for text in ("2024-01-01T10:00:00Z", "2024-01-01T10:00:00.5", "soon", "")),
+    *(("text", text) for text in ('"quo""ted"', '""', "1", "NA", '"two\nlines"')),
+    *(("label", text) for text in ("d", "", "1", '"a"', "ab\udcff")),
+    *(("empty", text) for text in ("1", "x", "2024-01-01")),
+    "short,row",
+    "",
+    '"never closed',
+]
+common_options = st.fixed_dictionaries(
+    {},
+    optional={
+        "label": st.sampled_from(["label", "whole", "text"]),
+        "dtypes": st.dictionaries(
+            st.sampled_from(["whole", "real", "text", "empty"]),
+            st.sampled_from(["string", "float64", "int64", "float32"]),
+        ),
+    },
+)
+
+
+def csv_text(rows: range, names: list[str], late: Any) -> bytes:
+    lines = [[COLUMNS[name](row) for name in names] for row in rows]
+    if isinstance(late, tuple):
+        if late[0] in names:
+            lines[-1][names.index(late[0])] = late[1]
+    elif late is not None:
+        lines.append([late])
+    return "".join(",".join(line) + "\n" for line in [names, *lines]).encode("utf-8", "surrogateescape")
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece is a few rows, so that a range has several."""
+    monkeypatch.setattr(ranges, "_FIELDS", 24)
+    monkeypatch.setattr(json_tape, "BATCH_ROWS", 5)
+    monkeypatch.setattr(json_plan, "cut_regions", _small_regions)
+
+
+def _small_regions(size: int) -> list[tuple[int, int]]:
+    return [(start, min(start + 1000, size)) for start in range(0, size, 1000)]
+
+
+EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(1000, marks=pytest.mark.sweep)])
+
+
+@EXAMPLES
+@pytest.mark.usefixtures("small_pieces")
+def test_csv_that_changes_its_mind_late(examples: int) -> None:
+    kept = set[bool]()
+
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, unique=True),
+        st.lists(st.integers(1, 30), min_size=1, max_size=3),
+        st.sampled_from(LATE),
+        st.sampled_from([200, 1000, 1 << 20]),
+        common_options,
+        st.integers(1, 3),
+    )
+    def check(names: list[str], sizes: list[int], late: Any, range_bytes: int, options: Any, threads: int) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [Path(folder, f"{number}.csv") for number in range(len(sizes))]
+            for path, size in zip(paths, sizes, strict=True):
+                path.write_bytes(csv_text(range(size), names, late if path is paths[-1] else None))
+
+            def plan(kept_bytes: int) -> Any:
+                common = PlanOptions(threads=threads, kept_bytes=kept_bytes, **options)
+                return csv_source._plan(tuple(input_files(*paths)), CsvOptions(header=True), common, range_bytes)
+
+            source = check_same(plan)
+            if source is not None:
+                kept.add(bool(places(source.kept)))
+
+    check()
+    assert True in kept, "nothing was kept, so nothing was compared"
+
+
+@pytest.mark.parametrize("most_bytes", [20_000, pytest.param(10_000_000, marks=pytest.mark.sweep)])
+def test_real_csv_files(most_bytes: int) -> None:
+    if not REAL.is_dir():
+        pytest.skip(f"{REAL} is not there")
+    paths = [path for path in sorted(REAL.rglob("*.csv")) if path.stat().st_size < most_bytes]
+    assert paths
+
+    def check(path: Path) -> bool:
+        def plan(kept_bytes: int) -> Any:
+            return csv_source.plan_csv(input_files(path), CsvOptions(), PlanOptions(threads=2, kept_bytes=kept_bytes))
+
+        source = check_same(plan)
+        return source is not None and bool(places(source.kept))
+
+    assert sum(map(check, paths)) > 20
+
+
+@pytest.mark.parametrize("range_bytes", [8, 1 << 20])
+def test_rows_are_placed_as_rejects_are(tmp_path: Path, range_bytes: int) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'a,b\n1,"x\ny"\n\n2,z\nbad\n3,w\n')
+    source = csv_source._plan(tuple(input_files(path)), CsvOptions(header=True), PlanOptions(), range_bytes)
+    assert source.places(0, [3, 0, 1]) == ["line 7, row 3", "line 2, row 0", "line 5, row 1"]
+    (reject,) = (reject for unit in source.units for chunk in source.read(unit) for reject in chunk.rejects)
+    assert reject.place == "line 6, row 2"
+
+
+# ---------------------------------------------------------------------------------------------------------- JSON lines
+
+FIELDS: dict[str, Callable[[int], Any]] = {
+    "whole": lambda row: row * 7 - 3,
+    "real": lambda row: row / 8,
+    "truth": lambda row: row % 2 == 1,
+    "time": lambda row: f"2024-01-{row % 28 + 1:02d}T10:00:00",
+    "text": lambda row: f"né {row}",
+    "label": lambda row: "abc"[row % 3],
+    "null": lambda row: None,
+    "list": lambda row: list(range(row % 4)),
+    "inner": lambda row: {"a": row, "b": [f"{row}"]},
+    "some": lambda row: row if row % 3 else None,
+}
+LATE_VALUES: list[Any] = [
+    None,
+    "x",
+    1.5,
+    1e300,
+    2**63,
+    16777217,
+    True,
+    [],
+    [1, 2, 3, 4, 5],
+    ["x"],
+    [None],
+    {},
+    {"a": 1},
+]
+LATE_VALUES += [{"c": "new"}, {"a": "x"}, "2024-01-01T10:00:00.5", "2024-01-01T10:00:00Z", "d", "", "a\n"]
+late_values = st.one_of(
+    st.none(),
+    st.tuples(st.sampled_from([*FIELDS, "new"]), st.sampled_from(LATE_VALUES)),
+    st.sampled_from(["{", "[1]", "", '{"whole": 1, "whole": 2}', '{"text": "\udcff"}', "{}", '{"new": [[1]]}']),
+)
+
+
+def json_text(rows: range, names: list[str], late: Any) -> bytes:
+    records = [{name: FIELDS[name](row) for name in names} for row in rows]
+    if isinstance(late, tuple):
+        records[-1][late[0]] = late[1]
+    lines = [json.dumps(record, ensure_ascii=False) for record in records]
+    return "".join(line + "\n" for line in [*lines, *([late] if isinstance(late, str) else [])]).encode(
+        "utf-8", "surrogateescape"
+    )
+
+
+@EXAMPLES
+@pytest.mark.usefixtures("small_pieces")
+def test_json_lines_that_change_their_mind_late(examples: int) -> None:
+    kept = set[bool]()
+
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, unique=True),
+        st.lists(st.integers(1, 40), min_size=1, max_size=3),
+        late_values,
+        common_options,
+        st.integers(1, 3),
+    )
+    def check(names: list[str], sizes: list[int], late: Any, options: Any, threads: int) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [Path(folder, f"{number}.jsonl") for number in range(len(sizes))]
+            for path, size in zip(paths, sizes, strict=True):
+                path.write_bytes(json_text(range(size), names, late if path is paths[-1] else None))
+
+            def plan(kept_bytes: int) -> Any:
+                common = PlanOptions(threads=threads, kept_bytes=kept_bytes, **options)
+                return plan_jsonl(input_files(*paths), JsonlOptions(max_line_bytes=400), common)
+
+            source = check_same(plan)
+            if source is not None:
+                kept.add(bool(places(source.kept)))
+
+    check()
+    assert True in kept, "nothing was kept, so nothing was compared"
