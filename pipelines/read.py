@@ -23,8 +23,7 @@ from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
 from recordmill.building.spread.beginning import tidy_up
 from recordmill.building.spread.place import Place
-from recordmill.exporting.accounts import Accounts
-from recordmill.exporting.job import JobResult, run_job
+from recordmill.exporting.job import Accounts, JobResult, run_job
 from recordmill.exporting.notes import Notes, units_of
 from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
