@@ -37,6 +37,11 @@ def folder_of(store: Store, name: str, tmp_path: Path) -> Path:
     return tmp_path / "store" / BUCKET / name
 
 
+def parquet(folder: Path) -> list[str]:
+    """Digests of the files of a read; in a store they lie in a folder of that read's own."""
+    return sorted(digest for name, digest in tree(folder).items() if name.endswith(".parquet"))
+
+
 def hidden(flink: FlinkHosts, path: Path) -> Path:
     """The same where this process sees it and the workers do not."""
     there = flink.hidden / path.name
@@ -67,5 +72,5 @@ def test_images_and_what_is_read_of_them(flink: FlinkHosts, store: Store, images
     assert shards(folder_of(store, "out", tmp_path)) == shards(tmp_path / "local")
     run("read", tmp_path / "local", "--out", tmp_path / "table", "--to", "parquet")
     run("read", f"{store.root}/out", "--out", f"{store.root}/table", "--to", "parquet", "--no-preflight", *flink.flags)
-    found = tree(folder_of(store, "table", tmp_path))
-    assert sorted(found.values()) == sorted(tree(tmp_path / "table").values())
+    found, local = (parquet(folder) for folder in (folder_of(store, "table", tmp_path), tmp_path / "table"))
+    assert found == local != []
