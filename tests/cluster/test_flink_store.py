@@ -52,7 +52,7 @@ def hidden(flink: FlinkHosts, path: Path) -> Path:
 def test_a_transform_fitted_there_and_its_build(flink: FlinkHosts, store: Store, table: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow_transform")
     steps = tmp_path / "transform.yaml"
-    steps.write_text("x: scale_0_1\nname: {vocabulary: {top_k: 50}}\nid: drop\n")
+    steps.write_text("x: minmax\nname: {vocabulary: {top_k: 50}}\nid: drop\n")
     lines = table.read_text().splitlines(keepends=True)[:5000]
     source = store.put("in/table.csv", "".join(lines).encode())
     options = ("build", "csv", source, "--num-shards=2", "--transform")
