@@ -16,7 +16,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.loads.batches import Load, blocks_of, loads
 from recordmill.shards.loads.hints import find_hint, refine
-from recordmill.shards.loads.salvage import frames_of
+from recordmill.shards.loads.salvage import Recovered, frames_of
 from recordmill.shards.loads.sample import Sample, sample_loads
 from recordmill.shards.pieces import cut_files
 
@@ -97,25 +97,27 @@ def _infer_loads(work: Iterable[Load], *, lenient: bool) -> tuple[Inference, int
     return total, records
 
 
+def infer_frames(found: Recovered, name: str) -> Inference:
+    """What these records are, of the file of that name."""
+    runs = np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1)
+    parts = (
+        infer(
+            found.data,
+            found.starts[run] + HEADER_BYTES,
+            found.lengths[run],
+            source=name,
+            first_record=int(found.numbers[run[0]]),
+        )
+        for run in runs
+        if len(run)
+    )
+    return reduce(lambda one, other: one + other, parts, Inference())
+
+
 def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:
     if lenient:
         found = frames_of(load)
-        runs = np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1)
-        return reduce(
-            lambda one, other: one + other,
-            (
-                infer(
-                    found.data,
-                    found.starts[run] + HEADER_BYTES,
-                    found.lengths[run],
-                    source=load.file.name,
-                    first_record=int(found.numbers[run[0]]),
-                )
-                for run in runs
-                if len(run)
-            ),
-            Inference(),
-        ), len(found.starts)
+        return infer_frames(found, load.file.name), len(found.starts)
     blocks = blocks_of(load)
     parts = (
         infer(

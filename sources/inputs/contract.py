@@ -26,7 +26,7 @@ BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of
 BATCH_FILES = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A piece of work: files [first_file, last_file) whole, or one file's part [start, stop) in the kind's own terms
     (bytes, row groups, batches).
@@ -125,6 +125,14 @@ class FileRecords(Protocol):
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
         """These files in this order, in chunks like those of `Source.read`; rejects, too, stand in that order."""
+
+
+@runtime_checkable
+class RecordPlaces(Protocol):
+    """What a Source may offer beside: where people find its records, as its own rejects say it."""
+
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Of the records at these positions of a file, which may be read for it."""
 
 
 @dataclass(frozen=True)

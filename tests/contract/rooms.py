@@ -36,7 +36,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.text": "base base.people schemas sources.inputs storage",
     "sources.images": "base base.people images schemas sources.csv sources.inputs sources.jsonl sources.values storage",
     "sources.arrow": "base base.people schemas sources.inputs sources.values storage",
-    "sources.tfrecord": "base base.people records.tfrecord schemas shards shards.loads sources.inputs storage",
+    "sources.tfrecord": "base base.people records.inference records.tfrecord schemas shards shards.loads "
+    "sources.inputs storage",
     "preprocessing": "base base.people schemas shards storage",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards sources.inputs "
     "storage",
