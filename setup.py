@@ -20,6 +20,7 @@ ROOMS = sorted(find_packages(str(ROOT), exclude=BESIDE))
 MAPPED = {f"recordmill.{name}": name.replace(".", "/") for name in ROOMS}
 
 setup(
+    license="Apache-2.0",
     packages=["recordmill", *MAPPED],
     package_dir={"recordmill": "src/recordmill", **MAPPED},
     package_data={"recordmill": ["py.typed"], "recordmill.transforms": ["*.yaml"]},

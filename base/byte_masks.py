@@ -15,11 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import types
-from numba.core.typing.templates import Signature
-from numba.extending import intrinsic
 
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import intrinsic, kernel, types
 
 Bytes = npt.NDArray[np.uint8]  # in kernels: C-contiguous and writable
 
@@ -30,12 +27,12 @@ _SPREAD = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
 
 
 @intrinsic
-def equal_mask(_context: Any, data: Any, at: Any, byte: Any) -> tuple[Signature, Any]:
+def equal_mask(_context: Any, data: Any, at: Any, byte: Any) -> Any:
     """uint64: bit i says whether data[at + i] == byte.
     data: C-contiguous uint8 with at least at + 64 bytes, which is not checked.
     """
 
-    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         vector = builder.load(builder.bitcast(builder.gep(array.data, [arguments[1]]), _BYTES.as_pointer()), align=1)
         lane = builder.insert_element(ir.Constant(_BYTES, ir.Undefined), arguments[2], ir.Constant(ir.IntType(32), 0))
@@ -46,30 +43,30 @@ def equal_mask(_context: Any, data: Any, at: Any, byte: Any) -> tuple[Signature,
 
 
 @intrinsic
-def first_bit(_context: Any, mask: Any) -> tuple[Signature, Any]:
+def first_bit(_context: Any, mask: Any) -> Any:
     """int64: the index of the lowest set bit; 64 if there is none."""
 
-    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.uint64), generate
 
 
 @intrinsic
-def leading_zeros(_context: Any, mask: Any) -> tuple[Signature, Any]:
+def leading_zeros(_context: Any, mask: Any) -> Any:
     """int64: how many bits above the highest set one are clear; 64 if there is none."""
 
-    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.uint64), generate
 
 
 @intrinsic
-def high_product(_context: Any, one: Any, other: Any) -> tuple[Signature, Any]:
+def high_product(_context: Any, one: Any, other: Any) -> Any:
     """uint64: the upper half of the 128-bit product of two uint64."""
 
-    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         wide = ir.IntType(128)
         product = builder.mul(builder.zext(arguments[0], wide), builder.zext(arguments[1], wide))
         return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
@@ -78,12 +75,12 @@ def high_product(_context: Any, one: Any, other: Any) -> tuple[Signature, Any]:
 
 
 @intrinsic
-def load_word(_context: Any, data: Any, at: Any) -> tuple[Signature, Any]:
+def load_word(_context: Any, data: Any, at: Any) -> Any:
     """uint64: data[at:at + 8], the first byte lowest.
     data: C-contiguous uint8 with at least at + 8 bytes, which is not checked.
     """
 
-    def generate(context: Any, builder: Any, signature: Signature, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         word = builder.load(
             builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer()), align=1

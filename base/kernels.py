@@ -1,25 +1,35 @@
-"""`kernel`: the one way in which recordmill compiles a function with Numba.
+"""`kernel`: the one way in which recordmill compiles a function with Numba, and calls it.
 
-Compiled code is cached on disk (`kernel_cache`) beside the source or, where that is read-only, in the user's cache
-folder; where neither can be written, it is compiled anew in each process, which costs seconds and nothing else.
+Compiled code is kept on disk (`compiled/`) beside the source or, where that is read-only, in the user's cache folder;
+where neither can be written, it is compiled anew in each process, which costs seconds and nothing else. Numba, which
+takes a third of a second to import, is imported only where there is no machine code yet for what a kernel is called
+with.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import llvmlite.binding
-import numba
-from numba.core import event
 
-from recordmill.base.kernel_cache import KernelCache
+from recordmill.base.compiled.kinds import Kind, kinds_of
+from recordmill.base.compiled.later import Later
+from recordmill.base.compiled.machine_code import CodeFiles, is_usual, linked
 from recordmill.base.progress import compiling
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_ATTEMPTS = 5  # at compiling one function, see _retrying
+types = Later("numba.types")  # for intrinsics, which are written in Numba's terms
+cgutils = Later("numba.core.cgutils")
+
+_MANY_CALLS = 50_000  # a call of machine code takes 10 us more than Numba's: after these, its import is paid for
+_calls = itertools.count()  # of machine code, in this process
+_lock = threading.RLock()
 
 
 def kernel(function: Function) -> Function:
@@ -28,19 +38,24 @@ def kernel(function: Function) -> Function:
     The kernel makes no array and gives none back: Numba counts references to arrays only in `allocating` ones. Counting
     is an atomic step at every call that passes an array on, and took most of the time of kernels of many small calls.
     """
-    return _compiled(function, {"_nrt": False})
+    return Kernel(function, {"_nrt": False})  # type: ignore[return-value]
 
 
 def allocating(function: Function) -> Function:
     """Compile a kernel that makes arrays, gives some back, or copies one slice to another."""
-    return _compiled(function, {})
+    return Kernel(function, {})  # type: ignore[return-value]
 
 
 def inlined(function: Function) -> Function:
     """A kernel whose body is compiled into every kernel that calls it: for the innermost steps, where a call costs as
     much as the work.
     """
-    return _compiled(function, {"forceinline": True, "_nrt": False})
+    return Kernel(function, {"forceinline": True, "_nrt": False})  # type: ignore[return-value]
+
+
+def intrinsic(definition: Callable[..., Any]) -> Any:
+    """LLVM code as a function that kernels call: `numba.extending.intrinsic`."""
+    return Intrinsic(definition)
 
 
 def compiles_for(*features: str) -> bool:
@@ -49,61 +64,90 @@ def compiles_for(*features: str) -> bool:
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
-    if numba.config.CPU_FEATURES is not None:
-        return {f"+{feature}" for feature in features} <= set(numba.config.CPU_FEATURES.split(","))
+    told = None if is_usual() else _numba_config().CPU_FEATURES
+    if told is not None:
+        return {f"+{feature}" for feature in features} <= set(told.split(","))
     host = llvmlite.binding.get_host_cpu_features()
     return all(host.get(feature, False) for feature in features)
 
 
-def _compiled(function: Function, options: dict[str, bool]) -> Function:
-    dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(function)
-    dispatcher._cache = KernelCache(function, options)
-    # Numba's dispatcher looks this method up on itself when a call finds no compiled code.
-    dispatcher._compile_for_args = _retrying(dispatcher._compile_for_args)
-    dispatcher.get_call_template = _of_values(dispatcher.get_call_template)
-    return dispatcher  # type: ignore[no-any-return]
+class Kernel:
+    """A compiled function, called from Python, or from kernels as any function of Numba."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, bool]) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self.files = CodeFiles(function, options)
+        self.options = options
+        self._numba: Any = None  # its form of the kernel, once that is needed
+        self._by_kinds: dict[tuple[Kind, ...], Callable[..., Any]] = {}  # machine code that was linked
+
+    def __call__(self, *args: Any) -> Any:
+        if self._numba is not None:
+            return self._numba(*args)
+        kinds = kinds_of(args)
+        call = self._by_kinds.get(kinds) if kinds is not None else None
+        if call is None or next(_calls) > _MANY_CALLS:
+            call = self._found(kinds)
+        return call(*args)
+
+    def _found(self, kinds: tuple[Kind, ...] | None) -> Callable[..., Any]:
+        """Machine code for these arguments, if there is some and it pays, else Numba."""
+        code = None if kinds is None or next(_calls) > _MANY_CALLS else self.files.find(kinds)
+        if kinds is None or code is None or not code.symbol:
+            return self.dispatcher  # type: ignore[no-any-return]
+        return self._by_kinds.setdefault(kinds, linked(code, kinds))
+
+    @property
+    def dispatcher(self) -> Any:
+        """Numba's form of the kernel."""
+        with _lock:
+            if self._numba is None:
+                from recordmill.base.compiled.numba_side import dispatcher_of
+
+                _tell()
+                self._numba = dispatcher_of(self.py_func, self.options, self.files, _not_kept)
+            return self._numba
+
+    @property
+    def _numba_type_(self) -> Any:
+        """By which Numba knows it in a kernel that calls it."""
+        return self.dispatcher._numba_type_
+
+    def __reduce__(self) -> str:
+        return self.py_func.__qualname__  # by name, from its module
 
 
-def _of_values(template: Callable[..., Any]) -> Callable[..., Any]:
-    """Take a constant that another kernel passes for a value like any other. Numba compiles a kernel anew for each of
-    them (a sixth of what a small read compiles); where that makes faster code, LLVM inlines the kernel and finds out.
-    """
+class Intrinsic:
+    """LLVM code that kernels call; Python can't."""
 
-    def template_of(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
-        plain = {name: numba.types.unliteral(kind) for name, kind in kws.items()}
-        return template(tuple(map(numba.types.unliteral, args)), plain)
+    def __init__(self, definition: Callable[..., Any]) -> None:
+        self.__doc__ = definition.__doc__
+        self._defn = definition
+        self._made: Any = None
 
-    return template_of
+    @property
+    def _numba_type_(self) -> Any:
+        with _lock:
+            if self._made is None:
+                from recordmill.base.compiled.numba_side import type_of_intrinsic
 
-
-class _Told(event.Listener):  # type: ignore[misc]
-    """Numba says when it compiles, which it does not when it finds compiled code in the cache."""
-
-    def on_start(self, event: object) -> None:
-        compiling.begin()
-
-    def on_end(self, event: object) -> None:
-        compiling.end()
+                self._made = type_of_intrinsic(self._defn)
+            return self._made[1]
 
 
-event.register("numba:compile", _Told())
+@functools.cache
+def _tell() -> None:
+    from recordmill.base.compiled.numba_side import tell_of_compiling
+
+    tell_of_compiling(compiling.begin, compiling.end)
 
 
-def _retrying(compile_for: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile again where CPython stumbled over itself.
+def _not_kept() -> None:
+    compiling.is_kept = False
 
-    Numba parses the function's source with `ast.parse`, whose recursion check CPython 3.11 keeps in one place for all
-    threads: a thread that parses at the same moment makes it raise `SystemError: AST constructor recursion depth
-    mismatch`. Nothing is wrong with the function then.
-    """
 
-    def compile_again(*args: Any, **kws: Any) -> Any:
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return compile_for(*args, **kws)
-            except SystemError as error:
-                if "recursion depth mismatch" not in str(error):
-                    raise
-        return compile_for(*args, **kws)
+def _numba_config() -> Any:
+    import numba
 
-    return compile_again
+    return numba.config

@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from recordmill.base.kernels import inlined
+from recordmill.base.kernels import cgutils, inlined, intrinsic, types
 
 if sys.byteorder != "little":
     raise ImportError("recordmill's kernels need a little-endian machine")
@@ -33,7 +30,7 @@ def address_of(array: npt.NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _load(bits: int, result: Any) -> Any:
+def _load(bits: int) -> Any:
     @intrinsic
     def load(typing: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -41,7 +38,7 @@ def _load(bits: int, result: Any) -> Any:
             value = builder.load(pointer, align=1)
             return value if bits == 64 else builder.zext(value, _WORD)
 
-        return result(types.int64), generate
+        return types.int64(types.int64), generate
 
     return load
 
@@ -61,10 +58,10 @@ def _store(bits: int) -> Any:
     return store
 
 
-load8 = _load(8, types.int64)  # (address) -> 0 ... 255
-load16 = _load(16, types.int64)
-load32 = _load(32, types.int64)  # (address) -> 0 ... 2^32 - 1
-load64 = _load(64, types.int64)  # (address) -> int64
+load8 = _load(8)  # (address) -> 0 ... 255
+load16 = _load(16)
+load32 = _load(32)  # (address) -> 0 ... 2^32 - 1
+load64 = _load(64)  # (address) -> int64
 store8 = _store(8)  # (address, int64): its lowest byte
 store32 = _store(32)
 store64 = _store(64)

@@ -8,7 +8,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -66,3 +66,19 @@ def thread_map(
             future.cancel()
         with contextlib.suppress(RuntimeError):
             pool.shutdown(wait=True)
+
+
+_END: Any = object()
+
+
+def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, the next of which is made by another thread while the consumer is at work on one.
+
+    An error is raised where its item would stand. Where the consumer stops early, the item under way is waited for.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
+        coming = pool.submit(next, items, _END)
+        while (item := coming.result()) is not _END:
+            coming = pool.submit(next, items, _END)
+            yield item
+            del item  # or it would be held while the next is waited for

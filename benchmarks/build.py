@@ -1,8 +1,8 @@
 """Build a 1,000,000-row, 12-column CSV, the same as JSONL, and 2,000 JPEGs of about 100 kB,
 beside what people use today.
 
-    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--folder FOLDER] [--ray-python PYTHON]
-    [--mosaicml-python PYTHON]
+    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--rows 1000000] [--folder FOLDER]
+    [--no-slow] [--ray-python PYTHON] [--mosaicml-python PYTHON]
 
 Inputs are made once in FOLDER. Before each run the disk is let catch up, or the one that syncs its files would wait for
 what others left. The slow peers run once, the others in turn; medians are printed with the ratio to recordmill. Ray
@@ -18,6 +18,8 @@ import tempfile
 import numpy as np
 from harness import compare, machine
 from make_csv import write_csv
+
+SLOW = ("tutorial loop", "plain Beam", "Ray Data")  # of tables: a minute and more
 
 
 def make_jsonl(path: str, csv_path: str) -> None:
@@ -42,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", default=["csv", "jsonl", "images"])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-slow", action="store_true", help="leave out the tutorial loop and plain Beam of tables")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
     parser.add_argument("--ray-python", help="an interpreter with ray[data] and tensorflow")
@@ -75,13 +78,15 @@ def main() -> None:
                 "tutorial loop": "tutorial",
                 "plain Beam": "plain_beam",
             }
+            names["limit: pyarrow's reader and the kernels alone"] = "limit"
+            names = {name: function for name, function in names.items() if not (args.no_slow and name in SLOW)}
             peers = {
                 name: (f"build_jobs:{function}", kind, source, f"{out}-{function}") for name, function in names.items()
             }
             if args.ray_python:
                 peers["Ray Data"] = ("build_jobs:ray_data", kind, source, f"{out}-ray")
         print(f"\n{kind}: {source}")
-        slow = ("tutorial loop", "plain Beam", "Ray Data") if kind != "images" else ()
+        slow = SLOW if kind != "images" else ()
         pythons = {
             name: python
             for name, python in (("Ray Data", args.ray_python), ("MosaicML writer", args.mosaicml_python))

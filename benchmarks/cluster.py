@@ -1,5 +1,5 @@
-"""A CSV file to shards in one process and on Flink, with one and two slots, at 1x and 4x the rows: wall time, and the
-most memory of all processes that work on it.
+"""A CSV file to shards in one process and on Flink, with one and two slots, at 1x and 4x the rows: wall time, the most
+memory of all processes that work on it, and what passed through the engine between its tasks.
 
     scripts/flink_local.sh up
     python benchmarks/cluster.py [--rows 500000] [--only local,flink-1,flink-2]
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import json
 import random
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "flink_local.sh"
@@ -35,10 +37,13 @@ def write_table(path: Path, rows: int) -> None:
 
 
 class Memory:
-    """The most that Python processes of this job held together, and what Flink's hold: proportional sets, in MiB."""
+    """The most that the driver and the Python workers held together, and what Flink's own processes hold: resident
+    sets, in MiB. driver: its process. home: the folder of Flink, which its processes have in their commands.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, driver: int, home: str) -> None:
         self.peak, self.java, self._stop = 0, 0, threading.Event()
+        self._driver, self._home = driver, home.encode()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Memory:
@@ -51,35 +56,45 @@ class Memory:
 
     def _look(self) -> None:
         while not self._stop.wait(0.5):
-            python = java = 0
+            java: dict[int, int] = {}
+            others: list[tuple[int, int, int]] = []  # (process, its parent, MiB)
             for process in Path("/proc").glob("[0-9]*"):
                 try:
                     command = (process / "cmdline").read_bytes()
-                    rss = int((process / "statm").read_text().split()[1]) * 4096 >> 20
+                    resident = int((process / "statm").read_text().split()[1]) * 4096 >> 20
+                    parent = int((process / "stat").read_text().rpartition(") ")[2].split()[1])
                 except (OSError, IndexError):
                     continue
-                python += rss if b"sdk_worker_main" in command or b"recordmill\0build" in command else 0
-                java += rss if b"flink" in command and b"java" in command else 0
-            self.peak, self.java = max(self.peak, python), java
+                if b"java" in command and self._home in command:
+                    java[int(process.name)] = resident
+                else:
+                    others.append((int(process.name), parent, resident))
+            ours = {self._driver, *java}
+            python = sum(resident for pid, parent, resident in others if pid in ours or parent in ours)
+            self.peak, self.java = max(self.peak, python), sum(java.values())
 
 
-def build(table: Path, out: Path, flags: list[str]) -> tuple[float, Memory]:
-    command = [
-        sys.executable,
-        "-m",
-        "recordmill",
-        "build",
-        "csv",
-        str(table),
-        "--out",
-        str(out),
-        "--num-shards=8",
-        "--quiet",
-    ]
+def build(table: Path, out: Path, flags: list[str], home: str) -> tuple[float, Memory]:
+    command = [sys.executable, "-m", "recordmill", "build", "csv", str(table), "--out", str(out), "--num-shards=8"]
     began = time.monotonic()
-    with Memory() as memory:
-        subprocess.run([*command, *flags], check=True)
+    driver = subprocess.Popen([*command, "--quiet", *flags])
+    with Memory(driver.pid, home) as memory:
+        code = driver.wait()
+    if code:
+        raise SystemExit(f"the build ended with {code}")
     return time.monotonic() - began, memory
+
+
+def through(url: str) -> tuple[int, int]:
+    """(bytes, records) that the tasks of the youngest job on that Flink handed to each other."""
+
+    def ask(path: str) -> dict:
+        with urllib.request.urlopen(f"{url}{path}", timeout=30) as answer:
+            return json.load(answer)
+
+    job = max(ask("/jobs/overview")["jobs"], key=lambda job: job["start-time"])
+    metrics = [vertex["metrics"] for vertex in ask(f"/jobs/{job['jid']}")["vertices"]]
+    return sum(one["write-bytes"] for one in metrics), sum(one["write-records"] for one in metrics)
 
 
 def digest(out: Path) -> str:
@@ -95,6 +110,9 @@ def main() -> None:
     parser.add_argument("--only", default="local,flink-1,flink-2")
     args = parser.parse_args()
     flink = subprocess.run([str(SCRIPT), "flags"], capture_output=True, text=True, check=True).stdout.splitlines()
+    url = next(flag.partition("=")[2] for flag in flink if flag.startswith("--flink_master="))
+    jar = next(flag.partition("=")[2] for flag in flink if flag.startswith("--flink_job_server_jar="))
+    home = str(Path(jar).parent)
     flink = ["--no-preflight", *(flag for flag in flink if not flag.startswith("--parallelism"))]
     ways = {"local": [], "flink-1": [*flink, "--parallelism=1"], "flink-2": [*flink, "--parallelism=2"]}
     folder = Path(tempfile.mkdtemp(prefix="recordmill-cluster-"))
@@ -104,14 +122,15 @@ def main() -> None:
             write_table(table, args.rows * times)
             seen = set()
             for name in args.only.split(","):
-                seconds, memory = build(table, folder / "out", ways[name])
+                seconds, memory = build(table, folder / "out", ways[name], home)
                 seen.add(digest(folder / "out"))
                 shutil.rmtree(folder / "out")
-                print(
-                    f"{name:8} {args.rows * times:>9,} rows, {table.stat().st_size >> 20} MiB: {seconds:6.1f} s, "
-                    f"Python {memory.peak:,} MiB, Flink {memory.java if name != 'local' else 0:,} MiB",
-                    flush=True,
-                )
+                line = f"{name:8} {args.rows * times:>9,} rows, {table.stat().st_size >> 20} MiB: {seconds:6.1f} s, "
+                line += f"Python {memory.peak:,} MiB"
+                if name != "local":
+                    handed, records = through(url)
+                    line += f", Flink {memory.java:,} MiB, through it {handed / 1024:,.0f} KiB in {records:,} records"
+                print(line, flush=True)
             assert len(seen) == 1, "the shards differ"
     finally:
         shutil.rmtree(folder)

@@ -271,11 +271,11 @@ def write_inputs(plan: BuildPlan, read: Mapping[int, str]) -> dict[str, Any]:
     """
     if plan.source is None:
         return {"files": 0, "bytes": 0, "digest": ""}
-    digests = {**plan.source.digests, **read}
+    planned = plan.source.digests
     progress, whole = progress_of(plan.folder), Digest()
 
     def line(ordinal: int, file: InputFile) -> bytes:
-        digest = digests.get(ordinal) or digest_unchanged(file, progress)
+        digest = read.get(ordinal) or planned.get(ordinal) or digest_unchanged(file, progress)
         about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "digest": digest}
         return json.dumps(about, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 

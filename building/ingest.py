@@ -25,7 +25,7 @@ from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
 from recordmill.shards.rejects import Rejected, RejectWriter
-from recordmill.sources.inputs.contract import Chunk, Payloads, Source, Unit
+from recordmill.sources.inputs.contract import Chunk, Payloads, RecordPlaces, Source, Unit
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,8 @@ def transform(plan: BuildPlan, placed: Placed) -> tuple[Placed, tuple[Reject, ..
     placed, rejects = parsed(plan, placed)
     batch, refused = plan.transform.apply(placed.records)
     kept = np.setdiff1d(np.arange(placed.rows), list(refused))
-    found = (
-        _reject(plan, placed, row, "transform", f"the transform refuses it: {why}") for row, why in refused.items()
-    )
-    return _some(placed, kept, batch), (*rejects, *found)
+    found = {row: f"the transform refuses it: {why}" for row, why in refused.items()}
+    return _some(placed, kept, batch), (*rejects, *_rejects(plan, placed, found, "transform"))
 
 
 def parsed(plan: BuildPlan, placed: Placed) -> tuple[Placed, tuple[Reject, ...]]:
@@ -130,11 +128,8 @@ def parsed(plan: BuildPlan, placed: Placed) -> tuple[Placed, tuple[Reject, ...]]
         return placed, ()
     starts, lengths = np.ascontiguousarray(payloads.offsets[:-1]), np.diff(payloads.offsets)
     batch, kept, bad = decode_lenient(payloads.data, starts, lengths, _source(plan).schema)
-    rejects = (
-        _reject(plan, placed, one.row, "parse", f"feature {one.feature!r}: {one.reason}" if one.feature else one.reason)
-        for one in bad
-    )
-    return _some(placed, kept, batch), tuple(rejects)
+    found = {one.row: f"feature {one.feature!r}: {one.reason}" if one.feature else one.reason for one in bad}
+    return _some(placed, kept, batch), tuple(_rejects(plan, placed, found, "parse"))
 
 
 def _some(placed: Placed, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> Placed:
@@ -142,9 +137,17 @@ def _some(placed: Placed, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) ->
     return Placed(batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows])
 
 
-def _reject(plan: BuildPlan, placed: Placed, row: int, reason: str, message: str) -> Reject:
-    name = _source(plan).files[int(placed.file[row])].name
-    return Reject(name, f"record {int(placed.position[row])}", reason, message[:300])
+def _rejects(plan: BuildPlan, placed: Placed, messages: Mapping[int, str], reason: str) -> Iterator[Reject]:
+    """Those of some rows, each with its place as the source itself says it."""
+    source = _source(plan)
+    for file in dict.fromkeys(placed.file[list(messages)].tolist()):
+        rows = [row for row in messages if placed.file[row] == file]
+        positions = placed.position[rows].tolist()
+        places = [f"record {position}" for position in positions]
+        if isinstance(source, RecordPlaces):
+            places = source.places(file, positions)
+        for row, place in zip(rows, places, strict=True):
+            yield Reject(source.files[file].name, place, reason, messages[row][:300])
 
 
 def encode(plan: BuildPlan, placed: Placed) -> Frames:

@@ -6,11 +6,10 @@ It is pickled into the run's folder, from where workers load it once; elements t
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import pickle
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from recordmill.preprocessing.saved import SavedTransform
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.inputs.contract import Source
+from recordmill.sources.inputs.tables import RangeTable, rows_of, unit_sizes
 from recordmill.storage.files import open_file, put_if_absent
 
 PLAN_NAME = "plan.pickle"
@@ -62,7 +62,7 @@ class BuildPlan:
     splits: tuple[str, ...]
     buckets: Buckets
     source: Source | None = None
-    groups: tuple[range, ...] = ()
+    groups: Sequence[range] = ()
     order: OrderOptions = field(default_factory=OrderOptions)
     shards: ShardOptions = field(default_factory=ShardOptions)
     compression: str = "none"
@@ -112,9 +112,9 @@ class BuildPlan:
         """How many rejects the budget allows beside those of the plan; None: only reading all will tell."""
         if self.source is None:
             return self.budget.most(None)
-        rows = [unit.rows for unit in self.source.units]
         planned = len(self.source.plan_rejects)
-        known = None if None in rows else planned + sum(row for row in rows if row is not None)
+        rows = rows_of(self.source.units)
+        known = None if rows is None else planned + rows
         most = self.budget.most(known)
         return None if most is None else most - planned
 
@@ -129,6 +129,7 @@ class BuildPlan:
         moved = replace(self, **changes)
         if self.source is not None:
             moved.__dict__["ordering"] = self.ordering
+        moved.__dict__["most_rejects"] = self.most_rejects  # else each worker would look at all units
         return moved
 
     def __getstate__(self) -> dict[str, Any]:
@@ -161,14 +162,14 @@ def _load_plan(path: str) -> BuildPlan:
     return plan
 
 
-def group_units(source: Source, arena_bytes: int, threads: int) -> tuple[range, ...]:
+def group_units(source: Source, arena_bytes: int, threads: int) -> RangeTable:
     """Consecutive units whose records together fill about one run, as the plan estimates them: as many groups for each
     thread, and about equal.
     """
-    sizes = np.array([unit.size_bytes for unit in source.units], np.int64)
+    sizes = unit_sizes(source.units)
     total = max(int(sizes.sum()), 1)
     count = -(-total // min(arena_bytes, max(total // (2 * threads), LEAST_ARENA_BYTES)))
     count += -count % threads  # or the last round would leave threads idle
     owners = (np.cumsum(sizes) - sizes / 2) * count // total  # a unit is in the group in which its middle lies
     firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
-    return tuple(range(first, last) for first, last in itertools.pairwise([*firsts, len(sizes)]))
+    return RangeTable(np.array([*firsts, len(sizes)], np.int64))

@@ -66,10 +66,12 @@ class Held:
 
 @dataclass(frozen=True)
 class HeldRun:
-    """A run in memory: its entries in order, and where in data the frame of each begins, int64 [records]."""
+    """A run in memory: its entries in order, and the address at which the frame of each begins, int64 [records], in one
+    of the blocks.
+    """
 
-    data: Bytes
-    starts: npt.NDArray[np.int64]
+    blocks: tuple[Bytes, ...]
+    addresses: npt.NDArray[np.int64]
     entries: Entries
 
 
@@ -113,15 +115,15 @@ class Buckets:
 class RunWriter:
     """Collects framed records up to a number of bytes, and writes them as sorted runs; one thread uses one writer.
 
-    Memory: arena_bytes, 24 bytes a record for entries and as much again while they are sorted, and one piece; beside
-    them what `held` has room for: runs stay in memory until one finds none.
+    Memory: run_bytes, in the blocks that were added, 24 bytes a record for entries and as much again while they are
+    sorted, and one piece; beside them what `held` has room for: runs stay in memory until one finds none.
     """
 
-    def __init__(self, folder: str, buckets: Buckets, arena_bytes: int, held: Held | None = None) -> None:
+    def __init__(self, folder: str, buckets: Buckets, run_bytes: int, held: Held | None = None) -> None:
         self._folder, self._buckets, self._edges = folder, buckets, buckets.edges()
-        self._arena_bytes, self._held = arena_bytes, held
-        self._arena = np.empty(arena_bytes, np.uint8)
+        self._run_bytes, self._held = run_bytes, held
         self._used = 0
+        self._blocks: list[Bytes] = []
         self._entries: list[Entries] = []
         self._splits: list[npt.NDArray[np.uint16]] = []
         self._sum = 0
@@ -136,17 +138,15 @@ class RunWriter:
         file: npt.NDArray[np.uint32],
         position: npt.NDArray[np.int64],
     ) -> Iterator[Run]:
-        """Take consecutive frames of these sizes; gives the runs that had to be written to make room (none, mostly)."""
-        if self._used and self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (self._count + len(sizes)) > len(
-            self._arena
-        ):
+        """Take consecutive frames of these sizes, which nobody changes from here on; gives the runs that had to be
+        written to make room (none, mostly).
+        """
+        needed = self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (self._count + len(sizes))
+        if self._blocks and needed > self._run_bytes:
             yield self.finish()
         entries = np.empty(len(sizes), ENTRY_DTYPE)
         entries["key"], entries["position"], entries["file"], entries["size"] = keys, position, file, sizes
-        if len(data) > len(self._arena):  # a chunk larger than a run: a run of its own, without a copy
-            yield self._write(data, entries, splits, record_sum(keys, crcs))
-            return
-        self._arena[self._used : self._used + len(data)] = data
+        self._blocks.append(data)
         self._used += len(data)
         self._entries.append(entries)
         self._splits.append(splits)
@@ -163,29 +163,35 @@ class RunWriter:
     def finish(self) -> Run:
         """Write what was collected as a run and start anew."""
         entries, splits = np.concatenate(self._entries), np.concatenate(self._splits)
-        run = self._write(self._arena[: self._used], entries, splits, self._sum)
-        self._used, self._entries, self._splits, self._sum = 0, [], [], 0
-        if run.held is not None:
-            self._arena = np.empty(self._arena_bytes, np.uint8)
+        run = self._write(entries, splits)
+        self._used, self._blocks, self._entries, self._splits, self._sum = 0, [], [], [], 0
         return run
 
-    def _write(self, data: Bytes, entries: Entries, splits: npt.NDArray[np.uint16], total: int) -> Run:
+    def _write(self, entries: Entries, splits: npt.NDArray[np.uint16]) -> Run:
         order = sort_order(entries)
         if self._buckets.splits > 1:
             order = order[np.argsort(splits[order], kind="stable")]
         sizes = entries["size"].astype(np.int64)
-        starts = np.cumsum(sizes) - sizes
+        addresses = self._addresses(sizes)
         ordered = np.take(entries, order)  # entries[order] would copy field by field
         histogram = self._histogram(ordered, splits[order])
-        if self._held is not None and self._held.take(len(data) + _HELD_ENTRY * len(entries)):
-            return Run("", histogram, len(entries), len(data), total, HeldRun(data, starts[order], ordered))
-        self._held = None  # the arena is used again from here on, and counted no second time
+        if self._held is not None and self._held.take(self._used + _HELD_ENTRY * len(entries)):
+            held = HeldRun(tuple(self._blocks), addresses[order], ordered)
+            return Run("", histogram, len(entries), self._used, self._sum, held)
+        self._held = None  # the memory of the blocks is used again from here on, and counted no second time
         path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         with create_file(path) as file:
-            for piece, _ in permuted(address_of(data) + starts, sizes, order):
+            for piece, _ in permuted(addresses, sizes, order):
                 write_all(file, piece)
             write_all(file, ordered.view(np.uint8))
-        return Run(path, histogram, len(entries), len(data), total)
+        return Run(path, histogram, len(entries), self._used, self._sum)
+
+    def _addresses(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """int64 [records], where in memory each frame begins."""
+        counts = list(map(len, self._entries))
+        begins = np.array([address_of(block) for block in self._blocks], np.int64)
+        begins -= np.cumsum([0, *map(len, self._blocks[:-1])])  # less what stands in the blocks before
+        return np.repeat(begins, counts) + np.cumsum(sizes) - sizes
 
     def _histogram(self, entries: Entries, splits: npt.NDArray[np.uint16]) -> Histogram:
         histogram = Histogram.zero(self._buckets.splits, self._buckets.count)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.memory import address_of
 from recordmill.building.run_file import ENTRY_DTYPE, Entries, HeldRun, Run
 from recordmill.storage.files import Bytes, read_exactly
 
@@ -55,8 +54,8 @@ class RunSlice:
     def addresses(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Where the frames of records [first, last) of a held slice lie, as long as the slice lives."""
         assert isinstance(self.payload, HeldRef)
-        run, at = self.payload.run, self.payload.first
-        return run.starts[at + first : at + last] + address_of(run.data)
+        at = self.payload.first
+        return self.payload.run.addresses[at + first : at + last]
 
     def read_frames(self, start: int, into: Bytes) -> None:
         """Fill the array with the frames from byte `start` on of a slice that is not held."""

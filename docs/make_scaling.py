@@ -12,11 +12,12 @@ from pathlib import Path
 
 from recordmill.base.machine import MEMORY_BYTES
 from recordmill.base.sizes import show_size
-from recordmill.building.cuts import MOST_SHARDS, ShardOptions
+from recordmill.building.cuts import GROWN_SHARDS, MOST_SHARDS, ShardOptions
 from recordmill.building.spread.scale import (
     MOST_BUCKETS,
     Build,
     most_files,
+    most_files_in_workers,
     most_merged_bytes,
     most_planned_bytes,
 )
@@ -28,9 +29,7 @@ SIZES = {"100 GB": 10**11, "1 TB": 10**12, "10 TB": 10**13, "100 TB": 10**14}
 ROWS: dict[str, Callable[[Build], str]] = {
     "records of 1,000 bytes": lambda one: f"{one.records:,}",
     "input files of 1 GiB": lambda one: f"{one.files:,}",
-    "`--shard-size`": lambda one: (
-        f"{show_size(one.shard_bytes)}{' (the default is refused)' if one.is_refused else ''}"
-    ),
+    "size of a shard": lambda one: show_size(one.shard_bytes),
     "shards": lambda one: f"{one.shards:,}",
     "runs": lambda one: f"{one.runs:,}",
     "merges between": lambda one: f"{one.merges:,}",
@@ -47,7 +46,9 @@ ROWS: dict[str, Callable[[Build], str]] = {
     "list of inputs": lambda one: show_size(one.inputs_bytes),
     "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),
     "list of runs and shards, likewise": lambda one: show_size(one.layout_bytes),
-    "memory of the plan: driver, each worker": lambda one: show_size(one.plan_memory),
+    "lists of files and units, of which it reads slices": lambda one: show_size(one.lists_bytes),
+    "memory of the plan in the driver": lambda one: show_size(one.driver_memory),
+    "memory of the plan in each worker process": lambda one: show_size(one.plan_memory),
     "memory beside it where shards are made": lambda one: show_size(one.layout_memory),
     "memory beside it of the survey": lambda one: show_size(one.survey_memory),
     "memory beside it of the last step": lambda one: show_size(one.last_memory),
@@ -59,7 +60,9 @@ READ_ROWS: dict[str, Callable[[Read], str]] = {
     "elements through the engine": lambda one: f"{one.elements:,}",
     "index that the driver reads to plan": lambda one: show_size(one.index_bytes),
     "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),
-    "memory of the plan: driver, each worker": lambda one: show_size(one.plan_memory),
+    "lists of jobs and shards, of which it reads slices": lambda one: show_size(one.lists_bytes),
+    "memory of the plan in the driver": lambda one: show_size(one.driver_memory),
+    "memory of the plan in each worker process": lambda one: show_size(one.plan_memory),
     "list of what was made": lambda one: show_size(one.list_bytes),
     "memory beside the plan of the last step": lambda one: show_size(one.last_memory),
 }
@@ -88,28 +91,38 @@ def walls() -> list[Sequence[str]]:
     return [
         (
             f"{most_files():,} input files",
-            f"the plan and the digests of all of them take {memory} in a process, beside `--memory`",
+            f"what the driver finds of them takes {memory} there, beside `--memory`",
+            "fewer and larger files, or more memory where the command is typed",
+        ),
+        (
+            f"{most_files_in_workers():,} input files",
+            f"the digests of all of them take {memory} in the worker that commits, beside `--memory`",
             "fewer and larger files, or more memory in workers",
         ),
         (
-            f"{show_size(MOST_BUCKETS * shard)} in a split",
-            f"shards are more than the {MOST_BUCKETS:,} buckets of the keys: more than twice a shard is fetched for it",
-            "a larger `--shard-size`",
+            f"{show_size(GROWN_SHARDS * shard)} of input files",
+            f"shards are larger than {show_size(shard)}, so that they are no more than {GROWN_SHARDS:,}",
+            "nothing needs to; `--shard-size` says another size",
         ),
         (
-            f"{show_size(MOST_SHARDS * shard)} in a split",
+            f"{show_size(MOST_BUCKETS * shard)} in a split, with `--shard-size {show_size(shard)}`",
+            f"shards are more than the {MOST_BUCKETS:,} buckets of the keys: more than twice a shard is fetched for it",
+            "no `--shard-size`, or a larger one",
+        ),
+        (
+            f"{show_size(MOST_SHARDS * shard)} in a split, with `--shard-size {show_size(shard)}`",
             f"refused: more than {MOST_SHARDS:,} shards; the message says which `--shard-size` will do",
-            "that, up to 1 GiB at 100 TB",
+            "no `--shard-size`, or that",
         ),
         (
             f"{show_size(most_read_bytes(MEMORY_BYTES))} that are read",
-            f"the list of pieces alone takes {memory} in each process of a read, beside `--memory`",
-            "more memory in workers, or a `--split` at a time",
+            f"the list of pieces alone takes {memory} in the driver of a read, beside `--memory`",
+            "more memory where the command is typed, or a `--split` at a time",
         ),
         (
             f"{show_size(most_planned_bytes())}",
-            f"the list of units alone takes {memory} in each process, beside `--memory`",
-            "more memory in workers, or several data sets",
+            f"the list of units alone takes {memory} in the driver, beside `--memory`",
+            "more memory where the command is typed, or several data sets",
         ),
         (
             f"{show_size(most_merged_bytes())}",

@@ -20,6 +20,7 @@ _MISSING = re.compile(r"No module named '([\w.]+)'")
 _STEP = re.compile(r" \[while running '[^']*'\]")
 _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
+_OF_BEAM = re.compile(r"^Pipeline \S+ failed in state \w+: ")
 _LONGEST, _MOST_LINES = 600, 5
 _GOES_ON = re.compile(r"\s*(at |\.\.\. |Traceback|During handling|Caused by|File |raise )|(\w+\.)+[A-Z]")
 
@@ -35,9 +36,10 @@ def sentence(text: str) -> str:
     >>> sentence(trace + "\\n at java.base")
     'torn'
     """
+    text = _OF_BEAM.sub("", text)
     lines = [_STEP.sub("", line).rstrip() for line in text.splitlines()]
     found = [
-        (match[1], " ".join([match[2] or "", *_more(lines[at + 1 :])]).strip())
+        (match[1], _joined([match[2] or "", *_more(lines[at + 1 :])]))
         for at, line in enumerate(lines)
         if (match := _RAISED.match(line)) is not None and not line.startswith("Caused by")
     ]
@@ -66,6 +68,19 @@ def _more(lines: Sequence[str]) -> Iterator[str]:
         if not line.strip() or _GOES_ON.match(line):
             return
         yield line.strip()
+
+
+def _joined(lines: Sequence[str]) -> str:
+    """Lines of a message as one, with a full stop where the next begins a sentence.
+
+    >>> _joined(["1 record was rejected:", "a.csv: line 5", "Mend it."])
+    '1 record was rejected: a.csv: line 5. Mend it.'
+    """
+    text = ""
+    for line in lines:
+        stop = "." if text and text[-1] not in ".:;,!?(" and line[:1].isupper() else ""
+        text = f"{text}{stop} {line}" if text else line
+    return text.strip()
 
 
 def keep_text(text: str, name: str) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.siphash import derive_key, hash_positions
+from recordmill.exporting.input_digest import seen_in
 from recordmill.exporting.plan import ReadPlan
 from recordmill.records.columns.convert import convert
 from recordmill.records.example.decode import decode_lenient
@@ -22,10 +23,9 @@ from recordmill.records.example.faults import BadRecord
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s
 from recordmill.schemas.arrow import to_arrow
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.loads.batches import Load
+from recordmill.shards.loads.batches import Load, blocks_of
 from recordmill.shards.loads.guess import selected
 from recordmill.shards.loads.salvage import PARSE, Recovered, Salvaged, frames_of
-from recordmill.shards.pieces import read_piece
 
 CONVERT = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
 _SAMPLE = b"recordmill-sampl"
@@ -33,11 +33,12 @@ _SAMPLE = b"recordmill-sampl"
 
 @dataclass(frozen=True)
 class Slice:
-    """Frames of one file, whose offsets in it are found.starts + first_offset."""
+    """Frames of one file, whose offsets in it are found.starts + first_offset. seen: as of `Salvaged`."""
 
     found: Recovered
     first_offset: int
     file: ShardFile
+    seen: bytes = b""
 
     def place(self, row: int) -> str:
         """Where one of the frames stands."""
@@ -62,37 +63,39 @@ class Kept:
         record goes with it.
         """
         start = low = 0
-        rejects, filtered = self.rejects, self.filtered
+        part, rejects, filtered = self.part, self.rejects, self.filtered
         for stop in stops.tolist():
             high = int(self.rows[stop]) if stop < len(self.rows) else len(self.part.found.starts)
             bad = tuple(one for one in self.bad if low <= one[0] < high)
-            yield Kept(self.part, self.batch.slice(start, stop - start), self.rows[start:stop], bad, rejects, filtered)
-            start, low, rejects, filtered = stop, high, (), 0
+            yield Kept(part, self.batch.slice(start, stop - start), self.rows[start:stop], bad, rejects, filtered)
+            start, low, part, rejects, filtered = stop, high, replace(part, seen=b""), (), 0
 
 
 def frames_in(load: Load, lenient: bool) -> Slice:
     """The frames of a load, checked."""
     if lenient:
         return Slice(frames_of(load), load.piece.start if load.block is None else load.block.first_offset, load.file)
-    # a piece with an end is one block
-    block = next(read_piece(load.file, load.piece)) if load.block is None else load.block
+    (block,) = blocks_of(load)  # a piece with an end is one block
     frames = block.frames
     return Slice(
         Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record),
         block.first_offset,
         load.file,
+        seen_in(load.piece.file, [block]),
     )
 
 
 def cut_rows(whole: Slice, rows: int) -> Iterator[Slice]:
-    """Slices of at most so many records; the rejects go with the first one."""
-    found, rejects = whole.found, whole.found.rejects
+    """Slices of at most so many records; the rejects, and what was seen, go with the first one."""
+    found, rejects, seen = whole.found, whole.found.rejects, whole.seen
     for start in range(0, max(len(found.starts), 1), rows):
         part = slice(start, start + rows)
         yield replace(
-            whole, found=Recovered(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects)
+            whole,
+            found=Recovered(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects),
+            seen=seen,
         )
-        rejects = ()
+        rejects, seen = (), b""
 
 
 def keep_matching(plan: ReadPlan, part: Slice) -> Kept:
@@ -145,7 +148,8 @@ def convert_kept(plan: ReadPlan, kept: Kept) -> Salvaged:
         if not plan.options.lenient:
             raise DataError(message[:290], source=kept.part.file.path, place=kept.part.place(row))
         rejects.append(Reject(kept.part.file.name, kept.part.place(row), reason, message[:290]))
-    return Salvaged((converted.batch,) if converted.batch.num_rows else (), tuple(rejects), kept.filtered)
+    batches = (converted.batch,) if converted.batch.num_rows else ()
+    return Salvaged(batches, tuple(rejects), kept.filtered, seen=kept.part.seen)
 
 
 def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:

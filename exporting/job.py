@@ -6,6 +6,7 @@ whole; a second attempt at the same job replaces it with the same bytes.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Writer(Protocol):
 @dataclass(frozen=True)
 class JobResult:
     """What a job made: output is a name in the data folder; read = written + rejected.total + filtered.
-    notes: for people.
+    notes: for people. digest: of what was read, where all of it was checked, else "".
     """
 
     split: str
@@ -52,6 +53,7 @@ class JobResult:
     rejected: Rejected
     filtered: int = 0
     notes: tuple[str, ...] = ()
+    digest: str = ""
 
 
 def output_name(job: Job, to: str) -> str:
@@ -91,12 +93,14 @@ def run_job(
     reject_file = rejects / f"{job.name}.jsonl"
     reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp", most=plan.most_rejects, work=job.name)
     read = filtered = 0
+    seen = hashlib.sha256()
 
     def good() -> Iterator[pa.RecordBatch]:
         nonlocal read, filtered
         for part in read_parts(plan, job, threads):
             read += part.records
             filtered += part.filtered
+            seen.update(part.seen)
             reject_writer.write(part.rejects)
             progress.advance(records=part.records, rejects=len(part.rejects))
             yield from part.batches
@@ -115,7 +119,8 @@ def run_job(
             f"{name}: {read} records were read, but {written} written, {rejected.total} rejected and "
             f"{filtered} filtered; nothing was kept"
         )
-    return JobResult(job.split, job.index, name, read, writer.rows, rejected, filtered, notes_of(writer))
+    digest = seen.hexdigest() if plan.options.checks_all else ""
+    return JobResult(job.split, job.index, name, read, writer.rows, rejected, filtered, notes_of(writer), digest)
 
 
 def write_output(

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from recordmill.base.errors import DataError, Reject
-from recordmill.exporting.input_digest import digest_inputs
+from recordmill.exporting.input_digest import digest_bytes, digest_frames
 from recordmill.exporting.job import JobResult, output_name
 from recordmill.exporting.plan import NPY, NPZ, Job, ReadOptions, ReadPlan, split_job
 from recordmill.shards.pieces import Piece
@@ -31,7 +31,7 @@ from recordmill.storage.folders import inode, is_folder, make_folder, paths_in
 from recordmill.storage.strict_json import Fields, load_fields, parse, read_bounded
 
 NOTES = "notes"  # in the run folder: a file per unit
-_VERSION = 1  # of the notes, and of how a read cuts its work: others are not gone on from
+_VERSION = 2  # of the notes, and of how a read cuts its work: others are not gone on from
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ class Notes:
 
     def save(self, plan: ReadPlan, job: Job, unit: int, pieces: Sequence[Piece], note: Note) -> None:
         """Note a unit, made of these pieces, whose output is on disk;
-        not if its input is another one than when the read was planned.
+        not if its input is another one than when the read was planned. A digest that it lacks is made of the input.
         """
         try:
-            digest = digest_inputs(plan.files, pieces, lenient=plan.options.lenient)
+            digest = note.digest or digest_inputs(plan, pieces)
             same = all(
                 stat(plan.files[file].path) == plan.files[file].stat for file in {piece.file for piece in pieces}
             )
@@ -133,6 +133,17 @@ class Notes:
 
     def _file(self, job: Job, unit: int) -> Path:
         return self.path / note_name(job, unit)
+
+
+def digest_inputs(plan: ReadPlan, pieces: Sequence[Piece]) -> str:
+    """The digest, in hex, of what a unit of these pieces is read from.
+
+    Raises:
+        OSError: a file is gone. DataError: it is damaged.
+    """
+    if plan.options.checks_all:
+        return digest_frames(plan.files, pieces)
+    return digest_bytes(plan.files, pieces, lenient=plan.options.lenient)
 
 
 def note_name(job: Job, unit: int) -> str:

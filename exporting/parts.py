@@ -14,12 +14,13 @@ from dataclasses import replace
 from recordmill.base.threads import thread_map
 from recordmill.exporting.converting import convert_kept, cut_rows, frames_in, keep_matching
 from recordmill.exporting.image_parts import image_parts
+from recordmill.exporting.input_digest import seen_in
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.feature import ITEM_BYTES, Schema
-from recordmill.shards.loads.batches import Load, decode_load, loads
-from recordmill.shards.loads.guess import confirm_load, selected
+from recordmill.shards.loads.batches import Load, blocks_of, decode_block, loads
+from recordmill.shards.loads.guess import confirm_block, selected
 from recordmill.shards.loads.salvage import Salvaged, salvage
 
 _SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
@@ -72,9 +73,13 @@ def row_bytes(schema: Schema) -> int:
 def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
     if plan.options.lenient:
         return salvage(load, plan.schema)
+    blocks = blocks_of(load)
+    seen = seen_in(load.piece.file, blocks)
     if plan.guess is not None:
-        return Salvaged(tuple(selected(batch, plan.schema) for batch in confirm_load(load, plan.guess)), ())
-    return Salvaged(tuple(decode_load(load, plan.schema)), ())
+        batches = tuple(selected(confirm_block(block, plan.guess), plan.schema) for block in blocks)
+    else:
+        batches = tuple(decode_block(block, plan.schema, load.file.path) for block in blocks)
+    return Salvaged(batches, (), seen=seen)
 
 
 def _limited(parts: Iterator[Salvaged], limit: int | None, filters: bool) -> Iterator[Salvaged]:

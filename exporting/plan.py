@@ -79,9 +79,14 @@ class ReadOptions:
         return self.where is not None or self.sample is not None
 
     @property
+    def checks_all(self) -> bool:
+        """Whether every record is read, and a damaged one is an error."""
+        return not self.lenient and self.limit is None
+
+    @property
     def decodes_all(self) -> bool:
         """Whether every record is decoded, and a damaged one is an error."""
-        return not (self.filters or self.lenient or self.limit is not None)
+        return self.checks_all and not self.filters
 
     def __post_init__(self) -> None:
         if self.to not in FORMATS:
@@ -125,7 +130,7 @@ class ReadPlan:
     guess: the plan is good if all records confirm it; None: it is good.
     """
 
-    files: tuple[ShardFile, ...]
+    files: Sequence[ShardFile]
     schema: Schema
     jobs: tuple[Job, ...]
     options: ReadOptions

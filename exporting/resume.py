@@ -14,12 +14,12 @@ from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
-from recordmill.exporting.input_digest import digest_inputs
 from recordmill.exporting.job import output_name
 from recordmill.exporting.notes import (
     NOTES,
     Note,
     Notes,
+    digest_inputs,
     fingerprint,
     fingerprint_of,
     grows,
@@ -106,7 +106,7 @@ def _checked(run: RunFolder, plan: ReadPlan, threads: int) -> Notes:
     def holds(item: tuple[Job, int, Note]) -> bool:
         job, unit, note = item
         with contextlib.suppress(OSError, RecordmillError):
-            return digest_inputs(plan.files, units_of(plan, job)[unit], lenient=plan.options.lenient) == note.digest
+            return digest_inputs(plan, units_of(plan, job)[unit]) == note.digest
         return False
 
     finished: dict[str, list[Note]] = {}

@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -92,11 +92,34 @@ def publish_in_store(
             raise
         if not (wanted and run.commit(result_name(base + 1), text)):
             run.discard()
-            raise RecordmillError(
-                f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
-            )
+            raise _came_second(out)
         _tidy(folder, out, base + 1, text)
     return join(out, journal.folder), tuple(join(out, name) for name in rejects)
+
+
+def publish_placed(
+    run: StoreRun, folder: RunFolder, base: int, summary: Mapping[str, Any], files: Sequence[tuple[str, Sequence[str]]]
+) -> tuple[str, tuple[str, ...]]:
+    """As `publish_in_store`, of outputs that lie in the run's data folder in the store already. files: name of each
+    output, and the URIs of its files of rejects.
+
+    Raises:
+        RecordmillError: another read was first. Nothing is removed here.
+    """
+    out, data = run.out, f"{DATA_PREFIX}{run.id}"
+    rejects = [path for _, paths in files for path in paths]
+    names = [f"{data}/{name}" for name, _ in files] + [path.removeprefix(f"{out}/") for path in rejects]
+    text = _text({**summary, "folder": data, "files": names})
+    if not (run.may_commit(base, result_numbers) and run.commit(result_name(base + 1), text)):
+        raise _came_second(out)
+    _tidy(folder, out, base + 1, text)
+    return join(out, data), tuple(rejects)
+
+
+def _came_second(out: str) -> RecordmillError:
+    return RecordmillError(
+        f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
+    )
 
 
 def _text(summary: Mapping[str, Any]) -> bytes:

@@ -7,6 +7,7 @@ already grow on, since the note says where they are to be cut off.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -42,7 +43,7 @@ def run_noted(
     for path in result.rejected.files:
         sync_file(path)
     account = Note(
-        "",
+        result.digest,
         result.read,
         result.written,
         result.filtered,
@@ -131,16 +132,18 @@ class _Growing:
         threads: int,
         progress: Progress,
     ) -> Note:
-        read, filtered = last.read, last.filtered
+        read, filtered, seen = last.read, last.filtered, hashlib.sha256()
         for part in read_parts(self.plan, replace(self.job, pieces=tuple(pieces), limit=self._left(last)), threads):
             read += part.records
             filtered += part.filtered
+            seen.update(part.seen)
             rejects.write(part.rejects)
             progress.advance(records=part.records, rejects=len(part.rejects))
             for batch in part.batches:
                 writer.write(batch)
         rejected, size = rejects.mark()
-        return Note("", read, writer.rows, filtered, rejected, size, writer.lengths, last.identity)
+        digest = seen.hexdigest() if self.plan.options.checks_all else ""
+        return Note(digest, read, writer.rows, filtered, rejected, size, writer.lengths, last.identity)
 
     def _save(self, unit: int, note: Note) -> None:
         for name in note.lengths or ():

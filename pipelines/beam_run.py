@@ -1,19 +1,13 @@
 """Running a Beam pipeline on whatever runner is named,
-so that Ctrl-C works and the error that comes back is the one that was raised: in a thread here, or on an engine
-(`remote`).
-
-The default is Beam's FnApiRunner, named directly: `DirectRunner` would first try to download Prism, and run a job that
-failed there a second time. Imported only when a pipeline runs, since apache_beam takes seconds to import.
+so that Ctrl-C works and the error that comes back is the one that was raised: in a thread here (`transforms.here`), or
+on an engine (`remote`). Beam is imported only when a pipeline runs.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-import threading
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -22,12 +16,10 @@ from recordmill.base.progress import Progress, job
 from recordmill.pipelines.remote.flags import check_flags
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.manifest import RUN_PREFIX
+from recordmill.transforms.here import making_ours, run_here
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
-
-_ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
-_asking = threading.Lock()
 
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 
@@ -80,19 +72,14 @@ def run_pipeline(
         MayBeRunning: it was stopped, and whether the engine's job is gone is not known.
         Exception: what a stage raised, itself where it ran in this process, else what the engine tells of it.
     """
-    _tell_cells_apart()
     if not is_local(runner):
         assert runner is not None
         folder = name if os.path.basename(name).startswith(RUN_PREFIX) else os.path.dirname(name)
         submission = Submission(runner, beam_args, _job_name(kind, folder), folder, detach)
-        token = _ours.set(True)
-        try:
-            with job(name, progress):
-                run_on_engine(construct, submission, progress)
-        finally:
-            _ours.reset(token)
+        with making_ours(), job(name, progress):
+            run_on_engine(construct, submission, progress)
         return
-    _run_here(construct, beam_args, name, progress)
+    run_here(construct, beam_args, name, progress)
 
 
 def _job_name(kind: str, folder: str) -> str:
@@ -100,64 +87,3 @@ def _job_name(kind: str, folder: str) -> str:
     out = re.sub("[^a-z0-9]+", "-", os.path.basename(os.path.dirname(folder)).lower()).strip("-")[:24]
     run = os.path.basename(folder).removeprefix(RUN_PREFIX)
     return "-".join(part for part in ("recordmill", kind, out, run) if part)
-
-
-def _run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress) -> None:
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-
-    # its log of a failed stage is a traceback of what is raised below anyway
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    options = PipelineOptions(list(beam_args))
-    options.view_as(SetupOptions).save_main_session = False
-    failure: list[BaseException] = []
-    ended = threading.Event()
-
-    def work() -> None:
-        _ours.set(True)
-        try:
-            pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
-            construct(pipeline)
-            pipeline.run().wait_until_finish()
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            ended.set()
-
-    with job(name, progress):
-        # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads
-        # would not. It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython
-        # before 3.13), and it goes on writing.
-        threading.Thread(target=work, name="recordmill-pipeline", daemon=True).start()
-        try:
-            while not ended.wait(0.2):
-                pass
-        except BaseException:
-            progress.cancel()
-            ended.wait()
-            raise
-    if failure:
-        raise failure[0] if progress.error is None else progress.error
-
-
-def _tell_cells_apart() -> None:
-    """Tell Beam that the pipelines made here are not a notebook cell's, wherever they run.
-
-    Where IPython runs, Beam looks for pipelines among the user's variables to put the cell's number into their labels;
-    for that it imports `apache_beam.dataframe`, which fails with pandas 3 and takes seconds with others. It also leaves
-    a pipeline's temporary folder behind there. Pipelines of the user's own are asked about as before.
-    """
-    from apache_beam import pipeline
-    from apache_beam.utils import interactive_utils
-
-    with _asking:
-        asked = interactive_utils.is_in_ipython
-        if getattr(asked, "by_recordmill", False):
-            return
-
-        def is_in_ipython() -> bool:
-            return not _ours.get() and bool(asked())
-
-        is_in_ipython.by_recordmill = True  # type: ignore[attr-defined]
-        interactive_utils.is_in_ipython = pipeline.is_in_ipython = is_in_ipython

@@ -6,7 +6,6 @@ Nothing here touches a record: `sources` reads them, `shards` orders and writes 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -26,7 +25,7 @@ from recordmill.base.sizes import show_size
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import Buckets
-from recordmill.building.spread.beginning import begin, discard
+from recordmill.building.spread.beginning import begin
 from recordmill.building.spread.place import Place
 from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
@@ -35,7 +34,8 @@ from recordmill.pipelines.fitting import find_transform, with_transform
 from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.planning import plan_source
-from recordmill.pipelines.remote.preflight import Seen, preflight
+from recordmill.pipelines.remote.held import held
+from recordmill.pipelines.remote.preflight import SEEN, Seen, preflight
 from recordmill.pipelines.remote.status import RunState, status
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.schemas.feature import Schema
@@ -43,8 +43,9 @@ from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run_folder import RunFolder, check_out
-from recordmill.shards.store_run import LEASE_SEC, StoreRun, check_store_out
+from recordmill.shards.store_run import LEASE_SEC, check_store_out
 from recordmill.sources.inputs.contract import Source
+from recordmill.sources.inputs.tables import as_tables, bytes_of, rows_of, unit_sizes
 from recordmill.storage.files import bound_requests, hand_over, is_remote, output_path, stat
 from recordmill.storage.folders import exists, join, private_folder
 
@@ -185,9 +186,12 @@ def _run(
         try:
             plan = make_plan(source, folder, out, base, settings)
             _look_first(plan, settings, progress)
-            plan = with_transform(plan, settings, progress)
-            progress.begin("read", _rows(plan))
-            run_build(plan, settings, progress, detach=detach)
+            place = None if is_local(settings.runner) else _place(plan)
+            with held(place):
+                plan = _with_data_in_out(plan, place)
+                plan = with_transform(plan, settings, progress, place)
+                progress.begin("read", _rows(plan))
+                run_build(plan, settings, progress, place, detach=detach)
             if detach:
                 folder.release()
                 return None
@@ -218,11 +222,6 @@ def _begin(out: str, settings: BuildOptions) -> tuple[Path, int]:
     """(where on this machine the run works, the generation that it follows)."""
     if not is_remote(out):
         return Path(out), check_out(out, settings.overwrite)
-    if settings.transform is not None and not is_local(settings.runner):
-        raise UsageError(
-            "--transform: an engine's workers can't fit a transform into a store; build a part of the data without "
-            "--runner, or into a folder that all workers see, and take its transform over with --transform-from"
-        )
     base = check_store_out(out, settings.overwrite)
     return Path(private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16]), base
 
@@ -250,13 +249,12 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     if settings.transform_from is not None and settings.schema is None:
         before = find_transform(settings.transform_from)
         settings = replace(settings, schema=before.raw, may_lack=before.may_lack)
-    planned = plan_source(source, folder, out, settings)
+    planned = as_tables(plan_source(source, folder, out, settings))
     for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
         _check_column(planned, option, column)
     splits = split_names(settings.order, planned.files)
-    shards = (
-        settings.shards.num_shards or sum(unit.size_bytes for unit in planned.units) // settings.shards.shard_bytes + 1
-    )
+    options = settings.shards.of_inputs(bytes_of(planned.files))
+    shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
     plan = BuildPlan(
         folder=str(folder.path.absolute()),
         base=base,
@@ -265,7 +263,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         buckets=Buckets.plan(len(splits), Ordering(settings.order, planned).span, shards),
         source=planned,
         order=settings.order,
-        shards=settings.shards,
+        shards=options,
         compression=settings.compression,
         threads=settings.threads,
         memory_bytes=settings.memory_bytes,
@@ -282,52 +280,35 @@ def _look_first(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> 
     if settings.runner is None or is_local(settings.runner) or not settings.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
-    seen = Seen(
-        _place(plan).run(),
-        tuple((file.path, file.stat.size_bytes) for file in files),
-    )
+    some = (*files[:: max(1, len(files) // SEEN)], *files[-1:])
+    seen = Seen(_place(plan).run(), tuple((file.path, file.stat.size_bytes) for file in some))
     preflight(settings.runner, settings.beam_args, seen, progress)
 
 
-def run_build(plan: BuildPlan, settings: BuildOptions, progress: Progress, *, detach: bool = False) -> None:
-    """Run the job: groups of units to runs, runs to shards, shards to a committed manifest."""
-    if not is_local(settings.runner):
-        _run_spread(plan, settings, progress, detach)
-        return
-    path = plan.save()
+def run_build(
+    plan: BuildPlan, settings: BuildOptions, progress: Progress, place: Place | None, *, detach: bool = False
+) -> None:
+    """Run the job: groups of units to runs, runs to shards, shards to a committed manifest. place: of the build's files
+    on an engine, whose workers share nothing but OUT.
+    """
+    if place is not None:
+        shared = begin(plan, place)
+    else:
+        path = plan.save()
 
     def construct(pipeline: Pipeline) -> None:
         from recordmill.transforms.beam_types import Create
         from recordmill.transforms.one_stage import BuildHere
-
-        groups = tuple(range(len(plan.groups)))
-        _ = pipeline | "All" >> Create([groups]) | "Build" >> BuildHere(path)
-
-    run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress)
-
-
-def _run_spread(plan: BuildPlan, settings: BuildOptions, progress: Progress, detach: bool) -> None:
-    """The same on an engine, whose workers share nothing but OUT. What failed is removed when its job has ended."""
-    place = _place(plan)
-    plan = _with_data_in_out(plan, place)
-
-    def construct(pipeline: Pipeline) -> None:
-        from recordmill.transforms.beam_types import Create
         from recordmill.transforms.spread import SpreadBuild
 
-        _ = pipeline | "Groups" >> Create(range(len(plan.groups))) | "Build" >> SpreadBuild(shared)
+        groups = range(len(plan.groups))
+        if place is not None:
+            _ = pipeline | "Groups" >> Create(groups) | "Build" >> SpreadBuild(shared)
+        else:
+            _ = pipeline | "All" >> Create([tuple(groups)]) | "Build" >> BuildHere(path)
 
-    with StoreRun(place.out, place.id) if place.is_remote else contextlib.nullcontext() as run:
-        if run is not None:
-            run.remove_dead()
-        try:
-            shared = begin(plan, place)
-            run_pipeline(construct, settings.runner, settings.beam_args, place.run(), progress, detach=detach)
-        except MayBeRunning:
-            raise
-        except BaseException:
-            discard(place)
-            raise
+    folder = plan.folder if place is None else place.run()
+    run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)
 
 
 def _place(plan: BuildPlan) -> Place:
@@ -335,12 +316,12 @@ def _place(plan: BuildPlan) -> Place:
     return Place(plan.store or os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
 
 
-def _with_data_in_out(plan: BuildPlan, place: Place) -> BuildPlan:
+def _with_data_in_out(plan: BuildPlan, place: Place | None) -> BuildPlan:
     """The plan with data in memory, which this process has written to files, where workers find it."""
     from recordmill.sources.arrow.memory import MemorySource
 
     source = plan.source
-    if not place.is_remote or not isinstance(source, MemorySource):
+    if place is None or not place.is_remote or not isinstance(source, MemorySource):
         return plan
     segments = tuple(place.run("spool", os.path.basename(path)) for path in source.segments)
     for path, target in zip(source.segments, segments, strict=True):
@@ -362,8 +343,7 @@ def _check_column(source: Source, option: str, column: str | None) -> None:
 
 def _rows(plan: BuildPlan) -> int | None:
     assert plan.source is not None
-    rows = [unit.rows for unit in plan.source.units]
-    return None if None in rows else sum(row for row in rows if row is not None)
+    return rows_of(plan.source.units)
 
 
 def _result(out: str, manifest: Manifest, seconds: float) -> BuildResult:

@@ -21,7 +21,7 @@ from recordmill.pipelines.options.pairs import parse_dtypes, parse_splits
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.rejects import RejectBudget
-from recordmill.storage.files import local_path
+from recordmill.storage.files import local_path, output_path
 from recordmill.storage.folders import exists, real_path
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
@@ -109,7 +109,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         preflight=values.preflight,
         follow_links=values.follow_links,
         transform=values.transform,
-        transform_from=None if values.transform_from is None else local_path(values.transform_from),
+        transform_from=None if values.transform_from is None else output_path(values.transform_from),
         transform_cache=None if values.transform_cache is None else local_path(values.transform_cache),
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         keep_raw=values.keep_raw,
@@ -161,7 +161,7 @@ def _shards(shard_size: str | int | None, num_shards: int | None) -> ShardOption
         raise UsageError("--shard-size and --num-shards exclude each other: give one")
     if shard_size is not None:
         return ShardOptions(parse_size(shard_size, "--shard-size"))
-    return ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "--num-shards"))
+    return ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "--num-shards"), grows=True)
 
 
 def _memory(memory: str | int) -> int:

@@ -18,6 +18,8 @@ from recordmill.base.errors import DataError, MissingExtraError, RecordmillError
 from recordmill.base.people.nearest import there_are
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
+from recordmill.building.spread.beginning import share_plan
+from recordmill.building.spread.place import Place
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.fit_cache import FitCache, open_cache
@@ -28,8 +30,8 @@ from recordmill.preprocessing.tensors import unfit
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
-from recordmill.storage.files import sync_file, sync_folder
-from recordmill.storage.folders import copy_tree, is_folder, paths_below
+from recordmill.storage.files import is_remote, sync_file, sync_folder
+from recordmill.storage.folders import copy_tree, fetch_tree, is_folder, join, make_folder, paths_below
 
 Function = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -40,7 +42,7 @@ _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 class SavedBefore:
     """A data set whose transform is to be used. raw: the schema of the records that it takes."""
 
-    out: Path
+    out: str
     manifest: Manifest
     raw: Schema
 
@@ -56,11 +58,11 @@ def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
     manifest = load(out)
     if not manifest.transform:
         raise UsageError(f"{os.fspath(out)} was built without a transform: there is none to take from it")
-    return SavedBefore(Path(out), manifest, from_pbtxt(manifest.transform["raw_schema"], os.fspath(out)))
+    return SavedBefore(os.fspath(out), manifest, from_pbtxt(manifest.transform["raw_schema"], os.fspath(out)))
 
 
-def with_transform(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> BuildPlan:
-    """The plan with what its records are to become.
+def with_transform(plan: BuildPlan, settings: BuildOptions, progress: Progress, place: Place | None) -> BuildPlan:
+    """The plan with what its records are to become. place: of a build on an engine.
 
     Raises:
         UsageError: the transform doesn't fit the records. DataError: its analysis failed.
@@ -73,7 +75,7 @@ def with_transform(plan: BuildPlan, settings: BuildOptions, progress: Progress) 
     if settings.transform_from is not None:
         saved = _take_over(find_transform(settings.transform_from), plan, target)
     else:
-        saved, notes = _fit(plan, settings, target, progress)
+        saved, notes = _fit(plan, settings, target, progress, place)
     _sync(Path(target))
     return replace(_noted(plan, notes), transform=saved, schema=saved.schema)
 
@@ -96,11 +98,15 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransf
     assert plan.source is not None
     given = plan.source.schema
     _check_same(before, given)
-    source = before.out / before.manifest.parts[-1].folder / TRANSFORM_FOLDER
+    source = join(before.out, before.manifest.parts[-1].folder, TRANSFORM_FOLDER)
     if not is_folder(source):
-        raise DataError("is missing; the manifest names it", source=os.fspath(source))
-    copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
-    saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, str(before.out)))
+        raise DataError("is missing; the manifest names it", source=source)
+    if is_remote(source):
+        make_folder(target)
+        fetch_tree(source, target)
+    else:
+        copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
+    saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out))
     return saved.without({name for name in before.raw.names if name not in given})
 
 
@@ -117,7 +123,7 @@ def _check_same(before: SavedBefore, given: Schema) -> None:
 
 
 def _fit(
-    plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress
+    plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress, place: Place | None
 ) -> tuple[SavedTransform, tuple[str, ...]]:
     """(the transform that was fitted, notes of what was analysed)."""
     assert plan.source is not None
@@ -140,9 +146,14 @@ def _fit(
         function, name, digest = _function(given)
         fit = Fit(raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw)
     cache = None
+    if settings.transform_cache is not None and place is not None and place.is_remote:
+        raise UsageError("--transform-cache: workers of an engine that fit into a store don't keep one; drop it")
     if settings.transform_cache is not None:
         cache = open_cache(settings.transform_cache, plan, fit, digest)
-    _run_fit(plan, settings, fit, function, target, progress, cache)
+    if place is not None and place.is_remote:
+        _fit_in_parts(plan, settings, fit, function, target, progress, place)
+    else:
+        _run_fit(plan, settings, fit, function, target, progress, cache)
     saved = describe(target, fit)
     return saved, () if cache is None else cache.keep(plan.folder)
 
@@ -193,9 +204,55 @@ def _run_fit(
             _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
+    with _told(fit):
+        run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress, kind="fit")
+
+
+def _fit_in_parts(
+    plan: BuildPlan,
+    settings: BuildOptions,
+    fit: Fit,
+    function: Function,
+    target: str,
+    progress: Progress,
+    place: Place,
+) -> None:
+    """Each group of units is analysed by a worker, and what they found becomes the transform here, where analysers that
+    need what others found read the records once more.
+    """
+    from recordmill.transforms.beam_types import Create
+    from recordmill.transforms.tft.fit import temporary
+    from recordmill.transforms.tft.known import FitWithKnown
+    from recordmill.transforms.tft.parts import FitParts, fetch_parts
+
+    def construct_parts(pipeline: Any) -> None:
+        step = FitParts(shared, fit.split, fit.inputs, function)
+        _ = pipeline | "Groups" >> Create(range(len(plan.groups))) | "Fit" >> step
+
+    def construct(pipeline: Any) -> None:
+        step = FitWithKnown(path, fit.split, fit.inputs, function, target, plan.folder, found)
+        packs = pipeline | "Groups" >> Create([tuple(range(len(plan.groups)))])
+        with temporary(plan.folder):
+            _ = packs | "Fit" >> step
+
+    assert plan.source is not None
+    progress.begin("fit", None)
+    with _told(fit):
+        shared = share_plan("fit", plan, place)
+        run_pipeline(construct_parts, settings.runner, settings.beam_args, place.run(), progress, kind="fit")
+        found = fetch_parts(place, len(plan.source.files), os.path.join(plan.folder, "known"))
+        if not found.known:
+            raise DataError(f"the transform can't be fitted on split {fit.split!r}: there is no record in it")
+        path = plan.save("fit.pickle")
+        run_pipeline(construct, None, (), plan.folder, progress)
+
+
+@contextlib.contextmanager
+def _told(fit: Fit) -> Iterator[None]:
+    """What an analysis raises, without the values of features."""
     try:
         with _without_warnings():
-            run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress, kind="fit")
+            yield
     except (RecordmillError, OSError, KeyboardInterrupt):
         raise
     except Exception as error:

@@ -21,18 +21,21 @@ from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
+from recordmill.building.spread.beginning import tidy_up
+from recordmill.building.spread.place import Place
 from recordmill.exporting.job import JobResult, run_job
 from recordmill.exporting.notes import Notes, units_of
-from recordmill.exporting.plan import NPZ, Job, ReadPlan, plan_read, shared_out
+from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
 from recordmill.exporting.resume import go_on, keep_finished, may_go_on
-from recordmill.exporting.store_publish import begin_in_store, publish_in_store
+from recordmill.exporting.store_publish import begin_in_store, publish_in_store, publish_placed
 from recordmill.exporting.units import run_noted
 from recordmill.pipelines.beam_run import check_runner, is_local
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.read_options import ReadSettings, make_settings
+from recordmill.pipelines.remote.held import held
 from recordmill.pipelines.remote.preflight import Seen, preflight
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.records.inference.confirm import Unconfirmed
@@ -40,6 +43,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
 from recordmill.shards.rejects import Rejected, is_of_record, with_remedy
 from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import bound_requests, is_remote, open_file, output_path, stat, sync_file
 from recordmill.storage.folders import exists, files_below, is_folder, join, paths_in, remove_tree
 
@@ -139,27 +143,32 @@ def read(
         TooManyRejects: more records than `max_rejects` can't be used. Nothing is written then.
     """
     started = time.monotonic()
-    place = output_path(out)
+    out = output_path(out)
     settings = make_settings(**options)
     bound_requests(settings.storage_requests, settings.memory_bytes)
     if settings.runner is not None:
         check_runner(settings.runner, settings.beam_args)
     progress = progress or Progress()
     with Display(progress, quiet) as display:
-        folder, base = _begin(place, settings)
+        folder, base = _begin(out, settings)
         guessing = settings.runner is None and not may_go_on(folder.out)
         try:
-            plan, folder, notes = _prepare(inputs, settings, folder, progress, display, guessing)
-            try:
-                results = run_jobs(plan, settings, folder, progress, notes)
-            except (Unconfirmed, DataError):
-                if plan.guess is None:
-                    raise
-                folder.close()
-                folder, base = _begin(place, settings)
-                plan, folder, notes = _prepare(inputs, settings, folder, progress, display, False)
-                results = run_jobs(plan, settings, folder, progress, notes)
-            return _publish(plan, settings, folder, results, started, place, base)
+            plan, folder, notes = _prepare(inputs, settings, folder, out, progress, display, guessing)
+            place = _place(folder, out, settings)
+            with held(place if place.is_remote else None) as run:
+                try:
+                    results = run_jobs(plan, settings, folder, progress, place, notes)
+                except (Unconfirmed, DataError):
+                    if plan.guess is None:
+                        raise
+                    folder.close()
+                    folder, base = _begin(out, settings)
+                    plan, folder, notes = _prepare(inputs, settings, folder, out, progress, display, False)
+                    results = run_jobs(plan, settings, folder, progress, place, notes)
+                result = _publish(plan, settings, folder, results, started, out, base, run)
+                if run is not None:
+                    tidy_up(place)
+                return result
         except DataError as error:
             if settings.plan.lenient or not is_of_record(error):
                 raise
@@ -172,9 +181,7 @@ def read(
                 raise _stopped(error, folder, count) from error
             if isinstance(error, OSError) and error.filename is None and error.strerror:
                 # a write says no name, and only OUT is written to
-                where = (
-                    f"{folder.out} (where TMPDIR has what goes to {place} prepared)" if is_remote(place) else folder.out
-                )
+                where = f"{folder.out} (where TMPDIR has what goes to {out} prepared)" if is_remote(out) else folder.out
                 raise RecordmillError(f"{where}: {error.strerror}; nothing was written") from error
             raise
         finally:
@@ -182,15 +189,22 @@ def read(
 
 
 def _prepare(
-    inputs: Inputs, settings: ReadSettings, folder: RunFolder, progress: Progress, display: Display, guessing: bool
+    inputs: Inputs,
+    settings: ReadSettings,
+    folder: RunFolder,
+    out: str,
+    progress: Progress,
+    display: Display,
+    guessing: bool,
 ) -> tuple[ReadPlan, RunFolder, Notes | None]:
     """(the plan, the folder to work in, what an earlier read noted); guessing: as of `plan_read`."""
     progress.begin("plan")
     plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads, guessing=guessing)
     plan = replace(plan, most_rejects=settings.budget.most(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
-        files = tuple((os.path.abspath(file.path), file.stat.size_bytes) for file in plan.files)
-        preflight(settings.runner, settings.beam_args, Seen(str(folder.path.absolute()), files), progress)
+        files = tuple((_absolute(file.path), file.stat.size_bytes) for file in plan.files)
+        seen = Seen(_place(folder, out, settings).run(), files)
+        preflight(settings.runner, settings.beam_args, seen, progress)
     progress.begin("resume")
     folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
     if notes is not None and notes.finished:
@@ -204,21 +218,34 @@ def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
     """(the run's folder, in a store the generation that the read follows)."""
     if not is_remote(out):
         return begin(out, settings.overwrite), 0
-    if settings.runner is not None and not is_local(settings.runner):
-        raise UsageError(f"--out {out}: an engine's workers can't write to a store so far; name a folder that all see")
     return begin_in_store(out, settings.overwrite)
 
 
+def _place(folder: RunFolder, out: str, settings: ReadSettings) -> Place:
+    """Where workers have their files: an engine's in OUT, also in a store, others on this machine."""
+    far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
+    return Place(out if far else os.path.abspath(folder.out), folder.id)
+
+
+def _absolute(path: str) -> str:
+    return path if is_remote(path) else os.path.abspath(path)
+
+
 def run_jobs(
-    plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress, notes: Notes | None = None
+    plan: ReadPlan,
+    settings: ReadSettings,
+    folder: RunFolder,
+    progress: Progress,
+    place: Place,
+    notes: Notes | None = None,
 ) -> list[JobResult]:
     """Run every job that is not finished, on threads here or on the runner that was named;
-    the outputs then lie in folder.data.
+    the outputs then lie in folder.data, or where workers have put them (`read_beam.lies_in_store`).
     """
     if settings.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
 
-        return run_on_beam(plan, settings, folder, progress)
+        return run_on_beam(plan, settings, folder, progress, place)
     plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
     threads = max(1, settings.threads // at_once)
 
@@ -263,6 +290,7 @@ def _publish(
     started: float,
     out: str,
     base: int,
+    run: StoreRun | None,
 ) -> ReadResult:
     read_count = sum(result.read for result in results)
     written = sum(result.written for result in results)
@@ -295,7 +323,10 @@ def _publish(
     notes = tuple(spoken(note, "read") for note in notes)
     home: Path | str
     rejects: tuple[Path | str, ...]
-    if is_remote(out):
+    if run is not None and plan.options.to not in FOLDERS:
+        files = [(result.output, result.rejected.files) for result in results]
+        home, rejects = publish_placed(run, folder, base, summary, files)
+    elif is_remote(out):
         home, rejects = publish_in_store(folder, out, base, summary, settings.memory_bytes)
     else:
         home, names = folder.out, publish(folder, summary, settings.overwrite)

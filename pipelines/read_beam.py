@@ -1,9 +1,9 @@
 """A read as a Beam pipeline, for sets of files too big for one machine;
 every worker must see the inputs and the output folder.
 
-Parquet and Arrow files are written whole by the workers. What is a folder per split (`.npy` files, which are one per
-feature, and the files of `--to files`, whose names must not meet) is written from the workers' Arrow parts by this
-process, in order. All of it is byte for byte what threads write.
+Parquet and Arrow files are written whole by the workers, into a store, too. What is a folder per split (`.npy` files,
+which are one per feature, and the files of `--to files`, whose names must not meet) is written from the workers' Arrow
+parts by this process, in order. All of it is byte for byte what threads write.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from recordmill.base.progress import Progress
 from recordmill.building.spread.place import Place
 from recordmill.exporting.job import JobResult, notes_of, output_name, write_output
 from recordmill.exporting.plan import ARROW, FILES, FOLDERS, NPY, Job, ReadPlan, shared_out, split_job
-from recordmill.exporting.spread.jobs import ReadRun, begin, take
+from recordmill.exporting.spread.jobs import ReadRun, begin, place_in_store, take
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 Given = TypeVar("Given", str, str | None)
 
 
-def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress) -> list[JobResult]:
-    """Run every job of the plan on the runner that was named; the outputs then lie in folder.data.
+def run_on_beam(
+    plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress, place: Place
+) -> list[JobResult]:
+    """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
+    write files into a store, in its data folder there (`lies_in_store`). place: where workers have their files.
 
     Raises:
         NotSharedError: a worker doesn't see the folder, or this process doesn't see what a worker has written there.
@@ -55,7 +58,7 @@ def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progr
     local = is_local(settings.runner)
     plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
     run = ReadRun(plan, jobs, ARROW if parts else plan.options.to, max(1, settings.threads // at_once), at_once)
-    shared = begin(Place(os.path.abspath(folder.out), folder.id), run)
+    shared = begin(place, run)
 
     def construct(pipeline: Pipeline) -> None:
         numbers = range(len(jobs))
@@ -63,8 +66,15 @@ def run_on_beam(plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progr
         _ = pipeline | "Packs" >> Create(packs) | "Read" >> ReadJobs(shared)
 
     run_pipeline(construct, settings.runner, settings.beam_args, shared.place.run(), progress, kind="read")
+    if lies_in_store(plan, place):
+        return place_in_store(shared)
     results = take(shared, folder.runs if parts else folder.data, folder.rejects)
     return [_join(plan, job, folder, results) for job in plan.jobs] if parts else results
+
+
+def lies_in_store(plan: ReadPlan, place: Place) -> bool:
+    """Whether workers write the outputs into the store, and this process none of their bytes."""
+    return place.is_remote and plan.options.to not in FOLDERS
 
 
 def _absolute(path: Given) -> Given:

@@ -125,7 +125,7 @@ def find_groups(folder: str, context: str, into: str) -> tuple[list[KnownGroup],
             continue
         try:
             _copy(os.path.join(folder, name), copy := os.path.join(into, name))
-            group = _open(copy, context)
+            group = open_group(copy, context)
             if name != group_name(context, group.members):
                 raise DataError("has another group's name", source=name)
             found.append(group)
@@ -154,7 +154,7 @@ def _copy(source: str, target: str) -> None:
             write_all(out, data)
 
 
-def _open(path: str, context: str) -> KnownGroup:
+def open_group(path: str, context: str) -> KnownGroup:
     """The group of a file. Raises DataError if it is damaged, or of another context."""
     _check_digest(path)
     with open_file(path) as file:

@@ -28,10 +28,8 @@ from recordmill.base.sizes import parse_size
 from recordmill.base.threads import thread_map
 from recordmill.pipelines.options.naming import names_keywords
 from recordmill.reader.covering import covering, covering_first, spans_of
-from recordmill.reader.faces import arrays
 from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.faces.training import Trainable
-from recordmill.reader.images.features import images_by_feature
 from recordmill.reader.images.options import Images, Spec, wanted_images
 from recordmill.reader.one_pass import confirm_batches, guess_of
 from recordmill.reader.record import Plan, make_record_plan
@@ -222,6 +220,8 @@ class Dataset(Trainable, InTorch):
             return {}
         plain = Dataset(self.catalog, self.full_schema, None, self.threads, self.sample)
         plain.files = self.files
+        from recordmill.reader.images.features import images_by_feature
+
         return images_by_feature(plain, self.view.images)
 
     @property
@@ -440,10 +440,14 @@ class Dataset(Trainable, InTorch):
         they may exceed memory; text is then `Strings` instead of an object array. `open_columns(memmap_dir)` opens them
         again.
         """
+        from recordmill.reader.faces import arrays
+
         return self._in_one_pass(arrays.in_memory) if memmap_dir is None else arrays.memory_mapped(self, memmap_dir)
 
     def to_npy(self, folder: str | os.PathLike[str]) -> Columns:
         """The columns as `.npy` files in a new or empty folder, given memory-mapped: `to_numpy(memmap_dir=folder)`."""
+        from recordmill.reader.faces import arrays
+
         return arrays.memory_mapped(self, folder)
 
     @names_keywords("read")
@@ -456,6 +460,8 @@ class Dataset(Trainable, InTorch):
         Raises:
             UsageError: something of that name is there, or there is no such compression.
         """
+        from recordmill.reader.faces import arrays
+
         return self._in_one_pass(lambda ds: arrays.parquet_file(ds, path, compression, overwrite))
 
     def _in_one_pass(self, work: Callable[[Dataset], Result]) -> Result:

@@ -13,7 +13,6 @@ import pyarrow as pa
 from recordmill.base.errors import UsageError
 from recordmill.base.people.nearest import there_are
 from recordmill.reader.images.options import Images, Wanted
-from recordmill.reader.images.step import ResizedImages
 from recordmill.reader.sampling.kept import Kept
 from recordmill.reader.taking import wanted_numbers
 from recordmill.records.columns.convert import Step
@@ -62,7 +61,11 @@ class View:
     def decoding(self, stored: Schema, images: Mapping[str, Images]) -> Decoding:
         """How these features of the records become what is shown. images: by their names in the records."""
         steps = [step for step in self.steps if step.feature in stored]
-        return Decoding(stored, (*steps, *(ResizedImages(name, images[name]) for name in images if name in stored)))
+        if images:
+            from recordmill.reader.images.step import ResizedImages
+
+            steps += [ResizedImages(name, images[name]) for name in images if name in stored]
+        return Decoding(stored, tuple(steps))
 
     def renamed(self, names: Mapping[str, str], schema: Schema) -> View:
         """With features of this schema under other names: the one that is shown now to the new one.

@@ -11,15 +11,17 @@
 set -euo pipefail
 flink_version=1.19.3 beam_version=2.62.0
 dir="${FLINK_LOCAL:-${XDG_CACHE_HOME:-$HOME/.cache}/recordmill/flink}" port="${FLINK_PORT:-8081}"
-url="http://localhost:$port" jar="$dir/jar/target/flink-job-server-1.jar" worker="$dir/worker"
+url="http://localhost:$port" jar="$dir/flink-job-server.jar" worker="$dir/worker"
 
 fetch() {  # the distribution from PyPI, and the job server that Beam's clients submit through, built by Maven
-  if ! ls -d "$dir"/flink/lib/python3*/site-packages/pyflink >/dev/null 2>&1; then
+  if [ ! -e "$dir/flink/got-$flink_version" ]; then  # what an interrupted run has left is no distribution
+    rm -rf "$dir/flink"
     "${PYTHON:-python3}" -m venv "$dir/flink"
     "$dir/flink/bin/pip" install --quiet --no-deps "apache-flink==$flink_version" "apache-flink-libraries==$flink_version"
+    touch "$dir/flink/got-$flink_version"
   fi
   [ -s "$jar" ] && return
-  mkdir -p "$dir/jar"
+  rm -rf "$dir/jar" && mkdir -p "$dir/jar"
   cat >"$dir/jar/pom.xml" <<POM
 <project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>local</groupId><artifactId>flink-job-server</artifactId><version>1</version>
@@ -36,6 +38,8 @@ fetch() {  # the distribution from PyPI, and the job server that Beam's clients 
 </project>
 POM
   (cd "$dir/jar" && mvn -q -B package)
+  mv "$dir/jar/target/flink-job-server-1.jar" "$jar"
+  rm -rf "$dir/jar"
 }
 
 configure() {

@@ -4,7 +4,8 @@ whose lease has run out, and which results reads committed; and `clean`, which i
 A lease is an object that is written anew every RENEW_SEC while the run puts its objects there, by its driver or its
 workers. Where nothing was put into the run's folder for LEASE_SEC, by the store's own clock, the run is dead: its
 objects, which nothing committed names, may be removed. The lease goes last, so that a removal that is stopped is taken
-up by the next.
+up by the next. A run of which an engine's job is noted may wait for that engine without a word, and is dead after a
+day; `clean` asks the engine. A build does not, since whoever can write to OUT may have written the note.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from types import TracebackType
 
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import both, thread_map
+from recordmill.engines.note import JOB_NAME, RUNNING, UNHEARD_SEC, UNKNOWN, read_note, state_of
 from recordmill.shards.dead_runs import claimed, clean_dead, loaded, machine
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, generations
 from recordmill.storage.files import (
@@ -178,8 +180,10 @@ class StoreRun:
             _log.warning("%s: removing what the dead run %s left (%d objects)", self.out, name, len(left))
             _remove(self.out, left)
 
-    def left_by_dead(self) -> dict[str, list[str]]:
-        """Name of each dead run's folder to the names of what it left, the lease last."""
+    def left_by_dead(self, *, asks: bool = False) -> dict[str, list[str]]:
+        """Name of each dead run's folder to the names of what it left, the lease last. asks: engines, about the jobs
+        that are noted.
+        """
         runs: dict[str, list[str]] = {}
         seen: dict[str, float] = {}  # when something was put into the folder last: its lease, or what workers made
         for item in listed_objects(self.out):
@@ -190,11 +194,29 @@ class StoreRun:
         now = seen.pop(f"{RUN_PREFIX}{self.id}")
         dead = {name for name, changed in seen.items() if now - changed > LEASE_SEC}
         kept = _committed(self.out) if dead else set()
+        dead -= {
+            name
+            for name in dead
+            if f"{name}/{JOB_NAME}" in runs[name]
+            and _data_of(name) not in kept
+            and self._may_be_at_work(name, now - seen[name], asks)
+        }
         return {name: [*self._of(name, kept), *_lease_last(runs[name])] for name in sorted(dead)}
 
+    def _may_be_at_work(self, name: str, silent_sec: float, asks: bool) -> bool:
+        """Whether the engine's job that is noted there may still begin, or go on."""
+        note = read_note(join(self.out, name))
+        if note is None:
+            return False
+        state = state_of(note) if asks else UNKNOWN
+        return state == RUNNING or (state == UNKNOWN and silent_sec <= UNHEARD_SEC)
+
     def _of(self, name: str, kept: set[str]) -> list[str]:
-        data = f"{DATA_PREFIX}{name.removeprefix(RUN_PREFIX)}"
-        return [] if data in kept else objects_of(self.out, data)
+        return [] if _data_of(name) in kept else objects_of(self.out, _data_of(name))
+
+
+def _data_of(name: str) -> str:
+    return f"{DATA_PREFIX}{name.removeprefix(RUN_PREFIX)}"
 
 
 def _committed(out: str) -> set[str]:
@@ -229,7 +251,8 @@ def clean(
     """Name of each dead run's folder in OUT to the paths of what it left, which no data set consists of.
 
     remove: remove it. A dead `read` that could go on is among them. On a disk a run is dead when no process of this
-    machine holds its lock; in a store, when its lease was not renewed for 15 minutes. Of an OUT in a store, what its
+    machine holds its lock; in a store, when its lease was not renewed for 15 minutes. One that works on an engine is
+    dead when the engine says so, or where that can't be asked a day after its last word. Of an OUT in a store, what its
     runs left among the temporary files of this machine is named, too, by its whole path.
 
     Raises:
@@ -264,7 +287,7 @@ def _in_store(out: str, remove: bool) -> dict[str, list[str]]:
     if not is_folder(out):
         return {}
     with StoreRun(out, uuid.uuid4().hex[:12]) as run:
-        found = run.left_by_dead()
+        found = run.left_by_dead(asks=True)
         found |= {name: left for name in list(results(out).values())[:-1] if (left := objects_of(out, name))}
         for left in found.values() if remove else ():
             _remove(out, left)

@@ -14,9 +14,11 @@ import stat
 import tempfile
 from pathlib import Path
 
-from recordmill.storage.files import below, is_remote, storage_of
+from recordmill.base.errors import DataError
+from recordmill.storage.files import below, create_file, is_remote, read_blocks, storage_of, write_all
 
 Pathlike = str | os.PathLike[str]
+_COPIED_BYTES = 8 << 20  # 8 MiB: what is held of a file that is copied
 
 
 def join(folder: Pathlike, *names: str) -> str:
@@ -95,6 +97,26 @@ def files_below(folder: Pathlike) -> dict[str, str]:
         return {name: join(folder, name) for name, _ in below(os.fspath(folder))}
     found = (path for path in paths_below(folder) if path.is_file())
     return {path.relative_to(folder).as_posix(): str(path) for path in found}
+
+
+def fetch_tree(source: Pathlike, target: Pathlike) -> None:
+    """Copy all files below a folder, in a store, too, into a folder of this machine; DataError for a name that would
+    lead out of that.
+    """
+    for name, path in files_below(source).items():
+        parts = name.split("/")
+        if {"", ".", ".."} & {*parts}:
+            raise DataError(f"{name!r} is no name of a file", source=os.fspath(source))
+        copy = Path(target, *parts)
+        make_folder(copy.parent, exist_ok=True, parents=True)
+        fetch_file(path, copy)
+
+
+def fetch_file(source: str, target: Pathlike) -> None:
+    """Copy a file, in a store, too, to a new one of this machine, in bounded memory."""
+    with create_file(os.fspath(target)) as file:
+        for block in read_blocks(source, _COPIED_BYTES):
+            write_all(file, block)
 
 
 def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False) -> None:

@@ -122,7 +122,7 @@ def _forget() -> None:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[Store]:
+def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[Store]:
     """versitygw over an empty folder, whose sub-folders are buckets."""
     from obstore.store import S3Store
 
@@ -134,9 +134,9 @@ def s3_server(folder: Path) -> Iterator[Store]:
     users.mkdir()
     stranger = {"access": STRANGER, "secret": SECRET, "role": "user", "userID": 0, "groupID": 0, "projectID": 0}
     (users / "users.json").write_text(json.dumps({"accessAccounts": {STRANGER: stranger}}))
-    command = [program, "--port", f"127.0.0.1:{port}", "--iam-dir", str(users), "posix", str(folder)]
-    endpoint = f"http://127.0.0.1:{port}"
-    with _running(command, port, folder / "log", keys), settings(**of_s3(endpoint)):
+    command = [program, "--port", f"{host}:{port}", "--iam-dir", str(users), "posix", str(folder)]
+    endpoint = f"http://{host}:{port}"
+    with _running(command, port, folder / "log", keys, host), settings(**of_s3(endpoint)):
         yield Store(f"s3://{BUCKET}", endpoint, S3Store(BUCKET, client_options={"allow_http": True}))
 
 
@@ -173,22 +173,24 @@ def _make_container(endpoint: str, account: str, key: str) -> None:
 
 
 @contextmanager
-def _running(command: list[str], port: int, log: Path, environment: dict[str, str]) -> Iterator[None]:
+def _running(
+    command: list[str], port: int, log: Path, environment: dict[str, str], host: str = "127.0.0.1"
+) -> Iterator[None]:
     with open(log, "wb") as written:
         process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=written, stderr=written)
     try:
-        _wait_for(port, process)
+        _wait_for(host, port, process)
         yield
     finally:
         process.kill()
         process.wait()
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def _wait_for(host: str, port: int, process: subprocess.Popen[bytes]) -> None:
     for _ in range(600):
         assert process.poll() is None, "the server has ended"
         with socket.socket() as asked:
-            if asked.connect_ex(("127.0.0.1", port)) == 0:
+            if asked.connect_ex((host, port)) == 0:
                 return
         time.sleep(0.05)
     raise AssertionError("the server does not listen")

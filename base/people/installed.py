@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 NAME = "recordmill"
 
@@ -20,6 +20,8 @@ def command_for(extra: str) -> str:
     repository; without it the package came from an index by its name. A package that was not installed lies in a
     checkout.
     """
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         return install_command(distribution(NAME), extra)
     except PackageNotFoundError:
@@ -32,6 +34,8 @@ def install_command(installed: Distribution, extra: str) -> str:
     Raises:
         PackageNotFoundError: nothing says that an installer put it there.
     """
+    from importlib.metadata import PackageNotFoundError
+
     noted = installed.read_text("direct_url.json")
     if noted is not None:
         return f"pip install {_requirement(json.loads(noted), extra)}"
@@ -42,6 +46,9 @@ def install_command(installed: Distribution, extra: str) -> str:
 
 def _requirement(noted: dict[str, Any], extra: str) -> str:
     """The argument of `pip install` that names the same origin."""
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     url = str(noted["url"])
     if "dir_info" in noted:
         path = url2pathname(urlsplit(url).path)

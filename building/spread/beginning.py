@@ -17,9 +17,10 @@ from recordmill.building.spread.finishing import committed
 from recordmill.building.spread.lease import renew
 from recordmill.building.spread.place import DATA, Place, SharedPlan
 from recordmill.building.spread.runs import REQUESTS
+from recordmill.building.spread.tables import with_far_tables
 from recordmill.shards.dead_runs import INTENT_NAME, remove_data, remove_run
 from recordmill.shards.manifest import RUN_PREFIX, TRANSFORM_FOLDER
-from recordmill.shards.store_run import LEASE, objects_of
+from recordmill.shards.store_run import LEASE, objects_of, results
 from recordmill.storage.files import listed_objects, put_bytes, remove_objects, upload_all
 from recordmill.storage.folders import files_below, inode
 from recordmill.storage.removal import Folder
@@ -45,7 +46,14 @@ def begin(plan: BuildPlan, place: Place) -> SharedPlan:
         found = {f"{TRANSFORM_FOLDER}/{name}": path for name, path in files_below(saved.folder).items()}
         upload_all(place.data(), found, plan.memory_bytes)
         plan = replace(plan, transform=replace(saved, folder=place.data(TRANSFORM_FOLDER)))
-    return place.share("plan", replace(plan, folder=place.run()))
+    return share_plan("plan", plan, place)
+
+
+def share_plan(what: str, plan: BuildPlan, place: Place) -> SharedPlan:
+    """Put the plan where workers find it, its lists of files and units beside it. what: for people who look there."""
+    source = None if plan.source is None else with_far_tables(plan.source, place)
+    far = plan.moved(folder=place.run(), source=source)
+    return place.share(what, far)
 
 
 def tidy_up(place: Place) -> None:
@@ -67,9 +75,12 @@ def tidy_up(place: Place) -> None:
 
 
 def discard(place: Place) -> None:
-    """Remove all that the build has written, unless it has committed; nobody may be at work for it any more."""
+    """Remove all that the build, or read, has written, unless it has committed; nobody may be at work for it any
+    more.
+    """
     try:
-        if committed(place) is None:
+        is_read = place.is_remote and place.folder in results(place.out).values()
+        if committed(place) is None and not is_read:
             if place.is_remote:
                 _remove(place.out, objects_of(place.out, place.folder))
             else:

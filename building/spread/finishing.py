@@ -6,6 +6,7 @@ of this very step may have committed meanwhile.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -52,10 +53,10 @@ def committed(place: Place) -> Manifest | None:
 
 def without_digest(plan: SharedPlan, survey: Survey) -> Iterator[tuple[int, ...]]:
     """Ordinals of inputs that nobody has read whole, as pieces of work for `digest_files`."""
-    source, read = plan.load().source, survey.digests.load()
-    missing = [at for at in range(len(source.files)) if at not in read and at not in source.digests] if source else []
+    source = plan.load().source
+    missing = survey.digests.load().without(() if source is None else source.digests)
     for first in range(0, len(missing), DIGESTED):
-        yield tuple(missing[first : first + DIGESTED])
+        yield tuple(missing[first : first + DIGESTED].tolist())
 
 
 def digest_files(plan: SharedPlan, ordinals: Sequence[int], progress: Progress) -> dict[int, str]:
@@ -82,9 +83,9 @@ def finish(
     _reconcile(survey, shards)
     look(place, [pair for one in shards for pair in one.sizes])
     with workbench(plan) as bench:
-        given = dict(survey.digests.load())
+        given = copy.deepcopy(survey.digests.load())  # which this process may need once more as it is
         for some in digests:
-            given.update(some)
+            given.add(some)
         inputs = write_inputs(bench, given)
         if bench.source is not None:
             put_bytes(place.data(INPUTS_NAME), read_range(str(Path(bench.folder, "data", INPUTS_NAME))).tobytes())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import pickle
 import socket
@@ -27,7 +28,7 @@ from recordmill.preprocessing.about import check_files
 from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, RUN_PREFIX
 from recordmill.storage.files import hand_over, is_remote, put_bytes, read_range
 from recordmill.storage.folders import (
-    files_below,
+    fetch_tree,
     is_folder,
     join,
     make_folder,
@@ -170,13 +171,12 @@ def _with_transform_here(plan: BuildPlan) -> BuildPlan:
     if saved is None or not is_remote(saved.folder):
         return plan
     own = private_folder("recordmill")
-    folder = join(own, f"transform-{saved.digest}")
+    # by its files: two fits of one transform may compute the same, and have graphs of other bytes
+    files = json.dumps(saved.about["files"], sort_keys=True)
+    folder = join(own, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
     if not is_folder(folder):
         made = make_scratch("transform-", own)
-        for name, path in files_below(saved.folder).items():
-            target = Path(made, *name.split("/"))
-            make_folder(target.parent, exist_ok=True, parents=True)
-            put_bytes(str(target), read_range(path).tobytes())
+        fetch_tree(saved.folder, made)
         try:
             rename(made, folder)
         except OSError:  # another worker was first

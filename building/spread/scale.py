@@ -18,6 +18,7 @@ from recordmill.building.run_file import ENTRY_DTYPE, Buckets
 from recordmill.building.spread.finishing import DIGESTED
 from recordmill.building.spread.runs import RUN_DTYPE
 from recordmill.building.spread.survey import FAN_IN, MERGED_BYTES
+from recordmill.building.spread.tables import KEPT, ROWS
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.sources.inputs.contract import UNIT_BYTES
 
@@ -26,13 +27,15 @@ FOOTER_ROW = 16  # bytes
 MOST_BUCKETS = Buckets.plan(1, 2**64, MOST_SHARDS).count
 
 # bytes in memory at most, of Python's objects
-FILE_MEMORY, UNIT_MEMORY, GROUP_MEMORY = 640, 400, 170  # of the plan, which every worker process holds
+FILE_MEMORY, UNIT_MEMORY = 640, 360  # of what the driver makes of the listing, and cuts
+FAR_MEMORY = 2  # of a file, in every worker process: its split
 CUT_MEMORY = 450  # of a shard, in what every worker process that makes shards holds
 ACCOUNT_MEMORY = 1_200  # of a group, in the step that surveys
 PLACED_MEMORY = 1_300  # of a shard, in the last step
-DIGEST_MEMORY = 240  # of an input file, in both
+DIGEST_MEMORY = 33  # of an input file, in both
 # bytes at most, in files
-FILE_BYTES, UNIT_BYTES_KEPT, GROUP_BYTES = 180, 60, 20  # of the plan
+FILE_BYTES, UNIT_BYTES_KEPT = 100, 60  # of the lists beside the plan, of which workers read slices
+GROUP_BYTES, BLOCK_BYTES, PLAN_BYTES = 8, 40, 20_000  # of the plan: a group, a block of a list, all else
 CUT_BYTES = 60  # of the layout, beside RUN_DTYPE for each run
 SHARD_TEXT = 340  # of the manifest
 INPUT_TEXT = 200  # of the list of inputs
@@ -41,7 +44,8 @@ INPUT_TEXT = 200  # of the list of inputs
 @dataclass(frozen=True)
 class Build:
     """What is built, and with what: framed_bytes of records, record_bytes each, from input files of file_bytes; threads
-    and memory_bytes are those of one worker process (`--threads`, `--memory`), shard_bytes is `--shard-size`.
+    and memory_bytes are those of one worker process (`--threads`, `--memory`), asked_shard_bytes is `--shard-size`; 0:
+    it is not given.
 
     >>> build = Build(10**12)
     >>> build.runs, build.shards, build.merges
@@ -53,7 +57,7 @@ class Build:
     file_bytes: int = 1 << 30
     threads: int = 1
     memory_bytes: int = MEMORY_BYTES
-    asked_shard_bytes: int = ShardOptions.shard_bytes
+    asked_shard_bytes: int = 0
 
     @property
     def records(self) -> int:
@@ -71,11 +75,13 @@ class Build:
     @property
     def is_refused(self) -> bool:
         """Whether `--shard-size` as it is asked for makes too many shards."""
-        return self.framed_bytes > MOST_SHARDS * self.asked_shard_bytes
+        return bool(self.asked_shard_bytes) and self.framed_bytes > MOST_SHARDS * self.asked_shard_bytes
 
     @property
     def shard_bytes(self) -> int:
-        """What is asked for, or the least that is not refused."""
+        """What is asked for, or the least that is not refused; where none is, what a build from so many bytes takes."""
+        if not self.asked_shard_bytes:
+            return ShardOptions(grows=True).of_inputs(self.framed_bytes).shard_bytes
         return max(self.asked_shard_bytes, -(-self.framed_bytes // MOST_SHARDS))
 
     @property
@@ -190,9 +196,15 @@ class Build:
         return INPUT_TEXT * self.files
 
     @property
+    def lists_bytes(self) -> int:
+        """The lists of files and units as they lie in OUT, of which workers read slices."""
+        return FILE_BYTES * self.files + UNIT_BYTES_KEPT * self.units
+
+    @property
     def plan_bytes(self) -> int:
         """The plan as it lies in OUT, which every worker process fetches once."""
-        return FILE_BYTES * self.files + UNIT_BYTES_KEPT * self.units + GROUP_BYTES * self.runs
+        blocks = -(-self.files // ROWS) + -(-self.units // ROWS)
+        return PLAN_BYTES + GROUP_BYTES * self.runs + BLOCK_BYTES * blocks
 
     @property
     def layout_bytes(self) -> int:
@@ -205,9 +217,15 @@ class Build:
         return self.merges or self.runs
 
     @property
+    def driver_memory(self) -> int:
+        """Of the driver, beside --memory: files and units as they are found, and as lists."""
+        return (FILE_MEMORY + FILE_BYTES) * self.files + (UNIT_MEMORY + UNIT_BYTES_KEPT) * self.units + self.plan_bytes
+
+    @property
     def plan_memory(self) -> int:
-        """Of the driver and of every worker process, beside --memory."""
-        return FILE_MEMORY * self.files + UNIT_MEMORY * self.units + GROUP_MEMORY * self.runs
+        """Of every worker process, beside --memory: the plan, and the blocks of lists that it keeps."""
+        files, units = min(self.files, KEPT * ROWS), min(self.units, KEPT * ROWS)
+        return FAR_MEMORY * self.files + FILE_BYTES * files + UNIT_BYTES_KEPT * units + self.plan_bytes
 
     @property
     def layout_memory(self) -> int:
@@ -223,21 +241,31 @@ class Build:
     @property
     def last_memory(self) -> int:
         """Of the worker that commits, beside the plan: shards, the digests of all inputs, the manifest as text."""
-        return PLACED_MEMORY * self.shards + DIGEST_MEMORY * self.files + 2 * self.manifest_bytes
+        digests = 3 * DIGEST_MEMORY * self.files  # those of the plan, of who read a file whole, and all
+        return PLACED_MEMORY * self.shards + digests + 2 * self.manifest_bytes
 
 
 def most_files(memory_bytes: int = MEMORY_BYTES) -> int:
-    """How many input files make a plan of so many bytes in each worker process.
+    """How many input files take so many bytes in the driver.
 
     >>> most_files() // 1_000_000
     2
     """
-    return memory_bytes // (FILE_MEMORY + DIGEST_MEMORY)
+    return memory_bytes // (FILE_MEMORY + FILE_BYTES)
+
+
+def most_files_in_workers(memory_bytes: int = MEMORY_BYTES) -> int:
+    """How many input files take so many bytes in the worker that commits.
+
+    >>> most_files_in_workers() // 1_000_000
+    21
+    """
+    return memory_bytes // (FAR_MEMORY + 3 * DIGEST_MEMORY)
 
 
 def most_planned_bytes(memory_bytes: int = MEMORY_BYTES) -> int:
-    """Framed bytes whose units make a plan of so many bytes in each worker process, in files of any size."""
-    return memory_bytes // UNIT_MEMORY * UNIT_BYTES
+    """Framed bytes whose units take so many bytes in the driver, in files of any size."""
+    return memory_bytes // (UNIT_MEMORY + UNIT_BYTES_KEPT) * UNIT_BYTES
 
 
 def most_merged_bytes(memory_bytes: int = MEMORY_BYTES, threads: int = 1) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,15 @@ from recordmill.base.errors import DataError, RecordmillError, Reject
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, Shared
+from recordmill.building.spread.tables import share_table
 from recordmill.exporting.job import JobResult, output_name, run_job
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.shards.rejects import Rejected
-from recordmill.storage.files import put_if_absent, read_range, stat
-from recordmill.storage.folders import make_folder, make_scratch, remove_tree, rename
+from recordmill.storage.files import give_name, put_if_absent, read_range, stat
+from recordmill.storage.folders import fetch_file, join, make_folder, make_scratch, remove_tree, rename
 
 _RESULTS = "results.json"
+JOBS_AT_ONCE = 16  # jobs of 512 MiB are about 100 KiB of pieces
 _LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
 _NAME = re.compile(r"[0-9a-f]{12}-[^/\x00]+")
 
@@ -35,7 +37,7 @@ class ReadRun:
     """What a worker needs. to: the jobs' format; threads: per job; at_once: jobs in one process."""
 
     plan: ReadPlan
-    jobs: tuple[Job, ...]
+    jobs: Sequence[Job]
     to: str
     threads: int
     at_once: int
@@ -68,10 +70,14 @@ class MadeJob:
 
 
 def begin(place: Place, run: ReadRun) -> SharedRun:
-    """Make the folders that workers write to, and put there what they need; gives that as it travels."""
-    for part in (SHARED, MADE):
+    """Make the folders that workers write to, and put there what they need; gives that as it travels: the files and the
+    jobs are lists that workers read by slice, and the plan has none of the jobs.
+    """
+    for part in () if place.is_remote else (SHARED, MADE):
         make_folder(place.run(part), exist_ok=True)
-    return place.share("read", run)
+    files = share_table(place, "files", tuple, run.plan.files)
+    jobs = share_table(place, "jobs", tuple, run.jobs, JOBS_AT_ONCE)
+    return place.share("read", replace(run, plan=replace(run.plan, files=files, jobs=()), jobs=jobs))
 
 
 def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
@@ -82,7 +88,7 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
     """
     known, place = run.load(), run.place
     try:
-        scratch = Path(make_scratch("work-", place.run()))
+        scratch = Path(make_scratch("work-", None if place.is_remote else place.run()))
     except FileNotFoundError:
         raise NotSharedError(place.run(), place.out) from None
     try:
@@ -121,35 +127,63 @@ def list_made(run: SharedRun, made: Iterable[MadeJob]) -> int:
     listed = sorted((asdict(one) for one in made), key=lambda one: int(one["number"]))
     text = json.dumps(listed).encode("utf-8", "backslashreplace")
     try:
-        put_if_absent(Path(run.place.run(SHARED, _RESULTS)), text)
+        put_if_absent(run.place.run(SHARED, _RESULTS), text)
     except FileNotFoundError:
         raise NotSharedError(run.place.run(SHARED), run.place.out) from None
     return len(listed)
 
 
 def take(run: SharedRun, data: Path, rejects: Path) -> list[JobResult]:
-    """The results of all jobs, whose outputs then lie in `data`, and their rejects in `rejects`, under their own names.
+    """The results of all jobs, whose outputs then lie in `data`, and their rejects in `rejects`, under their own names:
+    on this machine, whither those in a store are fetched.
 
     Raises:
         NotSharedError: what a worker says that it has written is not there. RecordmillError: it is there with another
         size, or a job is missing or was accounted for twice. Nothing has got its name then.
     """
     known, place = run.load(), run.place
-    made = _listed(place)
-    if [one.number for one in made] != list(range(len(known.jobs))):
-        raise RecordmillError(f"{len(made)} results of {len(known.jobs)} jobs, or not one of each; nothing was kept")
-    _look(place, [file for one in made for file in (one.output, one.rejects) if file is not None])
-    return [_named(place, one, known.jobs[one.number], known.to, data, rejects) for one in made]
+
+    def move(file: MadeFile, target: str) -> None:
+        (fetch_file if place.is_remote else rename)(place.run(MADE, file.name), target)
+
+    def named(one: MadeJob) -> JobResult:
+        return _named(one, known, str(data), f"{rejects}/", move)
+
+    return list(thread_map(named, _all_made(run), _LOOKS if place.is_remote else 1))
 
 
-def _named(place: Place, made: MadeJob, job: Job, to: str, data: Path, rejects: Path) -> JobResult:
-    output = output_name(job, to)
-    rename(place.run(MADE, made.output.name), data / output)
+def place_in_store(run: SharedRun) -> list[JobResult]:
+    """As `take`, where OUT is in a store: outputs get their names below OUT/data-<id>/, by copies within the store."""
+    known, place = run.load(), run.place
+
+    def give(file: MadeFile, target: str) -> None:
+        give_name(place.run(MADE, file.name), target, file.size_bytes)
+
+    def named(one: MadeJob) -> JobResult:
+        return _named(one, known, place.data(), join(place.out, f"rejects/{place.id}."), give)
+
+    return list(thread_map(named, _all_made(run), _LOOKS))
+
+
+def _all_made(run: SharedRun) -> list[MadeJob]:
+    """What the engine accounted for, all of which is there."""
+    made, jobs = _listed(run.place), run.load().jobs
+    if [one.number for one in made] != list(range(len(jobs))):
+        raise RecordmillError(f"{len(made)} results of {len(jobs)} jobs, or not one of each; nothing was kept")
+    _look(run.place, [file for one in made for file in (one.output, one.rejects) if file is not None])
+    return made
+
+
+def _named(made: MadeJob, run: ReadRun, data: str, rejects: str, move: Callable[[MadeFile, str], None]) -> JobResult:
+    """rejects: what their names begin with."""
+    job = run.jobs[made.number]
+    output = output_name(job, run.to)
+    move(made.output, f"{data}/{output}")
     rejected = Rejected(Counter(made.counts), made.first)
     if made.rejects is not None:
-        path = rejects / f"{job.name}.jsonl"
-        rename(place.run(MADE, made.rejects.name), path)
-        rejected = replace(rejected, files=(str(path),))
+        path = f"{rejects}{job.name}.jsonl"
+        move(made.rejects, path)
+        rejected = replace(rejected, files=(path,))
     return JobResult(job.split, job.index, output, made.read, made.written, rejected, made.filtered, made.notes)
 
 

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recordmill.building.spread.scale import BLOCK_BYTES, PLAN_BYTES
+from recordmill.building.spread.tables import KEPT, ROWS
 from recordmill.exporting.plan import FILE_BYTES
+from recordmill.exporting.spread.jobs import JOBS_AT_ONCE
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.shards.pieces import PIECE_BYTES
 
 # bytes in memory at most, of Python's objects
-PIECE_MEMORY, JOB_MEMORY, SHARD_MEMORY = 400, 300, 2_000  # of the plan, which every worker process holds
+PIECE_MEMORY, JOB_MEMORY, SHARD_MEMORY = 330, 300, 2_000  # of the plan, which the driver holds
 MADE_MEMORY = 800  # of a job, in the last step and in the driver
 # bytes at most, in files
 PIECE_KEPT, JOB_KEPT, SHARD_KEPT = 60, 40, 500  # of the plan
@@ -60,12 +63,24 @@ class Read:
     @property
     def plan_bytes(self) -> int:
         """The plan as it lies in OUT, which every worker process fetches once."""
+        return PLAN_BYTES + BLOCK_BYTES * (-(-self.jobs // JOBS_AT_ONCE) + -(-self.shards // ROWS))
+
+    @property
+    def lists_bytes(self) -> int:
+        """The lists of jobs, with their pieces, and of shards as they lie in OUT, of which workers read slices."""
         return PIECE_KEPT * self.pieces + JOB_KEPT * self.jobs + SHARD_KEPT * self.shards
 
     @property
-    def plan_memory(self) -> int:
-        """Of the driver and of every worker process, beside --memory."""
+    def driver_memory(self) -> int:
+        """Of the driver, beside --memory."""
         return PIECE_MEMORY * self.pieces + JOB_MEMORY * self.jobs + SHARD_MEMORY * self.shards
+
+    @property
+    def plan_memory(self) -> int:
+        """Of every worker process, beside --memory: the plan, and the blocks of lists that it keeps."""
+        jobs, shards = min(self.jobs, KEPT * JOBS_AT_ONCE), min(self.shards, KEPT * ROWS)
+        pieces = jobs * -(-self.pieces // self.jobs)
+        return PIECE_MEMORY * pieces + JOB_MEMORY * jobs + SHARD_MEMORY * shards + self.plan_bytes
 
     @property
     def list_bytes(self) -> int:
@@ -79,5 +94,5 @@ class Read:
 
 
 def most_read_bytes(memory_bytes: int) -> int:
-    """Framed bytes whose pieces make a plan of so many bytes in each worker process."""
+    """Framed bytes whose pieces take so many bytes in the driver."""
     return memory_bytes // PIECE_MEMORY * PIECE_BYTES

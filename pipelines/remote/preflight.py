@@ -20,7 +20,7 @@ from recordmill.storage.folders import join, remove_file
 ANSWER_SEC = (
     180.0  # within which a worker must have answered: Flink starts a job in 10 s, a container takes a minute or two
 )
-_MOST_INPUTS = 16  # of many inputs some, from the first to the last
+SEEN = 16  # of many inputs some, from the first to the last
 _LOOKS = 16
 _TOKEN = "preflight"
 
@@ -56,7 +56,7 @@ def ask_workers(runner: str, beam_args: Sequence[str], seen: Seen, progress: Pro
     from recordmill.transforms.probe import Wanted, facts_of, look_around
 
     text = uuid.uuid4().hex
-    step = max(1, len(seen.inputs) // _MOST_INPUTS)
+    step = max(1, len(seen.inputs) // SEEN)
     wanted = Wanted(_put(seen.folder, text), text, (*seen.inputs[::step], *seen.inputs[-1:]))
     facts: list[dict[str, Any]] = []
 

@@ -9,10 +9,9 @@ be known, `MayBeRunning` says so, and the folder stays.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,9 @@ from recordmill.base.progress import Progress
 from recordmill.engines.failure import EngineError, told
 from recordmill.engines.flink import EngineGone, Flink
 from recordmill.engines.note import JOB_NAME, JobNote
+from recordmill.engines.tied import tied
 from recordmill.pipelines.remote.parallelism import with_parallelism
+from recordmill.pipelines.remote.quiet import quiet
 from recordmill.pipelines.remote.watch import Watch
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import is_folder
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 _CANCEL_SEC = 90.0  # how long a cancelled job may take to go; Flink kills what hangs after 180 s by itself
 _LOOK_SEC = 2.0
+_LAST_SEC = 10.0  # between the word of the job server and that of Flink
 _WORKERS_SEC = 30.0
-_SERVERS = ("FlinkJarJobServer", "PrismJobServer", "PrismRunner", "SparkJarJobServer")  # their output is logged so
 
 
 class MayBeRunning(RecordmillError):
@@ -62,7 +63,7 @@ def run_on_engine(construct: Callable[[Pipeline], None], job: Submission, progre
         EngineError: the job failed. KeyboardInterrupt: it was stopped, and is gone.
         MayBeRunning: it was stopped, and may not be gone. TimeoutError: it took too long, and is gone.
     """
-    with _quiet():
+    with quiet():
         _run(construct, job, progress)
 
 
@@ -136,10 +137,22 @@ def own_runner(name: str) -> tuple[Any, list[Any]]:
             if isinstance(server, job_server.StopOnExitJobServer):
                 server = server._job_server
                 servers.append(server)
+                _tie(server)
             return server
 
         runner.default_job_server = default_job_server
     return runner, servers
+
+
+def _tie(server: Any) -> None:
+    """Have a job server end with this process, also with one that is killed."""
+    begin = server.subprocess_cmd_and_endpoint
+
+    def subprocess_cmd_and_endpoint() -> tuple[list[str], str]:
+        command, endpoint = begin()
+        return tied([str(word) for word in command]), endpoint
+
+    server.subprocess_cmd_and_endpoint = subprocess_cmd_and_endpoint
 
 
 class _Engine:
@@ -242,8 +255,8 @@ class _Engine:
             raise progress.error
         found = None
         if self.flink is not None and self.id:
-            with contextlib.suppress(EngineGone):
-                found = self.flink.job(self.id)
+            with contextlib.suppress(EngineGone, TimeoutError):
+                found = self.flink.wait_until_ended(self.id, _LAST_SEC)
         if found is not None and found.state == "FINISHED":
             return
         if found is not None and found.state == "FAILED":
@@ -329,42 +342,3 @@ class _Engine:
             with contextlib.suppress(Exception):
                 server.stop()
         self._servers.clear()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Beam logs an engine's whole trace, and its warnings of what it starts; all of it goes to a file instead. What
-    others log in this process is not touched.
-    """
-    from apache_beam.runners.portability import portable_runner
-    from apache_beam.runners.worker import sdk_worker
-
-    def is_others(record: logging.LogRecord) -> bool:  # Beam logs a job's messages without a logger of its own
-        return bool(record.pathname != portable_runner.__file__)
-
-    def nothing(record: logging.LogRecord) -> bool:
-        return False
-
-    filters = [(logging.getLogger(), is_others), *((logging.getLogger(name), nothing) for name in _SERVERS)]
-    # what a worker that is a thread here prints of an error; the error itself is raised
-    sdk_worker.print = lambda *words, **options: None
-    hook = threading.excepthook
-
-    def not_of_grpc(args: Any) -> None:  # threads of workers whose engine is gone
-        if not str(getattr(args.exc_type, "__module__", "")).startswith("grpc"):
-            hook(args)
-
-    threading.excepthook = not_of_grpc
-    of_beam = logging.getLogger("apache_beam")
-    level = of_beam.level
-    of_beam.setLevel(logging.CRITICAL)
-    for logger, keeps in filters:
-        logger.addFilter(keeps)
-    try:
-        yield
-    finally:
-        of_beam.setLevel(level)
-        threading.excepthook = hook
-        del sdk_worker.print
-        for logger, keeps in filters:
-            logger.removeFilter(keeps)

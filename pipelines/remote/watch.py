@@ -34,6 +34,8 @@ class Watch:
         self._unheard = now
         if job is None:
             return None
+        if self._seen is None:  # until now it was on its way
+            self._slotless = now
         self._tell(job)
         if not job.waits_for_slots:
             self._slotless = now

@@ -1,4 +1,6 @@
-"""`Trainable`: what a `Dataset` can do for training. The keywords of its faces in, the faces out."""
+"""`Trainable`: what a `Dataset` can do for training. The keywords of its faces in, the faces out, which are imported
+when they are made.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.sizes import bytes_of
-from recordmill.reader.collating.form import Form
-from recordmill.reader.collating.ways import Collate
-from recordmill.reader.faces import tf as in_tf
-from recordmill.reader.faces.batches import Batches
-from recordmill.reader.faces.found import OnBad
-from recordmill.reader.fetching.fetcher import MEMORY_BYTES
-from recordmill.reader.fetching.order import WINDOW_BYTES, Order
-from recordmill.reader.fetching.readable import Fetchable
-from recordmill.reader.images.features import with_images
-from recordmill.reader.images.options import Spec
+from recordmill.reader.fetching.amounts import MEMORY_BYTES, WINDOW_BYTES
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+    from recordmill.reader.collating.ways import Collate
+    from recordmill.reader.faces.batches import Batches
+    from recordmill.reader.faces.found import OnBad
+    from recordmill.reader.fetching.readable import Fetchable
+    from recordmill.reader.images.options import Spec
 
 
 class Trainable:
@@ -83,6 +82,11 @@ class Trainable:
         Raises:
             UsageError: options that do not fit, or a state of something else.
         """
+        from recordmill.reader.collating.form import Form
+        from recordmill.reader.faces.batches import Batches
+        from recordmill.reader.fetching.order import Order
+        from recordmill.reader.images.features import with_images
+
         window = bytes_of(window_bytes, "window_bytes")
         order = Order(shuffle, seed, window, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state)
         dataset, images = with_images(self, decode_images, channels, antialias)
@@ -124,6 +128,10 @@ class Trainable:
         run are done, or begin at a `state` of `batches`: the first iteration goes on there. portable: a graph of
         TensorFlow's own operations, for tf.data service and export, shuffled through a buffer of shuffle_records.
         """
+        from recordmill.reader.faces import tf as in_tf
+        from recordmill.reader.fetching.order import Order
+        from recordmill.reader.images.features import with_images
+
         window = bytes_of(window_bytes, "window_bytes")
         order = Order(shuffle, seed, window, epochs, drop_remainder, pad_remainder, num_hosts, host_index, state)
         dataset, images = with_images(self, decode_images, channels, antialias)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
+from recordmill.reader.fetching.amounts import MEMORY_BYTES
 from recordmill.reader.fetching.around import decoded_around
 from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.readable import Fetchable
@@ -32,7 +33,6 @@ from recordmill.shards.loads.batches import decode_block
 from recordmill.shards.pieces import FrameBlock
 
 STRETCH_BYTES = 8 << 20  # 8 MiB of frames: a call's fixed costs vanish, and the first batch comes at once
-MEMORY_BYTES = 512 << 20  # 512 MiB under way: what four threads have, at most, of stretches and compressed windows
 _COPIES = 3  # a record under way is there as a frame, as columns and in the arrays that are made of them
 
 Result = TypeVar("Result")

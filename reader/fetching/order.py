@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.reader.fetching.amounts import WINDOW_BYTES
 from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.sampling.layout import Extent, Layout
 from recordmill.reader.sampling.mixture import MixtureSampler
@@ -15,7 +16,6 @@ from recordmill.reader.sampling.schedule import Schedule
 from recordmill.reader.sampling.steps import End, Steps
 from recordmill.shards.pieces import PIECE_BYTES
 
-WINDOW_BYTES = 64 << 20  # 64 MiB: hundreds of thousands of small records are mixed, and a disk still reads stretches
 _PIECES = 16  # a window holds at least this many pieces, so that records of that many places meet in it
 
 

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.base.sizes import bytes_of
-from recordmill.reader.collating.course import make_course
-from recordmill.reader.collating.form import Form
-from recordmill.reader.collating.ways import Collate, refuse_gathered
-from recordmill.reader.faces.found import OnBad, order_of
-from recordmill.reader.fetching.beside import Beside
-from recordmill.reader.fetching.fetcher import MEMORY_BYTES
-from recordmill.reader.fetching.order import WINDOW_BYTES, Order
-from recordmill.reader.fetching.readable import Fetchable
-from recordmill.reader.images.features import with_images
-from recordmill.reader.images.options import Spec
+from recordmill.reader.fetching.amounts import MEMORY_BYTES, WINDOW_BYTES
 
 if TYPE_CHECKING:
+    from recordmill.reader.collating.ways import Collate
+    from recordmill.reader.faces.found import OnBad
+    from recordmill.reader.fetching.readable import Fetchable
+    from recordmill.reader.images.options import Spec
     from recordmill.reader.torch.by_number import TorchRecords
     from recordmill.reader.torch.iterable import TorchBatches
 
@@ -73,6 +68,13 @@ class InTorch:
             MissingExtraError: PyTorch is not installed. UsageError: options that do not fit, or a state of something
                 else.
         """
+        from recordmill.reader.collating.course import make_course
+        from recordmill.reader.collating.form import Form
+        from recordmill.reader.faces.found import order_of
+        from recordmill.reader.fetching.beside import Beside
+        from recordmill.reader.fetching.order import Order
+        from recordmill.reader.images.features import with_images
+
         iterable = _imported("iterable")
         if epochs is not None and epochs < 1:
             raise UsageError(f"epochs must be at least 1, or None for no end, not {epochs}")
@@ -116,6 +118,11 @@ class InTorch:
         Raises:
             MissingExtraError: PyTorch is not installed. UsageError: options that do not fit.
         """
+        from recordmill.reader.collating.form import Form
+        from recordmill.reader.collating.ways import refuse_gathered
+        from recordmill.reader.fetching.beside import Beside
+        from recordmill.reader.images.features import with_images
+
         dataset, images = with_images(self, decode_images, channels, antialias)
         form = Form(collate or {}, label, weights)
         given = _imported("given").Given.of(dataset, form, images, Beside(ids=ids), 0, MEMORY_BYTES)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.kernels import allocating, inlined, kernel
+from recordmill.base.kernels import inlined, kernel
 from recordmill.base.memory import (
     address,
     copy,
@@ -26,7 +26,7 @@ from recordmill.base.memory import (
     store64,
     varint_bytes,
 )
-from recordmill.records.protobuf.packing import SCRATCH_BYTES, put_varints, varints_bytes
+from recordmill.records.protobuf.packing import put_varints, varints_bytes
 from recordmill.records.tfrecord.frames import put_frame
 
 Bytes = npt.NDArray[np.uint8]
@@ -48,7 +48,7 @@ OP, VALID, SPLITS, LENGTH, VALUES, VALUE_SPLITS, WIDTH, KEY, KEY_BYTES, KEPT, HE
 PLAN_FIELDS = SIZES + 11  # SIZES + v: the entry's bytes where the int64 is a varint of v bytes, v in 1 ... 10
 
 _BLOCK_BYTES = 16 << 10  # 16 KiB of output: half of a first-level cache, the other half for what is read
-_BLOCK_ROWS = 256
+BLOCK_ROWS = 256
 _INT64_TAG, _FLOAT_TAG, _BYTES_TAG, _ONE_TAG = 0x1A, 0x12, 0x0A, 0x0A
 
 
@@ -131,8 +131,8 @@ def encode_sizes(plan: Plan, sizes: Int64s, starts: Int64s, lengths: Int64s) -> 
     gives the total bytes.
     """
     at = 0
-    for first in range(0, len(sizes), _BLOCK_ROWS):
-        last = min(first + _BLOCK_ROWS, len(sizes))
+    for first in range(0, len(sizes), BLOCK_ROWS):
+        last = min(first + BLOCK_ROWS, len(sizes))
         sizes[first:last] = 0
         for column in range(len(plan)):
             _add_sizes(plan, column, first, last, sizes)
@@ -237,19 +237,27 @@ def _put_list(plan: Plan, column: int, first: int, last: int, places: Int64s, sc
         places[r - first] = at + size
 
 
-@allocating
+@kernel
 def encode_bytes(
-    plan: Plan, sizes: Int64s, starts: Int64s, lengths: Int64s, out: Bytes, crcs: npt.NDArray[np.uint32]
+    plan: Plan,
+    sizes: Int64s,
+    starts: Int64s,
+    lengths: Int64s,
+    out: Bytes,
+    crcs: npt.NDArray[np.uint32],
+    places: Int64s,
+    scratch: Bytes,
 ) -> None:
-    """Write the framed records whose places encode_sizes found. out has 16 bytes more than they take."""
+    """Write the framed records whose places encode_sizes found. out has 16 bytes more than they take. places, int64
+    [BLOCK_ROWS], and scratch, uint8 [SCRATCH_BYTES], are overwritten.
+    """
     base, rows = address(out), len(sizes)
-    places, scratch = np.empty(_BLOCK_ROWS, np.int64), np.empty(SCRATCH_BYTES, np.uint8)
     first = 0
     while first < rows:
         last = first
         while (
             last < rows
-            and last - first < _BLOCK_ROWS
+            and last - first < BLOCK_ROWS
             and (last == first or starts[last] + lengths[last] - starts[first] <= _BLOCK_BYTES)
         ):
             store8(base + starts[last] + 12, 0x0A)

@@ -21,6 +21,7 @@ from recordmill.base.memory import CHUNK_BYTES, address_of
 from recordmill.base.room import room
 from recordmill.records.example import encode_kernels as k
 from recordmill.records.example.flat import Flat
+from recordmill.records.protobuf.packing import SCRATCH_BYTES
 from recordmill.records.tfrecord.frames import Frames
 from recordmill.schemas.feature import BYTES, FLOAT, INT64
 
@@ -44,7 +45,9 @@ def encode_flat(flats: Sequence[Flat], rows: int) -> Frames:
         )
     out = room(total + CHUNK_BYTES, np.uint8)
     crcs = room(rows, np.uint32)
-    k.encode_bytes(plan, sizes, starts, lengths, out, crcs)
+    k.encode_bytes(
+        plan, sizes, starts, lengths, out, crcs, np.empty(k.BLOCK_ROWS, np.int64), np.empty(SCRATCH_BYTES, np.uint8)
+    )
     return Frames(out[:total], starts, lengths, crcs)
 
 

@@ -303,8 +303,8 @@ def infer(data: Bytes, starts: Ints, lengths: Ints, *, source: str = "", first_r
     status, parts = tally
     others = np.flatnonzero(status)
     sequences = int(np.count_nonzero((status == 0) & (parts >= 2)))
-    features = {}
-    for (text, part), line in zip(names.names(), counts[1:].tolist(), strict=False):
+    features, found = {}, names.names()
+    for (text, part), line in zip(found, counts[1 : len(found) + 1].tolist(), strict=True):
         if line[census.RECORDS]:
             features[text.decode(), part == 2] = _counts(text.decode(), part == 2, line, source)
     first_other = (source, first_record + int(others[0])) if len(others) else None

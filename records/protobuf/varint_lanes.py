@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from recordmill.base.kernels import cgutils, intrinsic, types
 
 WINDOW_BYTES = 64  # of which the continuation bits are taken at once
 LANES, LANE_BYTES = 4, 4

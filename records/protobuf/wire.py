@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from recordmill.base.kernels import inlined, kernel
+from recordmill.base.kernels import inlined, intrinsic, kernel, types
 from recordmill.base.memory import load8, load64
 
 Bytes = npt.NDArray[np.uint8]

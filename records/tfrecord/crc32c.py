@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from recordmill.base.kernels import compiles_for, inlined, kernel
+from recordmill.base.kernels import cgutils, compiles_for, inlined, intrinsic, kernel, types
 from recordmill.base.memory import address, load8, load16, load32, load64
 from recordmill.records.tfrecord.crc32c_fold import STEP_BYTES, folder
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from recordmill.base.kernels import cgutils, intrinsic, types
 
 STEP_BYTES = 256
 _POLYNOMIAL = 0x82F63B78  # reflected

@@ -74,10 +74,18 @@ def decode_block(block: FrameBlock, schema: Schema | Decoding, source: str) -> p
     )
 
 
+def blocks_of(load: Load, check: bool = True) -> list[FrameBlock]:
+    """The frames of a load, read if need be.
+
+    Raises:
+        DataError: they are damaged.
+    """
+    return [load.block] if load.block is not None else list(read_piece(load.file, load.piece, check=check))
+
+
 def decode_load(load: Load, schema: Schema | Decoding, check: bool = True) -> list[pa.RecordBatch]:
     """Read if need be, and decode."""
-    blocks = [load.block] if load.block is not None else read_piece(load.file, load.piece, check=check)
-    return [decode_block(block, schema, load.file.path) for block in blocks]
+    return [decode_block(block, schema, load.file.path) for block in blocks_of(load, check)]
 
 
 def record_batches(

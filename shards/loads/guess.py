@@ -19,9 +19,9 @@ from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.loads.batches import Load
+from recordmill.shards.loads.batches import Load, blocks_of
 from recordmill.shards.loads.hints import contradicted, find_hint, refine
-from recordmill.shards.pieces import FrameBlock, read_piece, stream
+from recordmill.shards.pieces import FrameBlock, stream
 
 # 8 MiB of all files together: a fortieth of a second to count, and enough to meet what one record in some ten thousand
 # has. Of few files more of each is looked at, since what differs mostly differs between files.
@@ -74,8 +74,7 @@ def confirm_load(load: Load, guess: Guess) -> list[pa.RecordBatch]:
     Raises:
         Unconfirmed: a record is not what was guessed. DataError: one is damaged.
     """
-    blocks = [load.block] if load.block is not None else read_piece(load.file, load.piece)
-    return [confirm_block(block, guess) for block in blocks]
+    return [confirm_block(block, guess) for block in blocks_of(load)]
 
 
 def confirm_block(block: FrameBlock, guess: Guess) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from recordmill.base.errors import Reject
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.faults import BadRecord
-from recordmill.records.tfrecord.frames import HEADER_BYTES, Int64s, try_scan
+from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, Int64s, try_scan
 from recordmill.records.tfrecord.lenient import STREAM, past_damage, with_skipped
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.batches import Load
@@ -30,13 +30,15 @@ PARSE, MISSING = "record", "truncated"
 @dataclass(frozen=True)
 class Salvaged:
     """Of consecutive records: the good ones as batches, the bad ones as rejects, and how many were filtered out, though
-    nothing was wrong with them. numbers: of the good ones of one load, in their file.
+    nothing was wrong with them. numbers: of the good ones of one load, in their file. seen: digests of the frames that
+    they were, where the reader wants them.
     """
 
     batches: tuple[pa.RecordBatch, ...]
     rejects: tuple[Reject, ...]
     filtered: int = 0
     numbers: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    seen: bytes = b""
 
     @property
     def rows(self) -> int:
@@ -93,11 +95,15 @@ def _unfit(load: Load, found: Recovered, bad: Sequence[BadRecord]) -> tuple[Reje
     )
 
 
+def recovered(frames: Frames, first_record: int) -> Recovered:
+    """Frames of which none is lost; first_record: the number of the first one in its file."""
+    return Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + first_record)
+
+
 def frames_of(load: Load) -> Recovered:
     """The frames of one load whose CRCs are right."""
     if load.block is not None:
-        frames = load.block.frames
-        return Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + load.block.first_record)
+        return recovered(load.block.frames, load.block.first_record)
     piece = load.piece
     assert piece.stop is not None
     if piece.fault:

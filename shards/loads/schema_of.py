@@ -4,7 +4,7 @@ and the schema it gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial, reduce
 
 import numpy as np
@@ -14,11 +14,11 @@ from recordmill.records.inference.infer import Inference, infer
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.loads.batches import Load, loads
+from recordmill.shards.loads.batches import Load, blocks_of, loads
 from recordmill.shards.loads.hints import find_hint, refine
-from recordmill.shards.loads.salvage import frames_of
+from recordmill.shards.loads.salvage import Recovered, frames_of
 from recordmill.shards.loads.sample import Sample, sample_loads
-from recordmill.shards.pieces import cut_files, read_piece
+from recordmill.shards.pieces import cut_files
 
 
 def infer_files(
@@ -36,14 +36,30 @@ def infer_files(
     Raises:
         DataError: a file is damaged, unless lenient.
     """
-    pieces = cut_files(enumerate(files), lenient=lenient)
-    work = loads(files, pieces, lenient=lenient) if sample is None else sample_loads(files, sample, lenient=lenient)
+    work: Iterator[Iterable[Load]] = (
+        _work(files, threads, lenient)
+        if sample is None
+        else ([load] for load in sample_loads(files, sample, lenient=lenient))
+    )
     total = Inference()
-    for part, records in thread_map(partial(_infer_load, lenient=lenient), work, threads):
+    for part, records in thread_map(partial(_infer_loads, lenient=lenient), work, threads):
         total = total + part
         if progress is not None:
             progress(records)
     return total
+
+
+def _work(files: Sequence[ShardFile], threads: int, lenient: bool) -> Iterator[Iterable[Load]]:
+    """Loads that one thread counts: each by itself or, where there is a compressed file for each thread, all of one,
+    which is inflated by the thread that counts it.
+    """
+    whole = sum(file.compression != "none" and file.index is None for file in files) >= threads
+    for piece in cut_files(enumerate(files), lenient=lenient):
+        found = loads(files, [piece], lenient=lenient)
+        if piece.stop is None and whole:
+            yield found
+        else:
+            yield from ([load] for load in found)
 
 
 def infer_schema(
@@ -73,26 +89,36 @@ def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema,
     return refined, notes + used
 
 
+def _infer_loads(work: Iterable[Load], *, lenient: bool) -> tuple[Inference, int]:
+    total, records = Inference(), 0
+    for load in work:
+        part, count = _infer_load(load, lenient=lenient)
+        total, records = total + part, records + count
+    return total, records
+
+
+def infer_frames(found: Recovered, name: str) -> Inference:
+    """What these records are, of the file of that name."""
+    runs = np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1)
+    parts = (
+        infer(
+            found.data,
+            found.starts[run] + HEADER_BYTES,
+            found.lengths[run],
+            source=name,
+            first_record=int(found.numbers[run[0]]),
+        )
+        for run in runs
+        if len(run)
+    )
+    return reduce(lambda one, other: one + other, parts, Inference())
+
+
 def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:
     if lenient:
         found = frames_of(load)
-        runs = np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1)
-        return reduce(
-            lambda one, other: one + other,
-            (
-                infer(
-                    found.data,
-                    found.starts[run] + HEADER_BYTES,
-                    found.lengths[run],
-                    source=load.file.name,
-                    first_record=int(found.numbers[run[0]]),
-                )
-                for run in runs
-                if len(run)
-            ),
-            Inference(),
-        ), len(found.starts)
-    blocks = [load.block] if load.block is not None else list(read_piece(load.file, load.piece))
+        return infer_frames(found, load.file.name), len(found.starts)
+    blocks = blocks_of(load)
     parts = (
         infer(
             block.frames.data,

@@ -1,12 +1,13 @@
 """Parquet files in, a `ParquetSource` out: columns and lists to features, row groups to units, structs by dotted path.
 
-The footers tell types, rows and nulls, so the plan reads no data but the label's column, and the files' bytes for their
-digests. A record's position is its row number in the file. Files of one input may lack columns (null there) or, with
-`strict`, must agree.
+The footers tell types, rows and nulls, so the plan reads no data but the label's column, and the bytes of large files
+for their digests; a file of one unit is read whole by that, which digests it. A record's position is its row number in
+the file. Files of one input may lack columns (null there) or, with `strict`, must agree.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,12 +27,13 @@ from recordmill.sources.values.flatten import flatten, flatten_schema, nest_tens
 from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.sources.values.unify import Unifier
-from recordmill.storage.digest import digest_file
-from recordmill.storage.files import check_unchanged, is_remote
+from recordmill.storage.digest import chunk_digests, combine, digest_file
+from recordmill.storage.files import check_unchanged, is_remote, read_range
 from recordmill.storage.listing import InputFile
 from recordmill.storage.range_file import mapped_file
 
 UNION, STRICT = "union", "strict"
+_HELD_SHARE = 4  # a fourth of the memory, at most, for files that are held whole
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class ParquetOptions:
 
 @dataclass(frozen=True)
 class ParquetSource:
-    """columns: by file, the top-level columns to read."""
+    """columns: by file, the top-level columns to read. digests: of the files that are not read whole, by one unit."""
 
     schema: Schema
     files: tuple[InputFile, ...]
@@ -70,12 +72,15 @@ class ParquetSource:
         ordinal, row = unit.first_file, unit.first_row
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
-        for batch in _batches(
-            file, range(unit.start, unit.stop), self.columns[ordinal], max(1, unit.size_bytes // max(unit.rows or 1, 1))
-        ):
+        whole = None if ordinal in self.digests else read_range(file.path)
+        digests = {} if whole is None else {ordinal: combine(chunk_digests(whole))}
+        parquet = _open(file, mapped_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole)))
+        row_bytes = max(1, unit.size_bytes // max(unit.rows or 1, 1))
+        for batch in _batches(file, parquet, range(unit.start, unit.stop), self.columns[ordinal], row_bytes):
             fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema)
             rejects = tuple(Reject(file.name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
-            yield Chunk(fitted.batch, np.full(len(fitted.good), ordinal, np.uint32), fitted.good + row, rejects)
+            files = np.full(len(fitted.good), ordinal, np.uint32)
+            yield Chunk(fitted.batch, files, fitted.good + row, rejects, digests)
             row += batch.num_rows
         check_unchanged(file.path, file.stat, file.name)
 
@@ -102,10 +107,19 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     inferred = unifier.schema()
     classes = _classes(files, footers, common, inferred)
     schema, notes = finish_schema(inferred, unifier.untold(), classes, common, "the files")
-    digests = dict(enumerate(thread_map(lambda file: digest_file(file.path), files, common.threads)))
+    digests = _digests(files, units, common)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return ParquetSource(schema, tuple(files), units, columns, digests, notes)
+
+
+def _digests(files: Sequence[InputFile], units: Sequence[Unit], common: PlanOptions) -> dict[int, str]:
+    """The digests of files that no unit reads whole: those of no unit or of several, and those too large to be held."""
+    held = min(UNIT_BYTES, common.memory_bytes // (_HELD_SHARE * common.threads))
+    parts = Counter(unit.first_file for unit in units)
+    apart = [at for at, file in enumerate(files) if parts[at] != 1 or file.stat.size_bytes > held]
+    found = thread_map(lambda at: digest_file(files[at].path), apart, common.threads)
+    return dict(zip(apart, found, strict=True))
 
 
 @dataclass(frozen=True)
@@ -128,7 +142,7 @@ class _Footer:
 
 
 def _footer(file: InputFile, options: ParquetOptions) -> _Footer:
-    with _open(file) as parquet:
+    with _open(file, mapped_file(file.path)) as parquet:
         whole, about = parquet.schema_arrow, parquet.metadata
     columns = _chosen(file, whole.names, options)
     flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
@@ -137,17 +151,19 @@ def _footer(file: InputFile, options: ParquetOptions) -> _Footer:
     return _Footer(tuple(whole.names), columns, flat, _nulls(about, flat), sizes)
 
 
-def _open(file: InputFile) -> pq.ParquetFile:
+def _open(file: InputFile, data: pa.NativeFile) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(mapped_file(file.path), pre_buffer=is_remote(file.path))
+        return pq.ParquetFile(data, pre_buffer=is_remote(file.path))
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
 
 
-def _batches(file: InputFile, groups: range, columns: Sequence[str], row_bytes: int) -> Iterator[pa.RecordBatch]:
+def _batches(
+    file: InputFile, parquet: pq.ParquetFile, groups: range, columns: Sequence[str], row_bytes: int
+) -> Iterator[pa.RecordBatch]:
     rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
     try:
-        for batch in _open(file).iter_batches(
+        for batch in parquet.iter_batches(
             batch_size=rows, row_groups=list(groups), columns=list(columns), use_threads=False
         ):
             yield from _bounded(batch)
@@ -237,7 +253,8 @@ def _classes(
     for file, footer in zip(files, footers, strict=True):
         top = label if label in footer.columns else label.split(".")[0]
         if top in footer.columns:
-            for batch in _batches(file, range(len(footer.groups)), [top], 64):
+            parquet = _open(file, mapped_file(file.path))
+            for batch in _batches(file, parquet, range(len(footer.groups)), [top], 64):
                 flat = flatten(batch)
                 if label in flat.schema.names and is_text_type(plain(flat.column(label)).type):
                     classes.add(plain(flat.column(label)))

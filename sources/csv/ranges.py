@@ -17,7 +17,7 @@ import numpy as np
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.errors import DataError
-from recordmill.base.threads import thread_map
+from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.lattice import Seen
 from recordmill.sources.csv.automaton import COMMENT, ESCAPED, ESCAPED_INSIDE, INSIDE, NOT_ENDED, RECORD, Automaton
 from recordmill.sources.csv.dialect import Dialect
@@ -148,7 +148,7 @@ def _tasks(files: Sequence[InputFile], heads: Sequence[Head], range_bytes: int) 
 def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> ScannedRange:
     collector, keeper, tokenizer = scan.collector(head.names), scan.keeper(head.names), scan.tokenizer(len(head.names))
     rows = blanks = 0
-    blocks = _Counted(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
+    blocks = _Counted(one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)))
     for data, found in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         collector.add(data, found)
         keeper.add(data, found, collector.classes())

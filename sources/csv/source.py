@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.threads import thread_map
+from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.arrow import to_arrow, value_type
 from recordmill.schemas.feature import Schema
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
@@ -126,6 +126,22 @@ class CsvSource:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Where people find these rows: see sources.contract.RecordPlaces. What holds them is read once more."""
+        first, last, columns = min(positions), max(positions), len(self.heads[file].names)
+        lines: dict[int, int] = {}
+        for unit in self.units:
+            if not unit.first_file <= file < unit.last_file:
+                continue
+            at = unit.first_row
+            if unit.stop and not (at <= last and first < at + (unit.rows or 0)):
+                continue
+            for _, rows in self._rows(file, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+                found = np.isin(at + rows.ordinals, positions)
+                lines.update(zip((at + rows.ordinals)[found].tolist(), rows.lines[found].tolist(), strict=True))
+                at += rows.count
+        return [_place(lines[position], position) for position in positions]
+
     def lines_of(self, unit: Unit) -> Iterator[Ints]:
         """The physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
         for ordinal in range(unit.first_file, unit.last_file):
@@ -136,7 +152,7 @@ class CsvSource:
     def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, Rows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
         if head.streamed:
-            blocks = utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
+            blocks = one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
             return
         start, stop, line = (
@@ -156,11 +172,14 @@ class CsvSource:
             at, line = rows.stop, rows.line
 
 
+def _place(line: int, row: int) -> str:
+    return f"line {line}, row {row}"
+
+
 def _chunk(ordinal: int, source: str, first: int, line: int, piece: Piece) -> Chunk:
     """The chunk of a piece of one file, whose first row has that position; line: of those before its count begins."""
     rejects = tuple(
-        Reject(source, f"line {line + one.line}, row {first + one.ordinal}", one.reason, one.message)
-        for one in piece.rejects
+        Reject(source, _place(line + one.line, first + one.ordinal), one.reason, one.message) for one in piece.rejects
     )
     position = piece.positions(first)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, rejects)

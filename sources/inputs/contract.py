@@ -26,7 +26,7 @@ BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of
 BATCH_FILES = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A piece of work: files [first_file, last_file) whole, or one file's part [start, stop) in the kind's own terms
     (bytes, row groups, batches).
@@ -88,10 +88,10 @@ class Source(Protocol):
         """The features of every record; all chunks have the Arrow schema schemas.arrow.to_arrow(schema)."""
 
     @property
-    def files(self) -> tuple[InputFile, ...]: ...
+    def files(self) -> Sequence[InputFile]: ...
 
     @property
-    def units(self) -> tuple[Unit, ...]:
+    def units(self) -> Sequence[Unit]:
         """In order of file and position; together they cover every record once."""
 
     @property
@@ -125,6 +125,14 @@ class FileRecords(Protocol):
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
         """These files in this order, in chunks like those of `Source.read`; rejects, too, stand in that order."""
+
+
+@runtime_checkable
+class RecordPlaces(Protocol):
+    """What a Source may offer beside: where people find its records, as its own rejects say it."""
+
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Of the records at these positions of a file, which may be read for it."""
 
 
 @dataclass(frozen=True)

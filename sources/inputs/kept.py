@@ -49,9 +49,9 @@ class Piece:
     @property
     def size_bytes(self) -> int:
         """What it takes of the memory, roughly."""
-        held = _COLUMN_BYTES * self.batch.num_columns + _REJECT_BYTES * len(self.rejects)
+        held = _COLUMN_BYTES * int(self.batch.num_columns) + _REJECT_BYTES * len(self.rejects)
         ordinals = 0 if self.ordinals is None else int(self.ordinals.nbytes)
-        return int(self.batch.nbytes) + ordinals + held + _PIECE_BYTES
+        return int(self.batch.nbytes + ordinals + held + _PIECE_BYTES)
 
     def positions(self, first: int) -> npt.NDArray[np.int64]:
         """int64 [rows], where the piece's first record has that position."""

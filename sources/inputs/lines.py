@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.kernels import kernel
+from recordmill.base.threads import one_ahead
 from recordmill.sources.inputs.contract import BATCH_BYTES, UNIT_BYTES
 from recordmill.sources.inputs.encoding import utf8_blocks, without_mark
 from recordmill.storage.files import Bytes, read_range
@@ -99,7 +100,7 @@ def stream_lines(
     file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
     """The lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
-    return whole_lines(utf8_blocks(file, encoding, block_bytes), max_line_bytes)
+    return whole_lines(one_ahead(utf8_blocks(file, encoding, block_bytes)), max_line_bytes)
 
 
 def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:

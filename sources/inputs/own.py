@@ -7,7 +7,7 @@ would become wrong records.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +84,11 @@ class CheckedSource:
         return self.own.schema
 
     @property
-    def files(self) -> tuple[InputFile, ...]:
+    def files(self) -> Sequence[InputFile]:
         return self.own.files
 
     @property
-    def units(self) -> tuple[Unit, ...]:
+    def units(self) -> Sequence[Unit]:
         return self.own.units
 
     @property

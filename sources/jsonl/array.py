@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
+from recordmill.base.threads import one_ahead
 from recordmill.sources.inputs.contract import BATCH_BYTES
 from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.inputs.lines import LineBlock, stream_lines, whole_lines
@@ -40,7 +41,7 @@ def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Itera
     """
     if not is_array(file, encoding):
         return stream_lines(file, encoding, max_line_bytes)
-    return whole_lines(_elements(utf8_blocks(file, encoding, BATCH_BYTES), file.name), max_line_bytes)
+    return whole_lines(_elements(one_ahead(utf8_blocks(file, encoding, BATCH_BYTES)), file.name), max_line_bytes)
 
 
 def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:

@@ -21,13 +21,14 @@ from recordmill.schemas.feature import Feature
 from recordmill.sources.jsonl.binary import decode_base64
 from recordmill.sources.jsonl.grammar import ARRAY, ESCAPED, FLOAT, INT, NULL, OBJECT, TRUE, unescape
 from recordmill.sources.jsonl.tape import Path, Tape
-from recordmill.sources.values.text_values import magnitude, scan_number, whole_value, word_number
+from recordmill.sources.values.text_values import NOT_A_NUMBER, magnitude, scan_number, whole_value, word_number
 
 _INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
 _GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)
 _FLOAT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 Entries = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
 
 
 class Misfit(NamedTuple):
@@ -73,19 +74,21 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, Entries]:
     slots: npt.NDArray[np.int64] | None = None  # of the entries of the node above; None: the record itself
     for depth, (node, name) in enumerate(zip(leaf.nodes, leaf.path, strict=True)):
         entries = tape.of(node)
-        parents = tape.entries[entries, 1]
+        kinds, parents = room(len(entries), np.uint8), room(len(entries), np.int64)
+        have = int(_look(tape.entries, entries, kinds, parents))
         last = depth == len(leaf.nodes) - 1
         wanted = -1 if last else ARRAY if leaf.path[depth + 1] is None else OBJECT
         if name is None:
             slots, size = np.arange(len(entries)), len(entries)
         else:
-            slots = parents.astype(np.int64) if slots is None else slots[parents]
+            slots = parents if slots is None else slots[parents]
         if last:
-            values, bad = _base64(tape, entries) if leaf.base64 else _values(tape, entries, leaf.feature)
-            wrong.append(entries[bad])
+            scalars = Scalars(tape, entries, kinds, have)
+            values, bad = _base64(scalars) if leaf.base64 else _values(scalars, leaf.feature)
+            if bad is not None:
+                wrong.append(entries[bad])
             column = _spread(values, slots, size)
             break
-        kinds = tape.entries[entries, 0] & 15
         wrong.append(entries[(kinds != wanted) & (kinds != NULL)])
         if wanted == ARRAY:
             wraps.append(_list_wrap(tape, leaf.nodes[depth + 1], slots, kinds, size))
@@ -93,11 +96,11 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, Entries]:
         raise AssertionError("a leaf has nodes")
     for wrap in reversed(wraps):
         column = wrap(column)
-    return column, np.concatenate(wrong)
+    return column, np.concatenate(wrong) if wrong else tape.order[:0]
 
 
 def _list_wrap(
-    tape: Tape, element: int, slots: npt.NDArray[np.int64], kinds: npt.NDArray[np.int32], size: int
+    tape: Tape, element: int, slots: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8], size: int
 ) -> Callable[[pa.Array], pa.Array]:
     lengths = np.zeros(size, np.int64)
     counts = (
@@ -124,66 +127,95 @@ def _spread(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Arr
     return values.take(pa.array(index, mask=missing))
 
 
-def _values(tape: Tape, entries: Entries, feature: Feature) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """(the entries' values in the type that their kinds have in common, which of them are no such feature)."""
-    kinds = tape.entries[entries, 0] & 15
-    groups = _GROUP[kinds]
-    have = int(np.bitwise_or.reduce(groups)) if len(groups) else 0
-    bad = groups == _OTHER
+@dataclass(frozen=True)
+class Scalars:
+    """The values at one place. kinds: uint8 [entries]. have: which groups of kinds there are."""
+
+    tape: Tape
+    entries: Entries
+    kinds: npt.NDArray[np.uint8]
+    have: int
+
+    def among(self, groups: int) -> Mask | None:
+        """Which of them are of these groups; None if none is."""
+        return (_GROUP[self.kinds] & groups) != 0 if self.have & groups else None
+
+    def nulls(self) -> Mask | None:
+        """Which of them are null; None if none is."""
+        nulls = self.kinds == NULL
+        return nulls if nulls.any() else None
+
+
+def _either(one: Mask | None, other: Mask | None) -> Mask | None:
+    return other if one is None else one if other is None else one | other
+
+
+def _values(scalars: Scalars, feature: Feature) -> tuple[pa.Array, Mask | None]:
+    """(the values in the type that their kinds have in common, which of them are no such feature)."""
+    have, bad, size = scalars.have, scalars.among(_OTHER), len(scalars.entries)
     text_wanted = feature.dtype in ("string", "bytes") or (feature.classes is not None and have & ~_OTHER != _INT)
     if have & _BOOL and have & (_INT | _FLOAT | _TEXT) and not text_wanted:
-        bad |= groups == _BOOL
+        bad = _either(bad, scalars.among(_BOOL))
         have &= ~_BOOL
     if have & _BOOL and not text_wanted and feature.dtype != "bool":
-        return pa.nulls(len(entries)), bad | (groups == _BOOL)
+        return pa.nulls(size), _either(bad, scalars.among(_BOOL))
     have &= ~_OTHER
     if have == 0:
-        return pa.nulls(len(entries)), bad
+        return pa.nulls(size), bad
     if have == _BOOL and not text_wanted:
-        return pa.array(kinds == TRUE, mask=kinds == NULL if (kinds == NULL).any() else None), bad
+        return pa.array(scalars.kinds == TRUE, mask=scalars.nulls()), bad
     if have & ~(_INT | _FLOAT) or text_wanted:
-        return _texts(tape, entries, bad | (kinds == NULL)), bad
-    return _numbers(tape, entries, kinds, feature, bad)
+        return _texts(scalars, _either(bad, scalars.nulls())), bad
+    return _numbers(scalars, feature, bad)
 
 
-def _base64(tape: Tape, entries: Entries) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    kinds = tape.entries[entries, 0] & 15
-    other = (_GROUP[kinds] != _TEXT) & (kinds != NULL)
-    values, wrong = decode_base64(_texts(tape, entries, other | (kinds == NULL)))
+def _base64(scalars: Scalars) -> tuple[pa.Array, Mask]:
+    other = (_GROUP[scalars.kinds] != _TEXT) & (scalars.kinds != NULL)
+    values, wrong = decode_base64(_texts(scalars, other | (scalars.kinds == NULL)))
     return values, other | wrong
 
 
-def _texts(tape: Tape, entries: Entries, missing: npt.NDArray[np.bool_]) -> pa.Array:
+def _texts(scalars: Scalars, missing: Mask | None) -> pa.Array:
     """Strings as they are meant, other scalars as they are written."""
-    offsets = room(len(entries) + 1, np.int64)
-    values = room(_text_bytes(tape.entries, entries, missing), np.uint8)
-    values = values[: _gather(tape.data, tape.entries, entries, missing, values, offsets)]
-    validity = pa.array(~missing).buffers()[1] if missing.any() else None
-    return pa.Array.from_buffers(
-        pa.large_string(), len(entries), [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
-    )
+    tape, entries, size = scalars.tape, scalars.entries, len(scalars.entries)
+    there = np.zeros(size, np.bool_) if missing is None else missing
+    offsets = room(size + 1, np.int64)
+    values = room(_text_bytes(tape.entries, entries, there), np.uint8)
+    values = values[: _gather(tape.data, tape.entries, entries, there, values, offsets)]
+    validity = None if missing is None or not missing.any() else pa.array(~missing).buffers()[1]
+    return pa.Array.from_buffers(pa.large_string(), size, [validity, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
-def _numbers(
-    tape: Tape, entries: Entries, kinds: npt.NDArray[np.int32], feature: Feature, bad: npt.NDArray[np.bool_]
-) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    missing = (kinds == NULL) | bad
-    mask = missing if missing.any() else None
+def _numbers(scalars: Scalars, feature: Feature, bad: Mask | None) -> tuple[pa.Array, Mask]:
+    tape, entries, size = scalars.tape, scalars.entries, len(scalars.entries)
+    mask = _either(scalars.nulls(), bad)
+    worse = np.zeros(size, np.bool_) if bad is None else bad
     if feature.dtype in _FLOAT_BITS:
-        floats, doubt = room(len(entries), np.float64), np.zeros(len(entries), np.uint8)
+        floats, doubt = room(size, np.float64), np.zeros(size, np.uint8)
         _parse_floats(tape.data, tape.entries, entries, _FLOAT_BITS[feature.dtype], floats, doubt)
         for at in np.flatnonzero(doubt == 2).tolist():
             floats[at] = float(_literal(tape, int(entries[at])))
-        return pa.array(floats, mask=mask), bad | (doubt == 1) | (np.isinf(floats) & (doubt == 2))
-    wholes, trouble = room(len(entries), np.int64), np.zeros(len(entries), np.bool_)
+        return pa.array(floats, mask=mask), worse | (doubt == 1) | (np.isinf(floats) & (doubt == 2))
+    wholes, trouble = room(size, np.int64), np.zeros(size, np.bool_)
     unsigned = feature.dtype == "uint64"
     _parse_wholes(tape.data, tape.entries, entries, unsigned, wholes, trouble)
-    return pa.array(wholes.view(np.uint64) if unsigned else wholes, mask=mask), bad | trouble
+    return pa.array(wholes.view(np.uint64) if unsigned else wholes, mask=mask), worse | trouble
 
 
 def _literal(tape: Tape, entry: int) -> str:
     start, stop = tape.entries[entry, 2:].tolist()
     return tape.data[start:stop].tobytes().decode(errors="replace")
+
+
+@kernel
+def _look(tape: Entries, entries: Entries, kinds: npt.NDArray[np.uint8], parents: npt.NDArray[np.int64]) -> np.uint8:
+    """Write the entries' kinds and what they stand in; gives which groups of kinds there are."""
+    have = np.uint8(0)
+    for i in range(len(entries)):
+        kind = tape[entries[i], 0] & 15
+        kinds[i], parents[i] = kind, tape[entries[i], 1]
+        have |= _GROUP[kind]
+    return have
 
 
 @kernel
@@ -240,11 +272,10 @@ def _parse_floats(
         if kind != INT and kind != FLOAT:
             continue
         start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
-        spelled, word = word_number(data, start, stop)
-        if spelled:
-            values[i] = word
+        shape, _, negative, digits, power, _, cut = scan_number(data, start, stop)
+        if shape == NOT_A_NUMBER:
+            values[i] = word_number(data, start, stop)[1]
             continue
-        _, _, negative, digits, power, _, cut = scan_number(data, start, stop)
         value, decided = magnitude(digits, power, cut)
         values[i] = -value if negative else value
         if not decided:

@@ -80,6 +80,10 @@ class JsonlSource:
                 line += piece.count
             check_unchanged(file.path, file.stat, file.name)
 
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Where people find these records: see sources.contract.RecordPlaces."""
+        return [_place(position) for position in positions]
+
     def _coming(self, unit: Unit) -> Iterable[int]:
         """The unit's files, asked for ahead where they are in a store."""
         ordinals = range(unit.first_file, unit.last_file)
@@ -104,9 +108,13 @@ class JsonlSource:
                 yield layout.piece(tape, scanner, unreadable)
 
 
+def _place(line: int) -> str:
+    return f"line {line + 1}"
+
+
 def _chunk(ordinal: int, source: str, line: int, piece: Piece) -> Chunk:
     """The chunk of a piece of one file, whose first line has that number."""
-    rejects = (Reject(source, f"line {line + one.ordinal + 1}", one.reason, one.message) for one in piece.rejects)
+    rejects = (Reject(source, _place(line + one.ordinal), one.reason, one.message) for one in piece.rejects)
     position = piece.positions(line)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.people.nearest import there_are
-from recordmill.base.threads import thread_map
+from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import HEADER_BYTES, gather_frames
 from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd
@@ -25,12 +25,12 @@ from recordmill.schemas.feature import PAYLOAD, Schema
 from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
 from recordmill.shards.loads.batches import loads
 from recordmill.shards.loads.salvage import Recovered, fitting_frames, frames_of
-from recordmill.shards.loads.schema_of import infer_files, schema_of
+from recordmill.shards.loads.schema_of import schema_of
 from recordmill.shards.manifest import is_data_set
-from recordmill.shards.pieces import Piece, cut
-from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, Payloads, PlanOptions, Unit
+from recordmill.shards.pieces import Piece
+from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Payloads, PlanOptions, Unit
+from recordmill.sources.tfrecord.look import count_records, look_at
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
-from recordmill.storage.digest import digest_file
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.folders import is_file, real_path
 from recordmill.storage.listing import InputFile
@@ -103,13 +103,15 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
             "them to Parquet and build from that"
         )
     files, shards, notes = _current(files)
-    parts = list(thread_map(lambda item: _plan_file(*item), list(enumerate(shards)), common.threads))
-    units = tuple(unit for part in parts for unit in part)
+    paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
+    counting = bool(common.may_lack) or (common.schema is None and not paths)
+    looked = look_at(shards, common, counting)
+    units = tuple(unit for one in looked for unit in one.units)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
-    schema, said, told = _schema(shards, common)
+    schema, said, told = _schema(shards, paths, common, count_records(shards, looked, common) if counting else None)
     held = schema.message != PAYLOAD and not told
-    digests = dict(enumerate(thread_map(lambda file: digest_file(file.path), files, common.threads)))
+    digests = {ordinal: one.digest for ordinal, one in enumerate(looked)}
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return TfrecordSource(schema, files, units, shards, digests, (*notes, *said), held=held)
@@ -150,60 +152,31 @@ def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[S
     return tuple(kept), tuple(shards), notes
 
 
-def _plan_file(ordinal: int, shard: ShardFile) -> list[Unit]:
-    units = []
-    for piece in cut(shard, ordinal, UNIT_BYTES, lenient=True):
-        if piece.stop is None:
-            units.append(_count_stream(shard, piece))
-        else:
-            units.append(
-                Unit(
-                    ordinal,
-                    ordinal + 1,
-                    piece.start,
-                    piece.stop,
-                    piece.first_record,
-                    1 if piece.fault else piece.records,
-                    piece.stop - piece.start,
-                )
-            )
-    return units
-
-
-def _count_stream(shard: ShardFile, piece: Piece) -> Unit:
-    """A compressed file tells its records only by reading it."""
-    records = size = 0
-    for load in loads({piece.file: shard}, [piece], lenient=True):  # type: ignore[arg-type]
-        found = frames_of(load)
-        records += len(found.starts) + len(found.rejects)
-        size += int(found.lengths.sum())
-    return Unit(piece.file, piece.file + 1, rows=records, size_bytes=size)
-
-
-def _schema(shards: Sequence[ShardFile], common: PlanOptions) -> tuple[Schema, Sequence[str], bool]:
-    """(schema, notes on where it is from, whether every record is known to be of it)."""
+def _schema(
+    shards: Sequence[ShardFile], paths: Sequence[str], common: PlanOptions, counted: Inference | None
+) -> tuple[Schema, Sequence[str], bool]:
+    """(schema, notes on where it is from, whether every record is known to be of it). paths: schema files beside the
+    shards; counted: what all records are, where that is asked.
+    """
     told = False
     left_out: list[str] = []
-    if common.may_lack:  # which of them the records have, only the records say
-        there, _ = schema_of(shards, infer_files(shards, threads=common.threads, lenient=True))
-        common, left_out = common.without_absent(there.names, "the records")
+    if common.may_lack and counted is not None:  # which of them the records have, only the records say
+        common, left_out = common.without_absent(schema_of(shards, counted)[0].names, "the records")
     if common.schema is not None:
         schema, said = common.schema, ["schema as given", *left_out]
+    elif paths:
+        found = [tfmd.from_pbtxt(read_range(path).tobytes().decode(), path) for path in paths]
+        if any(other != found[0] for other in found[1:]):
+            raise DataError(
+                f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
+                "differ; say which: --schema FILE"
+            )
+        schema, said = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
+        told = all(shard.info is not None for shard in shards)
     else:
-        paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
-        if paths:
-            found = [tfmd.from_pbtxt(read_range(path).tobytes().decode(), path) for path in paths]
-            if any(other != found[0] for other in found[1:]):
-                raise DataError(
-                    f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
-                    "differ; say which: --schema FILE"
-                )
-            schema, said = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
-            told = all(shard.info is not None for shard in shards)
-        else:
-            inference = infer_files(shards, threads=common.threads, lenient=True)
-            schema, hinted = schema_of(shards, inference)
-            said, told = ["schema inferred from all records", *hinted], not inference.others
+        assert counted is not None
+        schema, hinted = schema_of(shards, counted)
+        said, told = ["schema inferred from all records", *hinted], not counted.others
     if common.label is not None:
         if common.label not in schema:
             raise UsageError(f"--label {common.label}: no such feature; {there_are(common.label, schema.names)}")

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
-from numba.extending import intrinsic
 
 from recordmill.base.byte_masks import high_product, leading_zeros
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import intrinsic, kernel, types
 
 # powers of ten: below, 19 digits are under half the least subnormal; above, they exceed the largest float64
 _LEAST, _MOST = (-342, 308)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from numba.core.caching import NullCache
 
-from recordmill.base.kernels import _retrying, kernel
+from recordmill.base.compiled.numba_side import _retrying
+from recordmill.base.kernels import kernel
 
 ACCIDENT = "AST constructor recursion depth mismatch (before=42, after=39)"
 
@@ -27,10 +28,10 @@ def test_a_compilation_that_fails_by_accident_is_tried_again() -> None:
 
 
 def test_a_kernel_compiles_by_way_of_it() -> None:
-    compiled = kernel(lambda x: x + 1)
+    compiled = kernel(lambda x: x + 1).dispatcher  # type: ignore[attr-defined]
     made = []
-    compile_for = compiled._compile_for_args  # type: ignore[attr-defined]
-    compiled._compile_for_args = lambda *args, **kws: made.append(args) or compile_for(*args, **kws)  # type: ignore[attr-defined]
+    compile_for = compiled._compile_for_args
+    compiled._compile_for_args = lambda *args, **kws: made.append(args) or compile_for(*args, **kws)
     assert compiled(1) == compiled(1) == 2
     assert made == [(1,)]
 
@@ -55,6 +56,6 @@ def test_a_constant_does_not_compile_a_kernel_of_its_own() -> None:
     added = kernel(add)
     adding = kernel(lambda value: added(value, 3) + added(value, constant=5))
     for compiled in (added, adding):
-        compiled._cache = NullCache()  # type: ignore[attr-defined]
+        compiled.dispatcher._cache = NullCache()  # type: ignore[attr-defined]
     assert adding(1) == 10
-    assert len(added.signatures) == 1  # type: ignore[attr-defined]
+    assert len(added.dispatcher.signatures) == 1  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from recordmill.base.threads import thread_map
+from recordmill.base.threads import one_ahead, thread_map
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -49,3 +49,44 @@ def test_an_error_stands_in_its_place() -> None:
     assert [next(found), next(found), next(found)] == [0, 1, 2]
     with pytest.raises(ValueError, match="three"):
         next(found)
+
+
+def test_the_next_item_is_made_while_one_is_used() -> None:
+    made, asked, closed = [], threading.Event(), []
+
+    def items() -> Iterator[int]:
+        try:
+            for item in range(4):
+                made.append(threading.current_thread())
+                if item == 1:
+                    asked.set()
+                yield item
+            raise ValueError("four")
+        finally:
+            closed.append(True)
+
+    found = one_ahead(items())
+    assert next(found) == 0
+    assert asked.wait(10)  # nobody asked for it
+    assert [next(found), next(found), next(found)] == [1, 2, 3]
+    with pytest.raises(ValueError, match="four"):
+        next(found)
+    assert closed
+    assert len({*made}) == 1
+    assert made[0] is not threading.current_thread()
+    assert not made[0].is_alive()
+
+
+def test_a_consumer_that_stops_leaves_no_thread() -> None:
+    made = []
+
+    def items() -> Iterator[int]:
+        while True:
+            made.append(threading.current_thread())
+            yield len(made)
+
+    found = one_ahead(items())
+    assert next(found) == 1
+    found.close()  # type: ignore[attr-defined]
+    assert not made[0].is_alive()
+    assert len(made) <= 2

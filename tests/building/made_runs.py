@@ -13,9 +13,9 @@ Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payloa
 
 
 def write_runs(
-    folder: Path, records: list[Record], chunk: int, arena_bytes: int, buckets: Buckets, held: Held | None = None
+    folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: Buckets, held: Held | None = None
 ) -> list[Run]:
-    writer = RunWriter(str(folder), buckets, arena_bytes, held)
+    writer = RunWriter(str(folder), buckets, run_bytes, held)
     runs = []
     for at in range(0, len(records), chunk):
         part = records[at : at + chunk]

@@ -14,6 +14,7 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import DataError
+from recordmill.base.memory import address_of
 from recordmill.building.conclude import AccountsError, reconcile
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
@@ -62,8 +63,11 @@ def flip_frames(run: Run, at: int) -> None:
     if run.held is None:
         flip(run.path, at % run.frames_bytes)
     else:
-        first = int(run.held.starts[0]) if at >= 0 else int(run.held.starts[-1] + run.held.entries["size"][-1])
-        run.held.data[first + at] ^= 1
+        first = int(run.held.addresses[0])
+        if at < 0:
+            first = int(run.held.addresses[-1]) + int(run.held.entries["size"][-1])
+        block = next(b for b in run.held.blocks if 0 <= first + at - address_of(b) < len(b))
+        block[first + at - address_of(block)] ^= 1
 
 
 def flip_key(run: Run, entry: int) -> None:

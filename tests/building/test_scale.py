@@ -28,20 +28,23 @@ from recordmill.building.run_file import Buckets, Histogram
 from recordmill.building.spread import runs as run_module
 from recordmill.building.spread import scale
 from recordmill.building.spread import survey as surveys
+from recordmill.building.spread.digests import Digests
 from recordmill.building.spread.ingesting import Account
+from recordmill.building.spread.place import Place
 from recordmill.building.spread.runs import RUN_DTYPE, gather, slices
 from recordmill.building.spread.scale import Build
 from recordmill.building.spread.shards import Placed
 from recordmill.building.spread.survey import Layout, plan_merges
 from recordmill.exporting.plan import Job, ReadOptions, plan_read, split_job
 from recordmill.exporting.spread import scale as reading
-from recordmill.exporting.spread.jobs import MadeFile, MadeJob
+from recordmill.exporting.spread.jobs import MadeFile, MadeJob, ReadRun, begin
 from recordmill.exporting.spread.scale import Read
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.manifest import ShardInfo
 from recordmill.shards.pieces import PIECE_BYTES, Piece
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.inputs.contract import UNIT_BYTES, Unit
+from recordmill.sources.inputs.tables import FileTable, UnitTable, bytes_of, rows_of, unit_sizes
 from recordmill.storage.listing import InputFile, Stat
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -88,11 +91,13 @@ def test_what_is_planned_for_so_much_is_what_the_formulas_say(size: int, threads
     listed = replace(layout, runs=np.resize(layout.runs, build.listed))
     assert build.layout_bytes / 2 < len(pickle.dumps(listed)) <= build.layout_bytes + 1000
     whole = Histogram(np.array([[1]]), np.array([[size]]))
-    if build.is_refused:
-        with pytest.raises(UsageError, match=f"give at least {build.shard_bytes}"):
-            cut_shards(whole, ShardOptions(), ["train"])
+    assert len(cut_shards(whole, ShardOptions(grows=True).of_inputs(size), ["train"])) == build.shards
+    asked = replace(build, asked_shard_bytes=128 << 20)
+    if asked.is_refused:
+        with pytest.raises(UsageError, match=f"give at least {asked.shard_bytes}"):
+            cut_shards(whole, ShardOptions(128 << 20), ["train"])
     else:
-        assert len(cut_shards(whole, ShardOptions(), ["train"])) == build.shards
+        assert len(cut_shards(whole, ShardOptions(128 << 20), ["train"])) == asked.shards
 
 
 def info(at: int) -> ShardInfo:
@@ -118,18 +123,17 @@ def made(at: int) -> MadeJob:
     return MadeJob(at, file, None, 10**6 + at, 10**6 + at, 0, {}, (), ())
 
 
+def listed_file(at: int) -> InputFile:
+    return InputFile(0, f"2024/{at:08d}.csv", f"/shared/inputs/of/2024/{at:08d}.csv", Stat(10**9 + at, 10**18))
+
+
+def planned_unit(at: int) -> Unit:
+    return Unit(at, at + 1, at << 25, at + 1 << 25, 10**6 + at, None, (1 << 25) - at)
+
+
 OBJECTS: dict[str, tuple[Callable[[int], Any], int, int | None]] = {  # what makes one, bytes in memory, bytes in a file
-    "file": (
-        lambda at: InputFile(0, f"2024/{at:08d}.csv", f"/shared/inputs/of/2024/{at:08d}.csv", Stat(10**9 + at, 10**18)),
-        scale.FILE_MEMORY,
-        scale.FILE_BYTES,
-    ),
-    "unit": (
-        lambda at: Unit(at, at + 1, at << 25, at + 1 << 25, 10**6 + at, None, (1 << 25) - at),
-        scale.UNIT_MEMORY,
-        scale.UNIT_BYTES_KEPT,
-    ),
-    "group": (lambda at: range(10**4 + 8 * at, 10**4 + 8 * at + 8), scale.GROUP_MEMORY, scale.GROUP_BYTES),
+    "file": (listed_file, scale.FILE_MEMORY, None),
+    "unit": (planned_unit, scale.UNIT_MEMORY, None),
     "cut": (
         lambda at: Cut(0, at, 99999, 500 + at, 502 + at, 10**6 + at, 10**9 + at, "bytes"),
         scale.CUT_MEMORY,
@@ -157,7 +161,6 @@ OBJECTS: dict[str, tuple[Callable[[int], Any], int, int | None]] = {  # what mak
         reading.SHARD_KEPT,
     ),
     "made": (made, reading.MADE_MEMORY, None),
-    "digest": (lambda at: (10**6 + at, digest(at)), scale.DIGEST_MEMORY, None),
 }
 
 
@@ -176,6 +179,31 @@ def test_objects_take_what_the_formulas_say_at_most(name: str) -> None:
     assert len(made) == count
     assert memory / 2 < taken / count <= memory
     assert size is None or size / 2 < len(data) / count <= size
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_lists_of_a_plan_are_what_they_were_made_of_and_as_large_as_the_formulas_say(in_store: bool) -> None:
+    etag = "9b2cf535f27731c974343645a3985328-12" if in_store else ""
+    files = [replace(listed_file(at), stat=Stat(at, 0, etag), split=("a", None)[at % 2]) for at in range(5000)]
+    files[7] = replace(files[7], path="/elsewhere/of/a/link", name="\udcff.csv")
+    units = [planned_unit(at) for at in range(5000)]
+    units[5] = replace(units[5], rows=0)
+    of_files, of_units = FileTable.of(files), UnitTable.of(units)
+    kept, again = (pickle.loads(pickle.dumps(table)) for table in (of_files, of_units))
+    assert (list(kept), list(again)) == (files, units)
+    assert (kept[4999], kept[-1], kept[3:5], len(kept)) == (files[4999], files[-1], tuple(files[3:5]), 5000)
+    assert kept == files != list(kept[1:])
+    assert bytes_of(kept) == bytes_of(files) == sum(range(5000))
+    with pytest.raises(IndexError):
+        kept[5000]
+    assert unit_sizes(again).tolist() == [unit.size_bytes for unit in units]
+    assert (rows_of(again), rows_of([replace(unit, rows=3) for unit in units])) == (None, 15_000)
+    assert scale.FILE_BYTES / 2 < len(pickle.dumps(of_files)) / 5000 <= scale.FILE_BYTES
+    assert scale.UNIT_BYTES_KEPT / 2 < len(pickle.dumps(of_units)) / 5000 <= scale.UNIT_BYTES_KEPT
+    digests = Digests(5000, {at: digest(at) for at in range(4000)})
+    assert (digests[3], len(digests), 4000 in digests) == (digest(3), 4000, False)
+    assert digests.without({4001: ""}).tolist() == [at for at in range(4000, 5000) if at != 4001]
+    assert len(pickle.dumps(digests)) / 5000 <= scale.DIGEST_MEMORY + 1
 
 
 @dataclass(frozen=True)
@@ -236,6 +264,7 @@ def test_a_build_that_is_real_and_small_is_what_the_formulas_say(
     assert records == build.records == 4800
     assert len(shards) == build.shards > 5
     assert steps.loaded.buckets.count == build.buckets
+    assert len(pickle.dumps(steps.loaded)) <= build.plan_bytes
     assert before.merges == build.merges == (len(layout.runs) if merged else 0)
     assert (build.merges > 10) == merged
     assert build.slices == pytest.approx(pairs, rel=0.05)
@@ -276,6 +305,11 @@ def test_the_plan_of_a_read_that_is_real_and_small(tmp_path: Path) -> None:
     assert len([piece for job in plan.jobs for piece in job.pieces]) == pytest.approx(read.pieces, abs=1)
     assert len(plan.jobs) == pytest.approx(read.jobs, abs=1)
     assert len(plan.jobs) > 3
+    (tmp_path / "read" / f"_run-{'0' * 12}").mkdir(parents=True)
+    far = begin(Place(str(tmp_path / "read"), "0" * 12), ReadRun(plan, plan.jobs, "parquet", 1, 1))
+    assert list(far.load().jobs) == list(plan.jobs)
+    assert tuple(far.load().plan.files) == plan.files
+    assert len(pickle.dumps(far.load())) <= read.plan_bytes
     index = sum(Path(file.index).stat().st_size for file in plan.files if file.index is not None)
     assert read.index_bytes <= index <= read.index_bytes + 256 * len(plan.files)
 

@@ -6,14 +6,21 @@ import hashlib
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
+import driver
 import flink_hosts
 import pytest
+import spark_hosts
+from flink_hosts import FlinkHosts
 from image_samples import encoded, picture
+from spark_hosts import SparkHosts
 
 import recordmill
+
+Cluster = TypeVar("Cluster", FlinkHosts, SparkHosts)
 
 
 @pytest.fixture(scope="session")
@@ -45,16 +52,68 @@ def built(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(autouse=True)
+def _drivers() -> Iterator[None]:
+    """No driver outlives its test."""
+    yield
+    driver.end_all()
+
+
+class Clusters:
+    """Of engines, one at a time; one that did not come up is not tried again."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._up: FlinkHosts | SparkHosts | None = None
+        self._failed: dict[type, str] = {}
+
+    def bring_up(self, kind: type[Cluster], why_not: Callable[[], str]) -> Cluster:
+        """The cluster of that kind; skips the test, with the reason, where none can be had."""
+        if isinstance(self._up, kind):
+            return self._up
+        if kind in self._failed:
+            pytest.fail(f"as before: {self._failed[kind]}")
+        if reason := why_not():
+            pytest.skip(reason)
+        self.bring_down()
+        self._up = cluster = kind(self._folders.mktemp(kind.__name__))
+        try:
+            cluster.up()
+        except BaseException as error:
+            self._failed[kind] = f"{kind.__name__} did not come up: {error}"
+            self.bring_down()
+            raise
+        return cluster
+
+    def bring_down(self) -> None:
+        """End what is up."""
+        if self._up is not None:
+            self._up.down()
+        self._up = None
+
+
 @pytest.fixture(scope="session")
-def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[flink_hosts.FlinkHosts]:
-    """A Flink cluster of two hosts; skipped, with the reason, where none can be had."""
-    if reason := flink_hosts.why_not():
-        pytest.skip(reason)
-    cluster = flink_hosts.FlinkHosts(tmp_path_factory.mktemp("flink"))
-    try:
-        yield cluster.up()
-    finally:
-        cluster.down()
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    """Engines over hosts of their own."""
+    found = Clusters(tmp_path_factory)
+    yield found
+    found.bring_down()
+
+
+@pytest.fixture
+def flink(clusters: Clusters) -> Iterator[FlinkHosts]:
+    """A Flink cluster of two hosts, with all of its slots free before the test and after it."""
+    cluster = clusters.bring_up(FlinkHosts, flink_hosts.why_not)
+    yield cluster
+    driver.end_all()
+    cluster.cancel()
+    cluster.wait_for_all()
+
+
+@pytest.fixture
+def spark(clusters: Clusters) -> SparkHosts:
+    """A Spark cluster of two hosts."""
+    return clusters.bring_up(SparkHosts, spark_hosts.why_not)
 
 
 @pytest.fixture(scope="session")

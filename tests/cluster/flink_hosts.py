@@ -1,26 +1,24 @@
-"""Flink over hosts of its own: a JobManager here, and TaskManagers each in a network and a mount namespace, with a
-Beam worker pool beside it. What `scripts/flink_local.sh fetch` got is run; everything that is started here is stopped
-here.
+"""Flink over hosts of its own: a JobManager on the first, and TaskManagers on the others, with a Beam worker pool
+beside each. What `scripts/flink_local.sh fetch` got is run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import shlex
 import shutil
-import signal
-import subprocess
 import sys
-import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from hosts import Hosts, address, wait
+from hosts import why_not as why_no_hosts
+
 PORT, POOL = 18081, 50000
-_NET = "10.79.0"
-_MARK = "rmt"  # of names of namespaces and links, at most 15 letters
+_POOL = b"worker_pool_main"
 
 
 def flink_folder() -> Path:
@@ -28,74 +26,59 @@ def flink_folder() -> Path:
     return Path(os.environ.get("FLINK_LOCAL") or Path(cache) / "recordmill" / "flink")
 
 
+def jar() -> Path:
+    return flink_folder() / "flink-job-server.jar"
+
+
 def why_not() -> str:
     """Why no such cluster can be had here; "" if one can."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    missing = [name for name in ("java", "ip", "unshare", "curl") if shutil.which(name) is None]
-    if missing:
-        return f"{', '.join(missing)} is not there"
     if not list(flink_folder().glob("flink/lib/python3*/site-packages/pyflink")) or not jar().exists():
         return "scripts/flink_local.sh fetch was not run"
-    probe = subprocess.run(["ip", "netns", "add", f"{_MARK}0"], capture_output=True, check=False)
-    subprocess.run(["ip", "netns", "del", f"{_MARK}0"], capture_output=True, check=False)
-    return "" if probe.returncode == 0 else "no network namespace can be made here"
+    return why_no_hosts("java")
 
 
-def jar() -> Path:
-    return flink_folder() / "jar" / "target" / "flink-job-server-1.jar"
-
-
-class FlinkHosts:
+class FlinkHosts(Hosts):
     """A cluster. hidden: a folder that the TaskManagers' hosts have empty."""
 
-    def __init__(self, folder: Path, hosts: int = 2, slots: int = 2) -> None:
-        self.folder, self.hosts, self.slots = folder, hosts, slots
-        self.hidden = folder / "hidden"
-        self.hidden.mkdir(parents=True)
-        self.url = f"http://{_NET}.1:{PORT}"
+    def __init__(self, folder: Path, task_managers: int = 2, slots: int = 2) -> None:
+        super().__init__(folder, 1 + task_managers)
+        self.task_managers, self.slots = range(2, 2 + task_managers), slots
+        self.url = f"http://{address(1)}:{PORT}"
         self.home = next(iter(flink_folder().glob("flink/lib/python3*/site-packages/pyflink")))
-        self.worker = folder / "worker"
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.worker, self.settings = folder / "worker", folder / "settings"
 
-    def up(self) -> FlinkHosts:
+    def up(self) -> None:
+        """Bring all of it up."""
+        super().up()
         self._make_worker()
-        _ip("link", "add", f"{_MARK}br", "type", "bridge")
-        _ip("addr", "add", f"{_NET}.1/24", "dev", f"{_MARK}br")
-        _ip("link", "set", f"{_MARK}br", "up")
-        self._java("jobmanager", 1, [])
-        for host in range(2, 2 + self.hosts):
-            self._host(host)
+        self._java("jobmanager", 1)
+        for host in self.task_managers:
             self.start_task_manager(host)
             self._start_pool(host)
-        wait(lambda: self.ask("/overview")["taskmanagers"] == self.hosts, 90, "TaskManagers")
-        return self
+        self.wait_for_all(180)
 
-    def _host(self, host: int) -> None:
-        name = f"{_MARK}{host}"
-        _ip("netns", "add", name)
-        _ip("link", "add", f"{_MARK}v{host}", "type", "veth", "peer", "name", "eth0", "netns", name)
-        _ip("link", "set", f"{_MARK}v{host}", "master", f"{_MARK}br", "up")
-        _ip("-n", name, "addr", "add", f"{_NET}.{host}/24", "dev", "eth0")
-        for link in ("eth0", "lo"):
-            _ip("-n", name, "link", "set", link, "up")
+    def wait_for_all(self, seconds: float = 90) -> None:
+        """Until each TaskManager has told its slots."""
+        wanted = (len(self.task_managers), len(self.task_managers) * self.slots)
 
-    def _within(self, host: int) -> list[str]:
-        """The words before a command that run it on that host, where the hidden folder is empty."""
-        script = f'mount --make-rprivate / && mount -t tmpfs none "{self.hidden}" && exec "$@"'
-        return ["ip", "netns", "exec", f"{_MARK}{host}", "unshare", "-m", "sh", "-c", script, "sh"]
+        def there() -> bool:
+            assert self.is_alive("jobmanager1"), self.said("jobmanager1")[-2000:]
+            found = self.ask("/overview")
+            return (found["taskmanagers"], found["slots-available"]) == wanted
+
+        wait(there, seconds, "TaskManagers")
 
     def start_task_manager(self, host: int) -> None:
-        self._java("taskmanager", host, self._within(host))
+        self._java("taskmanager", host)
 
     def _start_pool(self, host: int) -> None:
         command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={POOL}"]
-        self._start(f"pool{host}", [*self._within(host), *command], self._environment())
+        self.start(f"pool{host}", host, command, self._environment())
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
-    def _java(self, kind: str, host: int, before: list[str]) -> None:
+    def _java(self, kind: str, host: int) -> None:
         conf, log = self.folder / f"conf{host}", self.folder / "log"
         for made in (conf, log, self.folder / f"tmp{host}"):
             made.mkdir(exist_ok=True)
@@ -108,23 +91,22 @@ class FlinkHosts:
             "FLINK_CONF_DIR": str(conf),
             "FLINK_LOG_DIR": str(log),
         }
-        self._start(
-            f"{kind}{host}", [*before, "bash", str(self.home / "bin" / f"{kind}.sh"), "start-foreground"], environment
-        )
+        command = ["bash", str(self.home / "bin" / f"{kind}.sh"), "start-foreground"]
+        self.start(f"{kind}{host}", host, command, environment)
 
     def _config(self, host: int) -> str:
         shipped = (self.home / "conf" / "config.yaml").read_text()
         opened = next(line.split("all: ", 1)[1] for line in shipped.splitlines() if "all: --add" in line)
         settings = {
             "env.java.opts.all": opened,
-            "jobmanager.rpc.address": f"{_NET}.1",
+            "jobmanager.rpc.address": address(1),
             "jobmanager.rpc.port": 18123,
             "jobmanager.bind-host": "0.0.0.0",
             "jobmanager.memory.process.size": "1200m",
-            "rest.address": f"{_NET}.1",
-            "rest.bind-address": f"{_NET}.1",
+            "rest.address": address(1),
+            "rest.bind-address": address(1),
             "rest.port": PORT,
-            "taskmanager.host": f"{_NET}.{host}",
+            "taskmanager.host": address(host),
             "taskmanager.bind-host": "0.0.0.0",
             "taskmanager.numberOfTaskSlots": self.slots,
             "taskmanager.memory.process.size": "2560m",
@@ -141,15 +123,10 @@ class FlinkHosts:
 
     def _make_worker(self) -> None:
         path = os.environ.get("PYTHONPATH", "")
-        text = f'#!/bin/sh\nexport PYTHONPATH="{path}"\nexec "{sys.executable}" -m recordmill.transforms.worker "$@"\n'
-        self.worker.write_text(text)
+        command = f'exec "{sys.executable}" -m recordmill.transforms.worker "$@"'
+        self.worker.write_text(f'#!/bin/sh\nexport PYTHONPATH="{path}"\n. "{self.settings}"\n{command}\n')
+        self.give({})
         self.worker.chmod(0o755)
-
-    def _start(self, name: str, command: list[str], environment: dict[str, str]) -> None:
-        with (self.folder / f"{name}.out").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
-            )
 
     @property
     def flags(self) -> list[str]:
@@ -163,65 +140,44 @@ class FlinkHosts:
             f"--environment_config={json.dumps({'command': str(self.worker)})}",
         ]
 
-    def ask(self, path: str) -> Any:
-        """What the REST interface answers; {} with no TaskManager where nobody does yet."""
+    def give(self, settings: Mapping[str, str]) -> None:
+        """What workers that are started from now on have in their environment."""
+        text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in settings.items())
+        self.settings.write_text(text)
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        """What the REST interface answers; no TaskManager where nobody does yet."""
         try:
-            with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            request = urllib.request.Request(self.url + path, method=method)
+            with urllib.request.urlopen(request, timeout=10) as answer:
                 return json.load(answer)
         except OSError:
-            return {"taskmanagers": -1, "jobs": []}
+            return {"taskmanagers": -1, "slots-available": -1, "jobs": []}
+
+    def _live(self) -> dict[str, str]:
+        """Id to name of the jobs that have not ended."""
+        ended = ("FINISHED", "FAILED", "CANCELED")
+        return {job["jid"]: job["name"] for job in self.ask("/jobs/overview")["jobs"] if job["state"] not in ended}
 
     def live(self) -> list[str]:
         """Names of the jobs that have not ended."""
-        ended = ("FINISHED", "FAILED", "CANCELED")
-        return [job["name"] for job in self.ask("/jobs/overview")["jobs"] if job["state"] not in ended]
+        return list(self._live().values())
 
-    def workers(self, host: int) -> list[int]:
-        """The Python workers on that host."""
-        found = subprocess.run(["ip", "netns", "pids", f"{_MARK}{host}"], capture_output=True, text=True, check=False)
-        return [pid for pid in map(int, found.stdout.split()) if b"sdk_worker_main" in _command(pid)]
+    def free(self) -> int:
+        """Slots that no job has."""
+        return int(self.ask("/overview")["slots-available"])
 
-    def kill_task_manager(self, host: int) -> None:
-        """End it and what it had started at once, as a host does that loses power."""
-        found = subprocess.run(["ip", "netns", "pids", f"{_MARK}{host}"], capture_output=True, text=True, check=False)
-        for pid in map(int, found.stdout.split()):
-            if b"worker_pool_main" not in _command(pid):
-                _kill(pid)
-        self._processes.pop(f"taskmanager{host}").wait()
+    def cancel(self, name: str = "") -> None:
+        """End the jobs of that name, or all that a test which failed has left."""
+        for job, called in self._live().items():
+            if name in ("", called):
+                self.ask(f"/jobs/{job}?mode=cancel", "PATCH")
+        wait(lambda: not self._live() if not name else name not in self.live(), 90, "the end of the jobs")
 
-    def down(self) -> None:
-        for host in range(2, 2 + self.hosts):
-            found = subprocess.run(
-                ["ip", "netns", "pids", f"{_MARK}{host}"], capture_output=True, text=True, check=False
-            )
-            for pid in map(int, found.stdout.split()):
-                _kill(pid)
-            subprocess.run(["ip", "netns", "del", f"{_MARK}{host}"], capture_output=True, check=False)
-        for process in self._processes.values():
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        subprocess.run(["ip", "link", "del", f"{_MARK}br"], capture_output=True, check=False)
+    def workers(self, host: int = 0) -> list[int]:
+        """The Python workers on that host, or on all."""
+        return [pid for one in ([host] if host else self.task_managers) for pid in self.pids(one, b"sdk_worker_main")]
 
-
-def wait(until: Any, seconds: float, what: str) -> None:
-    before = time.monotonic()
-    while not until():
-        assert time.monotonic() - before < seconds, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.2)
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    def kill_task_manager(self, host: int, *spared: bytes) -> None:
+        """End it and what it had started at once, as a host does that loses power. spared: words of what goes on."""
+        self.kill(host, _POOL, *spared)

@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside its own; all of them stand above it
     "base.people": "",
-    "base": "base.people",
+    "base.compiled": "",
+    "base": "base.compiled base.people",
     "schemas": "base",
     "storage.stores": "base",
     "storage": "base storage.stores",
@@ -35,7 +36,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.text": "base base.people schemas sources.inputs storage",
     "sources.images": "base base.people images schemas sources.csv sources.inputs sources.jsonl sources.values storage",
     "sources.arrow": "base base.people schemas sources.inputs sources.values storage",
-    "sources.tfrecord": "base base.people records.tfrecord schemas shards shards.loads sources.inputs storage",
+    "sources.tfrecord": "base base.people records.inference records.tfrecord schemas shards shards.loads "
+    "sources.inputs storage",
     "preprocessing": "base base.people schemas shards storage",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards sources.inputs "
     "storage",
@@ -63,8 +65,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.protobuf schemas shards shards.loads storage",
     "transforms": "base building building.spread building.straight exporting exporting.spread records.example "
     "records.tfrecord schemas shards sources.arrow sources.values storage",
-    "transforms.tft": "base building preprocessing schemas sources.inputs storage transforms",
-    "pipelines.remote": "base engines pipelines.options shards sources storage transforms",
+    "transforms.tft": "base building building.spread preprocessing schemas shards sources.inputs storage transforms",
+    "pipelines.remote": "base building.spread engines pipelines.options shards sources storage transforms",
     "pipelines": "base base.people building building.spread exporting exporting.choices exporting.spread "
     "pipelines.options pipelines.remote preprocessing records.columns records.inference records.writers schemas shards "
     "shards.loads sources sources.arrow sources.inputs storage transforms transforms.tft",

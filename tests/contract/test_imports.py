@@ -163,6 +163,25 @@ def test_reading_needs_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
     assert list((tmp_path / "npy").rglob("*.npy"))
 
 
+def test_a_second_run_imports_no_compiler(tmp_path: Path) -> None:
+    """What was compiled before is called as machine code; nor is anything else imported that is slow."""
+    (tmp_path / "in.csv").write_text("a,b\n" + "1,x\n" * 20)
+    slow = {"numba", "scipy", "pandas", "PIL", "pyarrow.dataset"}
+
+    def loaded(*args: str) -> set[str]:
+        return loaded_after(f"from recordmill.__main__ import main; assert main({list(args)!r}) == 0") & slow
+
+    def of_two(*args: str) -> set[str]:
+        """What the second run loaded; the first one may have compiled."""
+        return [loaded(*args, "--out", str(tmp_path / f"{args[0]} {number}")) for number in (1, 2)][1]
+
+    assert "numba" not in of_two("build", "csv", str(tmp_path / "in.csv"), "--quiet")  # the rest is Beam's
+    shards = str(tmp_path / "build 1")
+    assert not of_two("read", shards, "--to", "parquet", "--quiet")
+    assert not loaded("inspect", shards)
+    assert not loaded("head", shards)
+
+
 def test_windows_is_refused_with_a_clear_word() -> None:
     code = "import sys; sys.platform = 'win32'; import recordmill"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -22,8 +22,12 @@ MODULES = {"fcntl", "fileinput", "glob", "mmap", "shutil", "tempfile"}
 OF_LIBRARIES = {"OSFile", "memory_map", "memmap", "fromfile", "tofile", "FileIO"}  # pyarrow's, NumPy's, io's
 # what is no storage: files of the installation, the machine and the process
 NO_STORAGE = {
-    "base/kernel_cache.py": "Numba's files of compiled kernels, beside the installed source",
+    "base/compiled/digest.py": "the file that says which Numba is installed",
+    "base/compiled/machine_code.py": "files of compiled kernels, beside the installed source",
+    "base/compiled/numba_cache.py": "Numba's own",
+    "base/compiled/pruning.py": "the same files, when they are old",
     "base/machine.py": "/sys/fs/cgroup, which says how many cores there are",
+    "engines/tied.py": "the program that its process becomes, and the end of it",
     "base/people/installed.py": "how the package itself was installed",
     "src/recordmill/cli_main.py": "the standard streams of the process",
     "reader/torch/turns.py": "a file without a name, which is memory that processes share",

@@ -43,11 +43,15 @@ Caused by: java.lang.RuntimeException: Error received
         ),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/x/plan.pickle'", "'/x/plan.pickle'"),
         ("java.util.X: outer\nCaused by: java.lang.IllegalStateException: no slots\n\tat y", "no slots"),
+        (
+            "Pipeline recordmill-x_1-2 failed in state FAILED: java.lang.X: requirement failed: a",
+            "requirement failed: a",
+        ),
         ("", "it said nothing"),
         (
             "RuntimeError: recordmill.shards.rejects.TooManyRejects: 1 of 5 were rejected:\n  a.jsonl: line 5: "
             "x\nMend them\n\n\tat z",
-            "1 of 5 were rejected: a.jsonl: line 5: x Mend them",
+            "1 of 5 were rejected: a.jsonl: line 5: x. Mend them",
         ),
     ],
 )
@@ -55,6 +59,7 @@ def test_one_sentence_is_left(text: str, says: str) -> None:
     found = sentence(text)
     assert says in found
     assert "\n" not in found
+    assert "Pipeline " not in found
     assert len(found) <= 700
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 from flink_server import FlinkServer, flink_server
+from store_server import s3_server
 
 import recordmill
 from recordmill.__main__ import main
 from recordmill.engines.note import JOB_NAME, UNHEARD_SEC, JobNote
+from recordmill.shards import store_run
 from recordmill.shards.run_folder import RunFolder
 
 JOB = "0" * 31 + "1"
@@ -65,6 +67,33 @@ def test_where_the_engine_does_not_answer_a_day_without_a_word_decides(tmp_path:
     for name in ("lock", "data", "runs", "rejects"):
         os.utime(run / name, (long_ago, long_ago))
     assert list(recordmill.clean(out, remove=True)) == [run.name]
+
+
+def test_a_job_in_a_store_may_wait_for_slots_for_longer_than_a_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A detached build has nobody who would renew it until its workers begin."""
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    run = "_run-0123456789ab"
+    with s3_server(tmp_path / "s3") as store, flink_server() as server:
+        server.jobs[JOB] = ("recordmill-build-x-1", "CREATED")
+        left = {f"out/{run}/plan.pickle", f"out/{run}/{JOB_NAME}", "out/data-0123456789ab/a.tfrecord"}
+        for key in left:
+            store.put(key, note_of(server).to_json() if key.endswith(JOB_NAME) else b"x")
+        monkeypatch.setattr(store_run, "LEASE_SEC", -1)
+        out = f"{store.root}/out"
+        recordmill.build(tmp_path / "a.csv", out, header=True)
+        assert recordmill.clean(out, remove=True) == {}
+        assert left <= set(store.keys())
+        server.jobs[JOB] = ("recordmill-build-x-1", "FAILED")
+        recordmill.build(tmp_path / "a.csv", out, header=True, overwrite=True)
+        assert left <= set(store.keys())  # a build asks nobody whom a stranger may have named
+        monkeypatch.setattr(store_run, "UNHEARD_SEC", -1)
+        assert recordmill.clean(out) != {}
+        monkeypatch.undo()
+        monkeypatch.setattr(store_run, "LEASE_SEC", -1)
+        assert list(recordmill.clean(out, remove=True)) == [run]
+        assert not left & set(store.keys())
 
 
 def test_nobody_is_asked_because_of_a_link_or_of_what_is_no_note(tmp_path: Path) -> None:

@@ -357,3 +357,32 @@ def test_an_input_that_changes_while_it_is_read_gets_no_note(inputs: dict[str, A
     notes.save(plan, job, 2, units_of(plan, job)[0], Note())
     assert len(noted_in(folder.path)) == 1
     folder.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("foreign", {"to": "npy"}),
+        ("gzip", {"to": "parquet", "where": "id % 3 = 1"}),
+        ("streams", {"to": "npy", "pad": "tokens=4:0"}),
+        ("damaged", {"to": "parquet", "max_rejects": 20}),
+        ("plain", {"to": "npy", "limit": 450}),
+    ],
+)
+def test_a_read_notes_of_its_inputs_what_a_look_at_them_tells(
+    inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
+) -> None:
+    from recordmill.exporting.notes import Notes, digest_inputs
+
+    found: list[tuple[str, str]] = []
+    save = Notes.save
+
+    def watched(self: Any, plan: Any, job: Any, unit: int, made_of: Any, note: Any) -> None:
+        found.append((note.digest, digest_inputs(plan, made_of)))
+        save(self, plan, job, unit, made_of, note)
+
+    monkeypatch.setattr(Notes, "save", watched)
+    read(inputs[name], tmp_path / "out", **UNITS, **options)
+    assert len({told for _, told in found}) == len(found) > 2
+    read_once = "limit" not in options and "max_rejects" not in options  # else the files are read once more for it
+    assert [noted for noted, _ in found] == [told if read_once else "" for _, told in found]

@@ -158,8 +158,8 @@ def test_what_is_no_place_for_a_result(store: Store, out: str, source: str, tmp_
     store.put(f"{out.partition(f'{BUCKET}/')[2]}-4/_reads/00000001.json", b'{"folder": "../out"}')
     with pytest.raises(UsageError, match="not what a read writes"):
         recordmill.read(source, f"{out}-4", overwrite=True)
-    with pytest.raises(UsageError, match="an engine's workers can't write to a store"):
-        recordmill.read(source, f"{out}-5", runner="FlinkRunner")
+    with pytest.raises(UsageError, match="holds a data set of recordmill"):
+        recordmill.read(source, out, runner="FlinkRunner")
     assert set(store.objects(f"{out}-3")) == {"photo.jpg"}
 
 

@@ -321,7 +321,7 @@ def test_an_assertion_holds_for_all_records_of_the_fit_and_refuses_those_of_othe
     build(tmp_path / "young.csv", tmp_path / "out", transform=tmp_path / "asserts.py")
     done = build(tmp_path / "all.csv", tmp_path / "new", transform_from=tmp_path / "out", max_rejects=2)
     rejects = [json.loads(line) for path in done.rejects for line in path.read_text().splitlines()]
-    assert sorted(reject["place"] for reject in rejects) == ["record 50", "record 51"]
+    assert sorted(reject["place"] for reject in rejects) == ["line 52, row 50", "line 53, row 51"]
     assert sorted(recordmill.open(tmp_path / "new")["age"]) == list(range(50))
 
 

@@ -52,6 +52,9 @@ def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.Monkey
     expected = read_all(whole)
     assert values(expected[0]) == table.to_pylist()
     assert [row[1] for row in expected[0]] == list(range(1000))
+    assert whole.digests == {}  # reading the one unit digests the file
+    assert all(chunk.digests == {0: digest_file(str(path))} for chunk in whole.read(whole.units[0]))
+    assert plan(path, memory_bytes=path.stat().st_size).digests == {0: digest_file(str(path))}
     monkeypatch.setattr(parquet_source, "UNIT_BYTES", 3000)
     monkeypatch.setattr(parquet_source, "BATCH_BYTES", 700)
     source = plan(path)

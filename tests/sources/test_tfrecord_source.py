@@ -19,6 +19,7 @@ from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.sources.inputs.contract import Payloads, PlanOptions, Source
+from recordmill.sources.tfrecord import look
 from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
 from recordmill.storage.digest import digest_file
@@ -85,7 +86,7 @@ def test_payloads_are_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert source.digests == {0: digest_file(str(path))}
     expected = [(0, number, payload) for number, payload in enumerate(PAYLOADS)]
     assert read(source) == (expected, [])
-    monkeypatch.setattr(tfrecord_source, "UNIT_BYTES", 2000)
+    monkeypatch.setattr(look, "UNIT_BYTES", 2000)
     monkeypatch.setattr(tfrecord_source, "BATCH_BYTES", 300)
     source = plan(path, schema=SCHEMA, threads=2)
     assert compressed or len(source.units) > 5
@@ -156,7 +157,7 @@ def test_a_data_set_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, com
         tmp_path / "out", {"train": mixed_rows(300), "val.id": mixed_rows(40, 300)}, compression=compression
     )
     write(out / "data-old" / "train-00000-of-00001.tfrecord", PAYLOADS)
-    monkeypatch.setattr(tfrecord_source, "UNIT_BYTES", 5000)
+    monkeypatch.setattr(look, "UNIT_BYTES", 5000)
     source = plan(*sorted(out.rglob("*.tfrecord*")))
     assert source.schema == MIXED
     assert source.notes == (
@@ -221,3 +222,33 @@ def test_what_is_no_record_of_the_schema_is_a_reject(tmp_path: Path) -> None:
     assert len(read(plan(path, schema=other))[1]) == 4
     (tmp_path / "schema.pbtxt").write_text(tfmd.to_pbtxt(other))
     assert len(read(plan(path))[1]) == 4
+
+
+@pytest.mark.parametrize("damage", [None, "payload", "header", "cut", "no Example"])
+@pytest.mark.parametrize("options", [{}, {"schema": SCHEMA}])
+def test_a_plan_of_one_pass_is_that_of_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str | None, options: dict[str, Any]
+) -> None:
+    late = [b"\xff\xff"] if damage == "no Example" else []
+    paths = [
+        write(tmp_path / "a.tfrecord", PAYLOADS[:70]),
+        write(tmp_path / "b.tfrecord", []),
+        write(tmp_path / "c.tfrecord.gz", PAYLOADS[70:90], True),
+        write(tmp_path / "d.tfrecord", [*PAYLOADS[90:], *late]),
+    ]
+    data = bytearray(paths[3].read_bytes())
+    data[{"payload": -9, "header": 3}.get(damage or "", 0)] ^= damage in ("payload", "header")
+    paths[3].write_bytes(data[:-2] if damage == "cut" else data)
+    reads: list[str] = []
+    for name in ("read_range", "digest_file", "cut"):
+        whole = getattr(look, name)
+        monkeypatch.setattr(
+            look, name, lambda *args, whole=whole, name=name, **kws: reads.append(name) or whole(*args, **kws)
+        )
+    once = plan(*paths, **options)
+    if damage in (None, "no Example"):
+        assert sorted(reads) == ["cut", "digest_file", *["read_range"] * 3]
+    monkeypatch.setattr(look, "_at_once", lambda *args: None)
+    assert plan(*paths, **options) == once
+    assert once.digests == {number: digest_file(str(path)) for number, path in enumerate(paths)}
+    assert len(read(once)[0]) >= (400 if damage != "header" else 80)

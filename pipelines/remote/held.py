@@ -1,0 +1,32 @@
+"""What a build, or a read, on an engine writes into OUT: its own while that is at work, removed when it has failed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from recordmill.building.spread.beginning import discard
+from recordmill.building.spread.place import Place
+from recordmill.pipelines.remote.submission import MayBeRunning
+from recordmill.shards.store_run import StoreRun
+
+
+@contextlib.contextmanager
+def held(place: Place | None) -> Iterator[StoreRun | None]:
+    """Holds the lease of a build or a read in a store, which it gives, and where what dead runs left is removed first.
+    None: a run of this process alone. What failed is removed when its jobs have ended, and stays where that is not
+    known.
+    """
+    if place is None:
+        yield None
+        return
+    with StoreRun(place.out, place.id) if place.is_remote else contextlib.nullcontext() as run:
+        if run is not None:
+            run.remove_dead()
+        try:
+            yield run
+        except MayBeRunning:
+            raise
+        except BaseException:
+            discard(place)
+            raise

@@ -1,0 +1,92 @@
+"""Beam without its words: what it logs of a job goes into the file of the job's error, and not to stderr, where one
+sentence says what is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+_SERVERS = ("FlinkJarJobServer", "PrismJobServer", "PrismRunner", "SparkJarJobServer")  # their output is logged so
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Beam logs an engine's whole trace, and its warnings of what it starts: not meanwhile. What others log in this
+    process is not touched.
+    """
+    with _no_threads_of_grpc(), _no_prints_of_workers(), _with_handler(), _without_logs_of_beam():
+        yield
+
+
+@contextlib.contextmanager
+def _without_logs_of_beam() -> Iterator[None]:
+    import apache_beam
+
+    beam = os.path.dirname(apache_beam.__file__)
+
+    def is_others(record: logging.LogRecord) -> bool:  # Beam logs some of it without a logger of its own
+        return not record.pathname.startswith(beam)
+
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
+    filters = [(logging.getLogger(), is_others), *((logging.getLogger(name), nothing) for name in _SERVERS)]
+    of_beam = logging.getLogger("apache_beam")
+    level = of_beam.level
+    of_beam.setLevel(logging.CRITICAL)
+    for logger, keeps in filters:
+        logger.addFilter(keeps)
+    try:
+        yield
+    finally:
+        of_beam.setLevel(level)
+        for logger, keeps in filters:
+            logger.removeFilter(keeps)
+
+
+@contextlib.contextmanager
+def _with_handler() -> Iterator[None]:
+    """Where there is no handler, logging without a logger adds one of its own, for good."""
+    root = logging.getLogger()
+    if root.handlers or logging.lastResort is None:
+        yield
+        return
+    handler = logging.lastResort
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def _no_prints_of_workers() -> Iterator[None]:
+    """Of what a worker that is a thread here prints of an error; the error itself is raised."""
+    from apache_beam.runners.worker import sdk_worker
+
+    sdk_worker.print = lambda *words, **options: None
+    try:
+        yield
+    finally:
+        del sdk_worker.print
+
+
+@contextlib.contextmanager
+def _no_threads_of_grpc() -> Iterator[None]:
+    """Of the errors in threads of workers whose engine is gone."""
+    hook = threading.excepthook
+
+    def not_of_grpc(args: Any) -> None:
+        if not str(getattr(args.exc_type, "__module__", "")).startswith("grpc"):
+            hook(args)
+
+    threading.excepthook = not_of_grpc
+    try:
+        yield
+    finally:
+        threading.excepthook = hook

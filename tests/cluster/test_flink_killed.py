@@ -1,0 +1,150 @@
+"""What is killed or stopped of a build on a Flink of two hosts changes no byte, what is stopped is gone, and nothing of
+a live job is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import shards, tree
+from driver import Driver, recordmill, run
+from flink_hosts import FlinkHosts, jar
+from hosts import command_of, wait
+
+import recordmill as package
+
+pytestmark = pytest.mark.cluster
+
+
+def job_servers() -> list[int]:
+    """Those that drivers have started."""
+    pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return [pid for pid in pids if all(word in command_of(pid) for word in (str(jar()).encode(), b"--job-port"))]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_driver_that_is_stopped_ends_its_job_and_leaves_nothing(
+    flink: FlinkHosts, table: Path, tmp_path: Path, signum: int
+) -> None:
+    out = tmp_path / "out"
+    driver = Driver("build", "csv", table, "--out", out, "--no-preflight", *flink.flags)
+    driver.wait_for(lambda: bool(flink.live()) and any(flink.workers()))
+    code, err = driver.stop(signum)
+    assert flink.live() == []
+    assert code == 130
+    assert "nothing was written" in err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("own_server", [False, True])
+def test_a_killed_driver_takes_nothing_from_its_job(
+    flink: FlinkHosts, table: Path, built: Path, tmp_path: Path, own_server: bool
+) -> None:
+    """A job server of its own ends with it."""
+    out = tmp_path / "out"
+    options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2", *flink.flags)
+    driver = Driver("build", *options, "--no-preflight", *([] if own_server else ["--flink_submit_uber_jar"]))
+    driver.wait_for(lambda: any(out.glob("_run-*/runs/[!.]*")))
+    assert bool(job_servers()) == own_server
+    driver.stop(signal.SIGKILL)
+    wait(lambda: not job_servers(), 60, "the end of the job server")
+    (job,) = flink.live()
+    (folder,) = out.glob("_run-*")
+    assert f"{job}: running" in recordmill("status", out)[0]
+    recordmill("clean", out, "--remove")
+    assert any((folder / "shared").iterdir())
+    wait(lambda: flink.live() == [], 240, "the end of the job")
+    assert shards(out) == shards(built)  # it committed by itself
+    package.clean(out, remove=True)
+    assert not folder.exists()
+    assert package.verify(out) == []
+
+
+def kill_worker(flink: FlinkHosts) -> None:
+    os.kill(flink.workers()[0], signal.SIGKILL)
+
+
+def kill_host(flink: FlinkHosts) -> None:
+    flink.kill_task_manager(3)
+
+
+@pytest.mark.parametrize("kill", [kill_worker, kill_host])
+def test_what_is_killed_changes_no_byte(
+    flink: FlinkHosts, table: Path, built: Path, tmp_path: Path, kill: Callable[[FlinkHosts], None]
+) -> None:
+    """The engine repeats what was lost, beside what zombies may still write."""
+    out = tmp_path / "out"
+    options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2")
+    driver = Driver("build", *options, "--no-preflight", *flink.flags)
+    try:
+        driver.wait_for(lambda: any(out.glob("_run-*/runs/[!.]*")))
+        kill(flink)
+        code, err = driver.end()
+    finally:
+        if kill is kill_host:
+            flink.start_task_manager(3)
+    assert code == 0, err
+    assert shards(out) == shards(built)
+    assert package.verify(out) == []
+    assert not list(out.glob("_run-*"))
+
+
+def test_a_detached_build_goes_on_by_itself(flink: FlinkHosts, table: Path, built: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2")
+    run("build", *options, "--detach", "--no-preflight", *flink.flags, "--flink_submit_uber_jar")
+    assert ": running" in recordmill("status", out)[0]
+    wait(lambda: flink.live() == [], 240, "the end of the job")
+    assert shards(out) == shards(built)
+    assert "generation 1: train " in recordmill("status", out)[0]
+
+
+def at_work_on(flink: FlinkHosts, out: Path) -> list[int]:
+    """The Python workers that have a file of the run open."""
+    return [pid for pid in flink.workers() if any("_run-" in path and str(out) in path for path in open_files(pid))]
+
+
+def open_files(pid: int) -> list[str]:
+    found = []
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(path))
+    return found
+
+
+def test_a_worker_that_wakes_up_after_the_commit_changes_nothing(
+    flink: FlinkHosts, table: Path, built: Path, tmp_path: Path
+) -> None:
+    """It stood still in the middle of a file when its host was given up."""
+    out = tmp_path / "out"
+    options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2", *flink.flags)
+    driver = Driver("build", *options, "--no-preflight")
+    zombies: list[int] = []
+
+    def stopped_at_work() -> bool:
+        for pid in at_work_on(flink, out):
+            os.kill(pid, signal.SIGSTOP)
+            if pid in at_work_on(flink, out):
+                zombies.append(pid)
+                return True
+            os.kill(pid, signal.SIGCONT)
+        return False
+
+    driver.wait_for(stopped_at_work, every=0.01)
+    host = 2 if zombies[0] in flink.workers(2) else 3
+    flink.kill_task_manager(host, b"sdk_worker_main")
+    flink.start_task_manager(host)
+    code, err = driver.end()
+    assert code == 0, err
+    assert shards(out) == shards(built)
+    before = tree(out)
+    os.kill(zombies[0], signal.SIGCONT)
+    wait(lambda: not command_of(zombies[0]), 120, "the end of the worker that woke up")
+    assert tree(out) == before
+    assert package.verify(out) == []

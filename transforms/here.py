@@ -1,0 +1,103 @@
+"""Running a Beam pipeline in this process, in a thread of its own: of the command itself, or of a worker of an engine
+that has a small one to run.
+
+Beam's FnApiRunner is named directly: `DirectRunner` would first try to download Prism, and run a job that failed there
+a second time. Imported only when a pipeline runs, since apache_beam takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from recordmill.base.progress import Progress, job
+
+if TYPE_CHECKING:
+    from recordmill.transforms.beam_types import Pipeline
+
+_ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
+_asking = threading.Lock()
+
+
+@contextlib.contextmanager
+def making_ours() -> Iterator[None]:
+    """The pipelines that this thread makes meanwhile are recordmill's own, not a notebook cell's."""
+    tell_cells_apart()
+    token = _ours.set(True)
+    try:
+        yield
+    finally:
+        _ours.reset(token)
+
+
+def run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress) -> None:
+    """The pipeline that `construct(pipeline)` makes, to its end in this process. name: by which its threads find
+    `progress`.
+
+    Raises:
+        KeyboardInterrupt: the user stopped it; every thread has ended by then.
+        Exception: what a stage raised, itself.
+    """
+    tell_cells_apart()
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    # its log of a failed stage is a traceback of what is raised below anyway
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    options = PipelineOptions(list(beam_args))
+    options.view_as(SetupOptions).save_main_session = False
+    failure: list[BaseException] = []
+    ended = threading.Event()
+
+    def work() -> None:
+        _ours.set(True)
+        try:
+            pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
+            construct(pipeline)
+            pipeline.run().wait_until_finish()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            ended.set()
+
+    with job(name, progress):
+        # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads
+        # would not. It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython
+        # before 3.13), and it goes on writing.
+        threading.Thread(target=work, name="recordmill-pipeline", daemon=True).start()
+        try:
+            while not ended.wait(0.2):
+                pass
+        except BaseException:
+            progress.cancel()
+            ended.wait()
+            raise
+    if failure:
+        raise failure[0] if progress.error is None else progress.error
+
+
+def tell_cells_apart() -> None:
+    """Tell Beam that the pipelines made here are not a notebook cell's, wherever they run.
+
+    Where IPython runs, Beam looks for pipelines among the user's variables to put the cell's number into their labels;
+    for that it imports `apache_beam.dataframe`, which fails with pandas 3 and takes seconds with others. It also leaves
+    a pipeline's temporary folder behind there. Pipelines of the user's own are asked about as before.
+    """
+    from apache_beam import pipeline
+    from apache_beam.utils import interactive_utils
+
+    with _asking:
+        asked = interactive_utils.is_in_ipython
+        if getattr(asked, "by_recordmill", False):
+            return
+
+        def is_in_ipython() -> bool:
+            return not _ours.get() and bool(asked())
+
+        is_in_ipython.by_recordmill = True  # type: ignore[attr-defined]
+        interactive_utils.is_in_ipython = pipeline.is_in_ipython = is_in_ipython
