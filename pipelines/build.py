@@ -45,7 +45,7 @@ from recordmill.shards.manifest import Manifest
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.shards.store_run import LEASE_SEC, check_store_out
 from recordmill.sources.inputs.contract import Source
-from recordmill.sources.inputs.tables import as_tables, rows_of, unit_sizes
+from recordmill.sources.inputs.tables import as_tables, bytes_of, rows_of, unit_sizes
 from recordmill.storage.files import bound_requests, hand_over, is_remote, output_path, stat
 from recordmill.storage.folders import exists, join, private_folder
 
@@ -253,7 +253,8 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
         _check_column(planned, option, column)
     splits = split_names(settings.order, planned.files)
-    shards = settings.shards.num_shards or int(unit_sizes(planned.units).sum()) // settings.shards.shard_bytes + 1
+    options = settings.shards.of_inputs(bytes_of(planned.files))
+    shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
     plan = BuildPlan(
         folder=str(folder.path.absolute()),
         base=base,
@@ -262,7 +263,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         buckets=Buckets.plan(len(splits), Ordering(settings.order, planned).span, shards),
         source=planned,
         order=settings.order,
-        shards=settings.shards,
+        shards=options,
         compression=settings.compression,
         threads=settings.threads,
         memory_bytes=settings.memory_bytes,

@@ -31,7 +31,7 @@ _AT_ONCE = 16  # files in a store, whose indices or headers are read
 _GZIP = 31  # zlib's window bits for one gzip member
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Records [first_record, first_record + records) of the file, at uncompressed bytes [start, stop).
 
