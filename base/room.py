@@ -8,6 +8,7 @@ half of the decoder's time went there. What is taken here is counted by `pyarrow
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 _POOL_BYTES = 64 << 10  # 64 KiB: below it the C library hands freed memory out again by itself, and quicker
+_AGAIN_BYTES = 1 << 20  # 1 MiB: what is below it the pool hands out again before it gives it back to the system
+_IDLE_BYTES = 128 << 20  # 128 MiB: some blocks of batches, as many as go and come while a trainer is fed
+_idle: dict[int, pa.Buffer] = {}  # by address; single operations on it need no lock
 
 
 def room(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -28,6 +32,42 @@ def room(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]
     return np.frombuffer(pa.allocate_buffer(size), kind).reshape(shape)
 
 
+def again(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Like room, for arrays that are given away and come again and again: what is as large and nobody refers to any
+    more is handed out anew, whoever let go of it and however late. (The pool gives such memory back to the system
+    within milliseconds, and new pages took two fifths of the time in which TensorFlow was fed.)
+
+    Up to 128 MiB are kept for that, until `let_go`.
+    """
+    kind = np.dtype(dtype)
+    size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
+    if size < _AGAIN_BYTES:
+        return room(shape, kind)
+    whole = np.frombuffer(_taken(size), np.uint8)  # all views of it refer to it, so it lives as long as one of them
+    weakref.finalize(whole, _keep, whole.base).atexit = False
+    return whole[:size].view(kind).reshape(shape)
+
+
+def let_go() -> None:
+    """Keep nothing any more of what was given away by `again`."""
+    _idle.clear()
+
+
+def _taken(size: int) -> pa.Buffer:
+    """Memory of at least this size: the smallest that is idle, if it is no more than twice as large."""
+    fitting = sorted((one.size, at) for at, one in list(_idle.items()) if size <= one.size <= 2 * size)
+    for _, at in fitting:
+        found = _idle.pop(at, None)  # another thread may have been quicker
+        if found is not None:
+            return found
+    return pa.allocate_buffer(size)
+
+
+def _keep(buffer: pa.Buffer) -> None:
+    if sum(one.size for one in list(_idle.values())) + buffer.size <= _IDLE_BYTES:
+        _idle[buffer.address] = buffer
+
+
 def filled(shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Like room, all of one value."""
     array = room(shape, dtype)
@@ -39,4 +79,5 @@ def give_back() -> None:
     """Let the system have what the pool holds and nobody uses:
     at the end of a stage, whose sizes the next one won't ask for again.
     """
+    let_go()
     pa.default_memory_pool().release_unused()

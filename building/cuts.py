@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +19,20 @@ from recordmill.building.run_file import Histogram
 
 RECORDS, BYTES = "records", "bytes"
 MOST_SHARDS = 100_000  # per split: five digits in their names; a folder, and a reader, of more is of no use
+GROWN_SHARDS = (
+    1 << 15
+)  # half the buckets that keys have at most: what is fetched for a shard is then 1.5 times its size
 
 
 @dataclass(frozen=True)
 class ShardOptions:
     """How large shards are: shard_bytes of framed records each (the default),
-    or num_shards of equal records per split, exactly.
+    or num_shards of equal records per split, exactly. grows: shard_bytes is what nobody has asked for.
     """
 
     shard_bytes: int = 128 << 20  # 128 MiB: TensorFlow's advice is 100 to 200 MB, enough for one sequential read to pay
     num_shards: int | None = None
+    grows: bool = False
 
     def __post_init__(self) -> None:
         if self.shard_bytes < 1:
@@ -37,6 +41,18 @@ class ShardOptions:
             raise UsageError(f"--num-shards {self.num_shards}: at least one")
         if self.num_shards is not None and self.num_shards > MOST_SHARDS:
             raise UsageError(f"--num-shards {self.num_shards}: at most {MOST_SHARDS}")
+
+    def of_inputs(self, input_bytes: int) -> ShardOptions:
+        """Those of a build from so many bytes of input files: where nobody has asked for a size, one that is not so
+        small that the shards of as many bytes of records are more than GROWN_SHARDS.
+
+        >>> ShardOptions(grows=True).of_inputs(10**14).shard_bytes >> 20
+        2911
+        """
+        if not self.grows or self.num_shards is not None:
+            return self
+        least = -(-input_bytes // (GROWN_SHARDS << 20)) << 20  # whole MiB, for people
+        return replace(self, shard_bytes=max(self.shard_bytes, least), grows=False)
 
 
 @dataclass(frozen=True)

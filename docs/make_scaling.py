@@ -12,7 +12,7 @@ from pathlib import Path
 
 from recordmill.base.machine import MEMORY_BYTES
 from recordmill.base.sizes import show_size
-from recordmill.building.cuts import MOST_SHARDS, ShardOptions
+from recordmill.building.cuts import GROWN_SHARDS, MOST_SHARDS, ShardOptions
 from recordmill.building.spread.scale import (
     MOST_BUCKETS,
     Build,
@@ -29,9 +29,7 @@ SIZES = {"100 GB": 10**11, "1 TB": 10**12, "10 TB": 10**13, "100 TB": 10**14}
 ROWS: dict[str, Callable[[Build], str]] = {
     "records of 1,000 bytes": lambda one: f"{one.records:,}",
     "input files of 1 GiB": lambda one: f"{one.files:,}",
-    "`--shard-size`": lambda one: (
-        f"{show_size(one.shard_bytes)}{' (the default is refused)' if one.is_refused else ''}"
-    ),
+    "size of a shard": lambda one: show_size(one.shard_bytes),
     "shards": lambda one: f"{one.shards:,}",
     "runs": lambda one: f"{one.runs:,}",
     "merges between": lambda one: f"{one.merges:,}",
@@ -102,14 +100,19 @@ def walls() -> list[Sequence[str]]:
             "fewer and larger files, or more memory in workers",
         ),
         (
-            f"{show_size(MOST_BUCKETS * shard)} in a split",
-            f"shards are more than the {MOST_BUCKETS:,} buckets of the keys: more than twice a shard is fetched for it",
-            "a larger `--shard-size`",
+            f"{show_size(GROWN_SHARDS * shard)} of input files",
+            f"shards are larger than {show_size(shard)}, so that they are no more than {GROWN_SHARDS:,}",
+            "nothing needs to; `--shard-size` says another size",
         ),
         (
-            f"{show_size(MOST_SHARDS * shard)} in a split",
+            f"{show_size(MOST_BUCKETS * shard)} in a split, with `--shard-size {show_size(shard)}`",
+            f"shards are more than the {MOST_BUCKETS:,} buckets of the keys: more than twice a shard is fetched for it",
+            "no `--shard-size`, or a larger one",
+        ),
+        (
+            f"{show_size(MOST_SHARDS * shard)} in a split, with `--shard-size {show_size(shard)}`",
             f"refused: more than {MOST_SHARDS:,} shards; the message says which `--shard-size` will do",
-            "that, up to 1 GiB at 100 TB",
+            "no `--shard-size`, or that",
         ),
         (
             f"{show_size(most_read_bytes(MEMORY_BYTES))} that are read",

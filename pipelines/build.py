@@ -45,8 +45,8 @@ from recordmill.shards.manifest import Manifest
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.shards.store_run import LEASE_SEC, check_store_out
 from recordmill.sources.inputs.contract import Source
-from recordmill.sources.inputs.tables import as_tables, rows_of, unit_sizes
-from recordmill.storage.files import bound_requests, hand_over, is_remote, output_path, stat
+from recordmill.sources.inputs.tables import as_tables, bytes_of, rows_of, unit_sizes
+from recordmill.storage.files import Terms, bound_requests, hand_over, is_remote, output_path, stat
 from recordmill.storage.folders import exists, join, private_folder
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _run(
         try:
             plan = make_plan(source, folder, out, base, settings)
             _look_first(plan, settings, progress)
-            place = None if is_local(settings.runner) else _place(plan)
+            place = None if is_local(settings.runner) else _place(plan, settings.storage_requests)
             with held(place):
                 plan = _with_data_in_out(plan, place)
                 plan = with_transform(plan, settings, progress, place)
@@ -253,7 +253,8 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
         _check_column(planned, option, column)
     splits = split_names(settings.order, planned.files)
-    shards = settings.shards.num_shards or int(unit_sizes(planned.units).sum()) // settings.shards.shard_bytes + 1
+    options = settings.shards.of_inputs(bytes_of(planned.files))
+    shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
     plan = BuildPlan(
         folder=str(folder.path.absolute()),
         base=base,
@@ -262,7 +263,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         buckets=Buckets.plan(len(splits), Ordering(settings.order, planned).span, shards),
         source=planned,
         order=settings.order,
-        shards=settings.shards,
+        shards=options,
         compression=settings.compression,
         threads=settings.threads,
         memory_bytes=settings.memory_bytes,
@@ -310,9 +311,10 @@ def run_build(
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)
 
 
-def _place(plan: BuildPlan) -> Place:
-    """Where the build has its files on an engine."""
-    return Place(plan.store or os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
+def _place(plan: BuildPlan, requests: int | None = None) -> Place:
+    """Where the build has its files on an engine. requests: to stores, that each worker has under way at most."""
+    out = plan.store or os.path.dirname(plan.folder)
+    return Place(out, RunFolder.attach(plan.folder).id, Terms(requests))
 
 
 def _with_data_in_out(plan: BuildPlan, place: Place | None) -> BuildPlan:

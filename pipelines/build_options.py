@@ -161,7 +161,7 @@ def _shards(shard_size: str | int | None, num_shards: int | None) -> ShardOption
         raise UsageError("--shard-size and --num-shards exclude each other: give one")
     if shard_size is not None:
         return ShardOptions(parse_size(shard_size, "--shard-size"))
-    return ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "--num-shards"))
+    return ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "--num-shards"), grows=True)
 
 
 def _memory(memory: str | int) -> int:

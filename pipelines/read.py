@@ -23,7 +23,7 @@ from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
 from recordmill.building.spread.beginning import tidy_up
 from recordmill.building.spread.place import Place
-from recordmill.exporting.job import JobResult, run_job
+from recordmill.exporting.job import Accounts, JobResult, run_job
 from recordmill.exporting.notes import Notes, units_of
 from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
@@ -41,10 +41,10 @@ from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs
-from recordmill.shards.rejects import Rejected, is_of_record, with_remedy
+from recordmill.shards.rejects import is_of_record, with_remedy
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.store_run import StoreRun
-from recordmill.storage.files import bound_requests, is_remote, open_file, output_path, stat, sync_file
+from recordmill.storage.files import Terms, bound_requests, is_remote, open_file, output_path, stat, sync_file
 from recordmill.storage.folders import exists, files_below, is_folder, join, paths_in, remove_tree
 
 if TYPE_CHECKING:
@@ -177,13 +177,10 @@ def read(
             folder.release()  # a job may work in it
             raise
         except (KeyboardInterrupt, OSError, MemoryError) as error:
-            if count := keep_finished(folder):
-                raise _stopped(error, folder, count) from error
-            if isinstance(error, OSError) and error.filename is None and error.strerror:
-                # a write says no name, and only OUT is written to
-                where = f"{folder.out} (where TMPDIR has what goes to {out} prepared)" if is_remote(out) else folder.out
-                raise RecordmillError(f"{where}: {error.strerror}; nothing was written") from error
-            raise
+            told = _ended(error, folder, out)
+            if told is error:
+                raise
+            raise told from error
         finally:
             folder.close()
 
@@ -224,7 +221,7 @@ def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
 def _place(folder: RunFolder, out: str, settings: ReadSettings) -> Place:
     """Where workers have their files: an engine's in OUT, also in a store, others on this machine."""
     far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
-    return Place(out if far else os.path.abspath(folder.out), folder.id)
+    return Place(out if far else os.path.abspath(folder.out), folder.id, Terms(settings.storage_requests))
 
 
 def _absolute(path: str) -> str:
@@ -269,6 +266,16 @@ def _left(plan: ReadPlan, notes: Notes | None) -> int | None:
     return plan.records - sum(kept[-1].read for kept in notes.finished.values())
 
 
+def _ended(error: BaseException, folder: RunFolder, out: str) -> BaseException:
+    """The error that ends a read: with what it keeps, or with the place, which a write does not say."""
+    if count := keep_finished(folder):
+        return _stopped(error, folder, count)
+    if not isinstance(error, OSError) or error.filename is not None or not error.strerror:
+        return error
+    where = f"{folder.out} (where TMPDIR has what goes to {out} prepared)" if is_remote(out) else folder.out
+    return RecordmillError(f"{where}: {error.strerror}; nothing was written")
+
+
 def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseException:
     """The error that ended a read early, with what is left of it."""
     kept = (
@@ -292,62 +299,50 @@ def _publish(
     base: int,
     run: StoreRun | None,
 ) -> ReadResult:
-    read_count = sum(result.read for result in results)
-    written = sum(result.written for result in results)
-    filtered = sum(result.filtered for result in results)
-    rejected = sum((result.rejected for result in results), Rejected.zero())
-    if (plan.records is not None and read_count != plan.records) or read_count != written + rejected.total + filtered:
-        raise RecordmillError(
-            f"{read_count} records were read of {plan.records} planned, {written} written, {rejected.total} "
-            f"rejected, {filtered} filtered; nothing was kept"
-        )
-    rejected.check(settings.budget, read_count)
-    if rejected.total:
-        rejected.check_some_left(read_count)
+    accounts = Accounts.of(results)
+    accounts.check(plan, settings.budget)
     outputs = {result.output: result for result in results}
     if plan.options.to == NPZ:
         outputs = {_pack(folder.data / name, settings.memory_bytes): result for name, result in outputs.items()}
-    records = {
-        split: sum(r.written for r in results if r.split == split) for split in dict.fromkeys(r.split for r in results)
-    }
-    summary = {
-        "to": plan.options.to,
-        "records": records,
-        "read": read_count,
-        "rejected": rejected.total,
-        "filtered": filtered,
-        "reject_reasons": dict(sorted(rejected.counts.items())),
-        "features": {feature.name: feature.describe() for feature in plan.schema},
-    }
     notes = (*plan.notes, *(f"{result.split}: {note}" for result in results for note in result.notes))
-    notes = tuple(spoken(note, "read") for note in notes)
-    home: Path | str
-    rejects: tuple[Path | str, ...]
-    if run is not None and plan.options.to not in FOLDERS:
-        files = [(result.output, result.rejected.files) for result in results]
-        home, rejects = publish_placed(run, folder, base, summary, files)
-    elif is_remote(out):
-        home, rejects = publish_in_store(folder, out, base, summary, settings.memory_bytes)
-    else:
-        home, names = folder.out, publish(folder, summary, settings.overwrite)
-        rejects = tuple(folder.out / name for name in names if name.startswith("rejects/"))
+    home, rejects = _put_in_place(plan, settings, folder, results, accounts.summary(plan), out, base, run)
     return ReadResult(
         out if is_remote(out) else folder.out,
         plan.options.to,
         {
             split: tuple(_below(home, name) for name, result in outputs.items() if result.split == split)
-            for split in records
+            for split in accounts.records
         },
-        records,
-        read_count,
-        rejected.total,
-        filtered,
-        dict(rejected.counts),
+        accounts.records,
+        accounts.read,
+        accounts.rejected.total,
+        accounts.filtered,
+        dict(accounts.rejected.counts),
         rejects,
         plan.schema,
-        notes,
+        tuple(spoken(note, "read") for note in notes),
         time.monotonic() - started,
     )
+
+
+def _put_in_place(
+    plan: ReadPlan,
+    settings: ReadSettings,
+    folder: RunFolder,
+    results: Sequence[JobResult],
+    summary: dict[str, Any],
+    out: str,
+    base: int,
+    run: StoreRun | None,
+) -> tuple[Path | str, tuple[Path | str, ...]]:
+    """(where the outputs are now, the files that list rejects)."""
+    if run is not None and plan.options.to not in FOLDERS:
+        files = [(result.output, result.rejected.files) for result in results]
+        return publish_placed(run, folder, base, summary, files)
+    if is_remote(out):
+        return publish_in_store(folder, out, base, summary, settings.memory_bytes)
+    names = publish(folder, summary, settings.overwrite)
+    return folder.out, tuple(folder.out / name for name in names if name.startswith("rejects/"))
 
 
 def _below(home: Path | str, name: str) -> Path | str:

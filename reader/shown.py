@@ -1,15 +1,23 @@
-"""How a `Dataset` is shown, as text and as HTML; nothing is read for it."""
+"""How a `Dataset` is shown, as text and as HTML, for which nothing is read; and, where IPython runs, a pyarrow table by
+its first rows, since pyarrow shows schema and chunks only. A formatter of the user's own is left alone.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from recordmill.base.people import html
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Catalog
 
 _LATER = "its schema is inferred when it is needed"
+_ROWS = 10  # of a table are shown
 
 
 @dataclass(frozen=True)
@@ -52,3 +60,37 @@ def described(schema: Schema) -> list[tuple[str, str]]:
 
 def _files(count: int) -> str:
     return f"{count} file{'s' if count != 1 else ''}"
+
+
+def table_html(shown: pa.Table) -> str:
+    """The first rows of a table, what its columns are, and how many rows there are."""
+    header = [f"{field.name}: {field.type}" for field in shown.schema]
+    rows = zip(*(map(_brief, _values(column.slice(0, _ROWS))) for column in shown.columns), strict=True)
+    more = f" (the first {_ROWS} are shown)" if shown.num_rows > _ROWS else ""
+    return html.section(f"{shown.num_rows:,} rows, {shown.num_columns} columns{more}", html.table(header, rows))
+
+
+def show_tables() -> None:
+    """Let IPython show pyarrow tables so, if it runs in this process and has no other way."""
+    if "IPython" not in sys.modules or (shell := sys.modules["IPython"].get_ipython()) is None:
+        return
+    formatter = shell.display_formatter.formatters["text/html"]
+    try:
+        formatter.lookup_by_type(pa.Table)
+    except KeyError:
+        formatter.for_type(pa.Table, table_html)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values; those of float32 as such, which have fewer digits than Python's."""
+    values = column.to_pylist()
+    return [None if v is None else np.float32(v) for v in values] if pa.types.is_float32(column.type) else values
+
+
+def _brief(value: Any) -> object:
+    """Bytes and long lists by their beginning and their length."""
+    if isinstance(value, bytes):
+        return value if len(value) <= 16 else f"{value[:16]!r}... ({len(value):,} bytes)"
+    if isinstance(value, list):
+        return value if len(value) <= 8 else f"[{', '.join(map(str, value[:8]))}, ... ({len(value):,} values)]"
+    return value

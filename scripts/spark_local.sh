@@ -68,7 +68,7 @@ workers() { curl -s "$page/json/" | grep -o '"aliveworkers" *: *[0-9]*' | grep -
 flags() {
   printf '%s\n' --runner=SparkRunner "--spark_master_url=spark://localhost:$port" "--spark_job_server_jar=$jar" \
     "--job_server_jvm_properties=-Dspark.executor.extraClassPath=$jar" "--job_server_jvm_properties=-Dspark.executor.memory=$memory" \
-    --job_server_jvm_properties=-Dspark.driver.host=localhost \
+    --job_server_jvm_properties=-Dspark.driver.host=localhost --environment_cache_millis=30000 \
     --environment_type=PROCESS "--environment_config={\"command\": \"$worker\"}"
 }
 

@@ -22,16 +22,18 @@ from recordmill.records.tfrecord.hop import hop as hop_headers
 from recordmill.records.tfrecord.lenient import FRAME, past_damage
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.shards.catalog import ShardFile, check_size
-from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
+from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, FarIndex, Index, check_frames, map_table
+from recordmill.shards.manifest import ShardInfo
 from recordmill.storage.files import Bytes, is_remote, map_file, read_range, stat
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 PIECE_BYTES = 8 << 20
 _AT_ONCE = 16  # files in a store, whose indices or headers are read
+_LOOKED = 8192  # records for each piece: with more, an index in a store is not read whole
 _GZIP = 31  # zlib's window bits for one gzip member
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Records [first_record, first_record + records) of the file, at uncompressed bytes [start, stop).
 
@@ -77,22 +79,8 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
             f"{file.info.framed_bytes}"
         )
         raise DataError(reason, source=file.index)
-    _check_frames(index, file.index)
+    check_frames(index, file.index)
     return index
-
-
-def _check_frames(index: Index, source: str) -> None:
-    """Raises DataError unless the frames follow each other from byte 0: kernels go by these numbers."""
-    offsets, lengths = np.ascontiguousarray(index["offset"]), np.ascontiguousarray(index["length"])
-    begins = np.zeros(len(index), np.int64)
-    np.add(offsets[:-1], lengths[:-1] + FRAME_BYTES, out=begins[1:])
-    if (wrong := (offsets != begins) | (lengths < 0)).any():
-        at = int(np.argmax(wrong))
-        raise DataError(
-            f"offset {offsets[at]}, length {lengths[at]}: not where the record before it ends",
-            source=source,
-            place=f"record {at}",
-        )
 
 
 def check_range(file: ShardFile, start: int, stop: int, record: int) -> None:
@@ -119,6 +107,10 @@ def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenien
     Raises:
         DataError: the index contradicts the manifest, or a frame header is damaged (only where there is no index).
     """
+    if (far := _far_index(file, piece_bytes)) is not None:
+        check_size(file.path, far[0], lenient=lenient)
+        yield from _cut_far(far[1], ordinal, piece_bytes)
+        return
     index = load_index(file, lenient=lenient)
     if index is not None:
         starts = np.asarray(load_members(file)["uncompressed"]) if file.members else None
@@ -143,6 +135,30 @@ def cut_files(
 
     for these in thread_map(pieces, found, _AT_ONCE if any(is_remote(file.path) for _, file in found) else 1):
         yield from these
+
+
+def _far_index(file: ShardFile, piece_bytes: int) -> tuple[ShardInfo, FarIndex] | None:
+    """The index of a shard in a store, if the few entries at which its pieces begin are found with less than all."""
+    if file.info is None or file.index is None or file.members is not None or not is_remote(file.index):
+        return None
+    looked = file.info.framed_bytes // piece_bytes * _LOOKED
+    if not file.info.records > looked:
+        return None
+    return file.info, FarIndex(file.index, file.info.records, file.info.framed_bytes)
+
+
+def _cut_far(index: FarIndex, ordinal: int, piece_bytes: int) -> Iterator[Piece]:
+    """The same pieces that `_cut_index` gives."""
+    index.expect(range(piece_bytes, index.end, piece_bytes))
+    start = first = 0
+    while start < index.end:
+        behind, stop = index.records, index.end
+        if start + piece_bytes < index.end:
+            behind, stop, end = index.last(start + piece_bytes)
+            if stop <= start:  # a single record that is larger
+                behind, stop = behind + 1, end
+        yield Piece(ordinal, first, behind - first, start, stop)
+        start, first = stop, behind
 
 
 def _cut_index(index: Index, allowed: Int64s | None, ordinal: int, piece_bytes: int, source: str) -> Iterator[Piece]:

@@ -53,6 +53,7 @@ __all__ = [  # of the protocol, for all
 
 _LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 # how file systems without hard links refuse one
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -89,7 +90,8 @@ def read_on(paths: Iterable[str], requests: int | None, folder: str, most_bytes:
         if files:
             os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--cache {folder}: can't be made: {error.strerror}") from None
+        if error.errno not in _FULL:  # a cache that has no room is told of when a block is to be kept
+            raise UsageError(f"--cache {folder}: can't be made: {error.strerror}") from None
     terms = Terms(requests, os.path.abspath(folder) if files else "", most_bytes, files)
     terms.take()
     return terms

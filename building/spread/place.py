@@ -18,7 +18,7 @@ import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +26,7 @@ from recordmill.base.errors import DataError, RecordmillError
 from recordmill.building.plan import BuildPlan
 from recordmill.preprocessing.about import check_files
 from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, RUN_PREFIX
-from recordmill.storage.files import hand_over, is_remote, put_bytes, read_range
+from recordmill.storage.files import Terms, hand_over, is_remote, put_bytes, read_range
 from recordmill.storage.folders import (
     fetch_tree,
     is_folder,
@@ -62,10 +62,13 @@ class NotSharedError(RecordmillError):
 
 @dataclass(frozen=True)
 class Place:
-    """The files of one build. out: absolute, or a URI; id: the build's."""
+    """The files of one build, or read. out: absolute, or a URI; id: the build's. terms: on which whoever unpickles it
+    reads from stores and writes to them.
+    """
 
     out: str
     id: str
+    terms: Terms | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_remote(self) -> bool:

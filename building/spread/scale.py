@@ -27,7 +27,7 @@ FOOTER_ROW = 16  # bytes
 MOST_BUCKETS = Buckets.plan(1, 2**64, MOST_SHARDS).count
 
 # bytes in memory at most, of Python's objects
-FILE_MEMORY, UNIT_MEMORY = 640, 400  # of what the driver makes of the listing, and cuts
+FILE_MEMORY, UNIT_MEMORY = 640, 360  # of what the driver makes of the listing, and cuts
 FAR_MEMORY = 2  # of a file, in every worker process: its split
 CUT_MEMORY = 450  # of a shard, in what every worker process that makes shards holds
 ACCOUNT_MEMORY = 1_200  # of a group, in the step that surveys
@@ -44,7 +44,8 @@ INPUT_TEXT = 200  # of the list of inputs
 @dataclass(frozen=True)
 class Build:
     """What is built, and with what: framed_bytes of records, record_bytes each, from input files of file_bytes; threads
-    and memory_bytes are those of one worker process (`--threads`, `--memory`), shard_bytes is `--shard-size`.
+    and memory_bytes are those of one worker process (`--threads`, `--memory`), asked_shard_bytes is `--shard-size`; 0:
+    it is not given.
 
     >>> build = Build(10**12)
     >>> build.runs, build.shards, build.merges
@@ -56,7 +57,7 @@ class Build:
     file_bytes: int = 1 << 30
     threads: int = 1
     memory_bytes: int = MEMORY_BYTES
-    asked_shard_bytes: int = ShardOptions.shard_bytes
+    asked_shard_bytes: int = 0
 
     @property
     def records(self) -> int:
@@ -74,11 +75,13 @@ class Build:
     @property
     def is_refused(self) -> bool:
         """Whether `--shard-size` as it is asked for makes too many shards."""
-        return self.framed_bytes > MOST_SHARDS * self.asked_shard_bytes
+        return bool(self.asked_shard_bytes) and self.framed_bytes > MOST_SHARDS * self.asked_shard_bytes
 
     @property
     def shard_bytes(self) -> int:
-        """What is asked for, or the least that is not refused."""
+        """What is asked for, or the least that is not refused; where none is, what a build from so many bytes takes."""
+        if not self.asked_shard_bytes:
+            return ShardOptions(grows=True).of_inputs(self.framed_bytes).shard_bytes
         return max(self.asked_shard_bytes, -(-self.framed_bytes // MOST_SHARDS))
 
     @property

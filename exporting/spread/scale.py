@@ -14,7 +14,7 @@ from recordmill.shards.index import INDEX_DTYPE
 from recordmill.shards.pieces import PIECE_BYTES
 
 # bytes in memory at most, of Python's objects
-PIECE_MEMORY, JOB_MEMORY, SHARD_MEMORY = 400, 300, 2_000  # of the plan, which the driver holds
+PIECE_MEMORY, JOB_MEMORY, SHARD_MEMORY = 330, 300, 2_000  # of the plan, which the driver holds
 MADE_MEMORY = 800  # of a job, in the last step and in the driver
 # bytes at most, in files
 PIECE_KEPT, JOB_KEPT, SHARD_KEPT = 60, 40, 500  # of the plan

@@ -141,7 +141,7 @@ _SHARDS: Options = (
         "shard_size",
         "of each shard, before compression",
         form=SIZE,
-        told_default="128MiB",
+        told_default="128MiB; above 4 TiB of input as much as 32,768 shards need",
         metavar="SIZE",
         group=SHARDS,
         common=True,

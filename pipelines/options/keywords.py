@@ -49,7 +49,7 @@ class BuildKeywords(TypedDict, total=False):
     split_by: str | None
     # of the division into splits (default: 0)
     split_seed: int
-    # of each shard, before compression (default: 128MiB)
+    # of each shard, before compression (default: 128MiB; above 4 TiB of input as much as 32,768 shards need)
     shard_size: str | int | None
     # exactly N shards per split, instead
     num_shards: int | None

@@ -171,13 +171,14 @@ VERIFY: Options = (
     grouped(QUIET, "the report", help="no progress and no summary, only what is wrong"),
     grouped(JSON, "the report", help="print the findings as JSON"),
 )
-STATUS: Options = (grouped(JSON, "the report", help="print it as JSON"),)
+STATUS: Options = (grouped(STORAGE_REQUESTS, "the report"), grouped(JSON, "the report", help="print it as JSON"))
 _LOOK = "what is looked at"
 DOCTOR: Options = (
     grouped(RUNNER, _LOOK, common=True),
     BEAM_ARGS,
     Option("out", "the folder of a data set to be", metavar="OUT", group=_LOOK, common=True),
     grouped(OVERWRITE, _LOOK, help="OUT may hold a data set"),
+    STORAGE_REQUESTS,
     grouped(JSON, "the report", help="print it as JSON"),
 )
 CLEAN: Options = (

@@ -15,7 +15,7 @@ from recordmill.pipelines.remote.submission import pipeline_options
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.shards.store_run import check_store_out
 from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.storage.files import is_remote, output_path
+from recordmill.storage.files import bound_requests, is_remote, output_path
 from recordmill.storage.listing import list_inputs
 
 
@@ -26,15 +26,18 @@ def doctor(
     runner: str | None = None,
     beam_args: Sequence[str] = (),
     overwrite: bool = False,
+    storage_requests: int | None = None,
 ) -> list[Finding]:
     """What was looked at, good and bad: `finding.ok`, and `finding.remedy` says what to change.
 
     inputs, out: as `build` takes them; what is not given is not looked at. A folder that was made for OUT is removed.
+    storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
 
     Raises:
         UsageError: no runner is given.
     """
     runner = check_given(runner)
+    bound_requests(storage_requests)
     found = check_cluster(runner, pipeline_options(runner, beam_args))
     seen, listed = _inputs(inputs)
     found += listed

@@ -15,7 +15,7 @@ from recordmill.engines.flink import EngineGone, Flink
 from recordmill.engines.note import ENDED, JOB_NAME, RUNNING, JobNote, read_note, state_of
 from recordmill.shards.dead_runs import claimed
 from recordmill.shards.manifest import RUN_PREFIX, generations, load
-from recordmill.storage.files import is_remote, listed_objects, output_path
+from recordmill.storage.files import bound_requests, is_remote, listed_objects, output_path
 from recordmill.storage.folders import is_folder, join, paths_in
 
 HERE, GONE = "at work on this machine", "dead"
@@ -60,13 +60,16 @@ class Status:
         return asdict(self)
 
 
-def status(out: str | os.PathLike[str]) -> Status:
+def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> Status:
     """What OUT holds and what is at work there. Nothing is changed.
+
+    storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
 
     Raises:
         UsageError: there is no such folder. DataError: its manifest is broken.
     """
     place = output_path(out)
+    bound_requests(storage_requests)
     if not is_folder(place):
         raise UsageError(f"{place}: no such folder")
     numbers = generations(place)

@@ -8,7 +8,7 @@ import numpy as np
 
 from recordmill.base.kernels import kernel
 from recordmill.base.memory import address_of, copy, load64
-from recordmill.base.room import room
+from recordmill.base.room import again
 from recordmill.records.columns.ragged import Array, Ragged, Splits, Strings
 
 
@@ -34,7 +34,7 @@ def padded_flat(column: Ragged, edges: Splits, lengths: Splits, value: Any) -> t
     values = np.ascontiguousarray(column.values)
     starts = np.zeros(len(edges), np.int64)
     np.cumsum(np.diff(edges) * lengths, out=starts[1:])
-    out = room((int(starts[-1]), *values.shape[1:]), values.dtype)
+    out = again((int(starts[-1]), *values.shape[1:]), values.dtype)
     out[...] = fill_of(value, values.dtype)
     if out.size:
         item = values.dtype.itemsize * int(np.prod(values.shape[1:]))

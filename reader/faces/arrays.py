@@ -12,8 +12,8 @@ from recordmill.records.columns.gather import gather_columns
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter
-from recordmill.storage.files import local_path, sync_file, sync_folder
-from recordmill.storage.folders import exists, has_name, make_folder, remove_file, rename
+from recordmill.storage.files import hand_over, input_path, is_remote, local_path, output_path, sync_folder
+from recordmill.storage.folders import exists, has_name, make_folder, make_scratch, remove_file, remove_tree
 
 
 def in_memory(dataset: Readable) -> dict[str, Array | Ragged | Strings]:
@@ -27,6 +27,11 @@ def memory_mapped(dataset: Readable, folder: str | os.PathLike[str]) -> dict[str
     Raises:
         UsageError: the folder holds columns already.
     """
+    if is_remote(input_path(folder)):
+        raise UsageError(
+            f"{os.fspath(folder)}: columns are given memory-mapped, from files of this machine: name a local folder; "
+            "recordmill.read(..., to='npy') writes them to a store"
+        )
     path = Path(local_path(folder))
     make_folder(path, parents=True, exist_ok=True)
     if exists(path / COLUMNS_NAME):
@@ -46,27 +51,40 @@ def memory_mapped(dataset: Readable, folder: str | os.PathLike[str]) -> dict[str
 
 def parquet_file(
     dataset: Readable, path: str | os.PathLike[str], compression: str = "zstd", overwrite: bool = False
-) -> Path:
-    """The records written to one Parquet file, which has its name when it is whole.
+) -> Path | str:
+    """The records written to one Parquet file, which has its name when it is whole. What goes to a store is prepared in
+    a folder among the temporary files.
 
     Raises:
         UsageError: something of that name is there, or there is no such compression.
     """
-    target = Path(local_path(path))
-    if has_name(target) and not overwrite:
-        raise UsageError(f"{target} is there already: overwrite=True replaces it")
+    place = output_path(path)
+    if has_name(place) and not overwrite:
+        raise UsageError(f"{place} is there already: overwrite=True replaces it")
     options = ParquetWriteOptions(compression=compression)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    writer = ParquetWriter(temporary, dataset.schema, options)
+    if not is_remote(place):
+        target = Path(place)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        _write_parquet(dataset, temporary, options, target)
+        sync_folder(target.parent)
+        return target
+    scratch = make_scratch("recordmill-")
+    try:
+        _write_parquet(dataset, Path(scratch, "table.parquet"), options, place)
+    finally:
+        remove_tree(scratch)
+    return place
+
+
+def _write_parquet(dataset: Readable, path: Path, options: ParquetWriteOptions, target: Path | str) -> None:
+    """The records as a file at path, which is then handed over under its own name."""
+    writer = ParquetWriter(path, dataset.schema, options)
     try:
         for batch in dataset.record_batches():
             writer.write(batch)
         writer.close()
-        sync_file(temporary)
-        rename(temporary, target)
+        hand_over(str(path), str(target))
     except BaseException:
         writer.abort()
-        remove_file(temporary, missing_ok=True)
+        remove_file(path, missing_ok=True)
         raise
-    sync_folder(target.parent)
-    return target

@@ -8,10 +8,12 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from recordmill.base.room import let_go
 from recordmill.base.sizes import bytes_of
 from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Batch, Form
 from recordmill.reader.collating.ways import Way, refuse_packed_images
+from recordmill.reader.collating.weight import padded_row_bytes
 from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
 from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.clock import spent
@@ -59,7 +61,8 @@ class Batches(Iterator[Any]):
             refuse_packed_images(ways)
         schema = required(dataset.schema, form.label)
         left_bytes, around = max(memory_bytes - decoder.work_bytes, 1), self._refill is not None
-        fetcher = Fetcher(dataset, schedule, schema, left_bytes, decoder.row_bytes, around)
+        made_bytes = decoder.row_bytes + padded_row_bytes(dataset, ways)
+        fetcher = Fetcher(dataset, schedule, schema, left_bytes, made_bytes, around)
         self._batches = _generate(self._course, fetcher, form, ways, decoder, self._refill, self.cut, beside)
 
     def __next__(self) -> Any:
@@ -140,6 +143,7 @@ def _generate(
                 yield batch, end
     finally:
         decoder.close()
+        let_go()
 
 
 def count_cut(more: Mapping[str, int], cut: dict[str, int]) -> None:

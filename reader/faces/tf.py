@@ -13,9 +13,11 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.room import let_go
 from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Collate, OneHot, Padded, Way, refuse_packed_images
+from recordmill.reader.collating.weight import padded_row_bytes
 from recordmill.reader.faces.found import OnBad, Refill, finder, order_of
 from recordmill.reader.faces.tf_blocks import Sent, block_spec, blocks_of, decoded_schema, sent_features
 from recordmill.reader.faces.tf_parse import parser
@@ -133,7 +135,8 @@ def _fed(
     sent, iterations = sent_features(schema, ways), count()
 
     def blocks() -> Iterator[dict[str, Any]]:
-        yield from _blocks(dataset, begin.iteration(next(iterations), epochs), fetched, sent, images, options, beside)
+        course = begin.iteration(next(iterations), epochs)
+        yield from _blocks(dataset, course, fetched, sent, ways, images, options, beside)
 
     fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent))
     others = {name: value for name, value in options.defaults.items() if name not in images}
@@ -156,6 +159,7 @@ def _blocks(
     course: Course,
     schema: Schema,
     sent: list[Sent],
+    ways: Mapping[str, Way],
     images: Mapping[str, Images],
     options: Options,
     beside: Beside,
@@ -165,7 +169,8 @@ def _blocks(
     defaults = {name: options.defaults[name] for name in images if name in options.defaults}
     decoder = ImageDecoder(images, dataset.threads, options.order.seed, options.memory_bytes, defaults)
     memory_bytes = max(options.memory_bytes - decoder.work_bytes, 1)
-    fetcher = Fetcher(dataset, course.schedule, schema, memory_bytes, decoder.row_bytes, skip)
+    made_bytes = decoder.row_bytes + padded_row_bytes(dataset, ways)
+    fetcher = Fetcher(dataset, course.schedule, schema, memory_bytes, made_bytes, skip)
     find = finder(dataset, schema, decoder, options.on_bad)
 
     def blocks(lot: Lot) -> list[dict[str, Any]]:
@@ -181,6 +186,7 @@ def _blocks(
             yield from chain.from_iterable(course.lots(fetcher, lambda lot: blocks(find(lot))))
     finally:
         decoder.close()
+        let_go()
 
 
 def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:

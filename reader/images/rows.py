@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.room import room
+from recordmill.base.room import again
 from recordmill.images.header import BadImage
 from recordmill.reader.fetching.fetcher import Rows
 from recordmill.reader.images.budget import Budget
@@ -77,7 +77,7 @@ class ImageDecoder:
 
     def _work(self, feature: Feature, column: pa.Array, rows: Rows, key: int) -> _Work:
         wanted = self.images[feature.name]
-        out = room((len(column), *wanted.shape), wanted.numpy_dtype)
+        out = again((len(column), *wanted.shape), wanted.numpy_dtype)
         parts = take_apart(column, replace(feature, required=True))
         valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
         default = self._defaults.get(feature.name)

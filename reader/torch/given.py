@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from recordmill.base.errors import UsageError
+from recordmill.base.room import let_go
 from recordmill.reader.collating.course import Course, Lot
 from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Way, refuse_packed_images
+from recordmill.reader.collating.weight import padded_row_bytes
 from recordmill.reader.faces.batches import columns_of, count_cut, required
 from recordmill.reader.faces.found import Find, OnBad, Refill, finder
 from recordmill.reader.fetching.beside import Beside
@@ -80,7 +82,8 @@ class Given:
         memory_bytes, skip = max(self.memory_bytes // workers, 1), self.on_bad == "skip"
         decoder = ImageDecoder(self.images, self.dataset.threads, self.seed, memory_bytes)
         left_bytes = max(memory_bytes - decoder.work_bytes, 1)
-        fetcher = Fetcher(self.dataset, course.schedule, self.schema, left_bytes, decoder.row_bytes, skip)
+        made_bytes = decoder.row_bytes + padded_row_bytes(self.dataset, self.ways)
+        fetcher = Fetcher(self.dataset, course.schedule, self.schema, left_bytes, made_bytes, skip)
         find = finder(self.dataset, self.schema, decoder, self.on_bad)
         try:
             if skip:
@@ -89,6 +92,7 @@ class Given:
                 yield from self._in_course(course, fetcher, find)
         finally:
             decoder.close()
+            let_go()
 
     def _in_course(self, course: Course, fetcher: Fetcher, find: Find) -> Iterator[tuple[Any, Place]]:
         cut: dict[str, int] = {}

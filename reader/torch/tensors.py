@@ -7,7 +7,7 @@ variable length      `RaggedRows`, or a tensor [rows, length, ...] where it is c
 timestamp            int64 since 1970 in the schema's unit
 string and bytes     a list of `str` or `bytes`; of a shape, lists of lists
 
-Tensors are copies that a consumer may change. The types are the schema's own: bfloat16 is torch.bfloat16.
+A consumer may change them: no two tensors share memory. The types are the schema's own: bfloat16 is torch.bfloat16.
 """
 
 from __future__ import annotations
@@ -76,4 +76,6 @@ def _converted(value: Any, bfloat16: bool) -> Any:
 
 
 def _tensor(array: Array) -> torch.Tensor:
-    return torch.from_numpy(np.array(array, order="C"))
+    """What can be written to was made for this batch, and its part of it is nobody else's; Arrow's columns can't."""
+    own = array.flags.writeable and array.flags.c_contiguous
+    return torch.from_numpy(array if own else np.array(array, order="C"))

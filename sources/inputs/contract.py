@@ -26,7 +26,7 @@ BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of
 BATCH_FILES = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A piece of work: files [first_file, last_file) whole, or one file's part [start, stop) in the kind's own terms
     (bytes, row groups, batches).

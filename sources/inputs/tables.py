@@ -172,6 +172,13 @@ class UnitTable(Table[Unit]):
         return self._values
 
 
+def bytes_of(files: Sequence[InputFile]) -> int:
+    """How large all of them are together."""
+    if isinstance(files, FileTable):
+        return int(files.sizes.sum())
+    return sum(file.stat.size_bytes for file in files)
+
+
 def unit_sizes(units: Sequence[Unit]) -> npt.NDArray[np.int64]:
     """[units] about how many bytes of records each gives."""
     if isinstance(units, UnitTable):

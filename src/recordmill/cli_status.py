@@ -36,9 +36,10 @@ def add_parser(commands: Any, summary: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Say it; 0."""
+    from recordmill.pipelines.options.command_line import given
     from recordmill.pipelines.remote.status import status
 
-    found = [status(out) for out in args.inputs]
+    found = [status(out, **given(args)) for out in args.inputs]
     if args.json:
         print(json.dumps([one.to_json() for one in found], indent=1))
         return 0

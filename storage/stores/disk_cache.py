@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import random
+import threading
 import time
 import uuid
 import zlib
@@ -37,7 +38,7 @@ class DiskCache:
 
     def __init__(self, folder: str, most_bytes: int) -> None:
         self.folder, self.most_bytes = folder, most_bytes
-        self._home, self._is_off = os.path.join(folder, FOLDER), False
+        self._home, self._is_off, self._lock = os.path.join(folder, FOLDER), False, threading.Lock()
 
     def get(self, key: Hashable, size: int) -> Bytes | None:
         """The block of that size, in memory of the caller's own; None where it is not there, or damaged."""
@@ -75,10 +76,12 @@ class DiskCache:
                 file.write(block.data)
             os.rename(temporary, path)
         except OSError as error:
-            self._is_off = True
-            _log.warning("%s: nothing more is kept there: %s", self.folder, error.strerror)
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+            with self._lock:
+                said, self._is_off = self._is_off, True
+            if not said:
+                _log.warning("%s: nothing more is kept there: %s", self.folder, error.strerror)
 
     def _path(self, key: Hashable) -> str:
         name = hashlib.sha256(repr(key).encode("utf-8", "surrogateescape")).hexdigest()

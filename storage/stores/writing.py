@@ -22,6 +22,7 @@ MOST_PARTS = 9_000  # stores take 10,000
 REMOVED = 1000  # objects, the most that a store removes by one request
 AT_ONCE = 4  # parts of one object that are under way, and in memory
 _SMALL_BYTES, _SMALL_AT_ONCE = 1 << 20, 32  # files of up to 1 MiB: how many of them are put at once
+_SHARE = 8  # of the memory: what a run has used before does not all go back to the system
 _LARGE_AT_ONCE = 8  # of others, of 32 MiB at most in memory each
 
 
@@ -63,7 +64,7 @@ def upload_all(
     root: str, files: Mapping[str, str], memory_bytes: int, done: Callable[[str], None] = lambda name: None
 ) -> None:
     """Make objects of files of this machine, many at once. files: names below the root to paths; memory_bytes: what
-    may be held; done: called with each name that is there.
+    the command may hold, of which parts under way take an eighth; done: called with each name that is there.
 
     Raises:
         RecordmillError: a file became another one, or an object is not as long as its file.
@@ -80,7 +81,7 @@ def upload_all(
         (small, _SMALL_BYTES, _SMALL_AT_ONCE),
         (large, AT_ONCE * PART_BYTES, _LARGE_AT_ONCE),
     ):
-        for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // held))):
+        for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // _SHARE // held))):
             pass
     folders = {name.partition("/")[0] for name in sizes if "/" in name}
     there = {f"{folder}/{item.name}": item.size_bytes for folder in folders for item in listed(f"{root}/{folder}")}

@@ -44,7 +44,7 @@ from recordmill.shards.manifest import ShardInfo
 from recordmill.shards.pieces import PIECE_BYTES, Piece
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.inputs.contract import UNIT_BYTES, Unit
-from recordmill.sources.inputs.tables import FileTable, UnitTable, rows_of, unit_sizes
+from recordmill.sources.inputs.tables import FileTable, UnitTable, bytes_of, rows_of, unit_sizes
 from recordmill.storage.listing import InputFile, Stat
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -91,11 +91,13 @@ def test_what_is_planned_for_so_much_is_what_the_formulas_say(size: int, threads
     listed = replace(layout, runs=np.resize(layout.runs, build.listed))
     assert build.layout_bytes / 2 < len(pickle.dumps(listed)) <= build.layout_bytes + 1000
     whole = Histogram(np.array([[1]]), np.array([[size]]))
-    if build.is_refused:
-        with pytest.raises(UsageError, match=f"give at least {build.shard_bytes}"):
-            cut_shards(whole, ShardOptions(), ["train"])
+    assert len(cut_shards(whole, ShardOptions(grows=True).of_inputs(size), ["train"])) == build.shards
+    asked = replace(build, asked_shard_bytes=128 << 20)
+    if asked.is_refused:
+        with pytest.raises(UsageError, match=f"give at least {asked.shard_bytes}"):
+            cut_shards(whole, ShardOptions(128 << 20), ["train"])
     else:
-        assert len(cut_shards(whole, ShardOptions(), ["train"])) == build.shards
+        assert len(cut_shards(whole, ShardOptions(128 << 20), ["train"])) == asked.shards
 
 
 def info(at: int) -> ShardInfo:
@@ -191,6 +193,7 @@ def test_lists_of_a_plan_are_what_they_were_made_of_and_as_large_as_the_formulas
     assert (list(kept), list(again)) == (files, units)
     assert (kept[4999], kept[-1], kept[3:5], len(kept)) == (files[4999], files[-1], tuple(files[3:5]), 5000)
     assert kept == files != list(kept[1:])
+    assert bytes_of(kept) == bytes_of(files) == sum(range(5000))
     with pytest.raises(IndexError):
         kept[5000]
     assert unit_sizes(again).tolist() == [unit.size_bytes for unit in units]

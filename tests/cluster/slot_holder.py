@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from collections.abc import Sequence
 
 NAME = "slot-holder"
 
-if __name__ == "__main__":
-    with beam.Pipeline(options=PipelineOptions([*sys.argv[1:], f"--job_name={NAME}"])) as pipeline:
+
+def main(flags: Sequence[str]) -> None:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    with beam.Pipeline(options=PipelineOptions([*flags, f"--job_name={NAME}"])) as pipeline:
         _ = pipeline | beam.Create([600.0] * 64) | beam.Reshuffle() | beam.Map(lambda seconds: time.sleep(seconds))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

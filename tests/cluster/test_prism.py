@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
 import pytest
 from conftest import shards, tree
 from driver import Driver, run
+from store_server import Store
 
 import recordmill
+from recordmill.storage.files import read_range
+from recordmill.storage.folders import files_below
 
 pytestmark = pytest.mark.cluster
 
@@ -36,6 +40,39 @@ def test_a_transform_is_fitted_there_and_gives_the_same_shards(prism: list[str],
     ours, theirs = (recordmill.open(tmp_path / name).to_numpy() for name in ("local", "out"))
     assert (ours["name"] == theirs["name"]).all()
     assert abs(ours["x"] - theirs["x"]).max() < 1e-5  # a mean's last bits depend on how the records were added up
+
+
+def test_a_fit_and_reads_into_a_store_give_what_one_machine_does(
+    prism: list[str], table: Path, store: Store, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorflow_transform")
+    steps, far, engine = tmp_path / "transform.yaml", f"{store.root}/far", ("--no-preflight", *prism)
+    steps.write_text("x: [{impute: mean}, zscore]\nname: {vocabulary: {top_k: 50}}\nid: drop\n")
+    options = ("csv", table, "--num-shards=2")
+    run("build", *options, "--transform", steps, "--out", far, *engine)
+    run("build", *options, "--transform-from", far, "--out", tmp_path / "local")
+    run("build", *options, "--transform-from", far, "--out", f"{store.root}/again", *engine)
+    built = content(tmp_path / "local")
+    assert len([name for name in built if name.endswith(".tfrecord")]) == 2
+    assert content(far) == content(f"{store.root}/again") == built
+    for to in ("parquet", "npy"):
+        run("read", far, "--out", f"{store.root}/{to}", "--to", to, "--file-size=200KB", *engine)
+        run("read", far, "--out", tmp_path / to, "--to", to, "--file-size=200KB")
+        read = content(tmp_path / to)
+        assert content(f"{store.root}/{to}") == read
+        assert len(read) > 1
+    left = store.keys()
+    assert not [key for key in left if "/_run-" in key]
+
+
+def content(out: Path | str) -> dict[str, bytes]:
+    """Name below the folder of its data to the bytes of all that a build, or a read, wrote beside its accounts."""
+    found = {re.sub(r"^data-\w+/", "", name): path for name, path in files_below(out).items()}
+    return {
+        name: read_range(path).tobytes()
+        for name, path in found.items()
+        if name.endswith((".tfrecord", ".npy", ".parquet"))
+    }
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy"])

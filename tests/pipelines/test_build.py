@@ -343,3 +343,14 @@ def test_the_result_reads_well_and_the_summary_is_json(tmp_path: Path) -> None:
     summary = json.loads(json.dumps(result.to_json()))
     assert summary["records"] == {"train": 2}
     assert summary["features"] == {"x": "int64"}
+
+
+def test_shards_of_very_much_input_are_larger_unless_their_size_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recordmill.pipelines.build.bytes_of", lambda files: 10**13)
+    sizes = [
+        recordmill.build({"x": [1, 2, 3]}, tmp_path / f"{at}", **options).manifest.options["shard_bytes"]
+        for at, options in enumerate([{}, {"shard_size": "128MiB"}, {"num_shards": 2}])
+    ]
+    assert sizes == [292 << 20, 128 << 20, None]  # 10**13 / 32,768, in whole MiB

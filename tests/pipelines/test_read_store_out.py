@@ -12,6 +12,7 @@ import numpy as np
 import obstore
 import pyarrow.dataset
 import pyarrow.fs
+import pyarrow.parquet as pq
 import pytest
 from image_samples import encoded
 from made_data_set import mixed_rows, write_data_set
@@ -93,6 +94,20 @@ def test_files_and_rejects_are_the_local_ones(store: Store, out: str, tmp_path: 
     assert store.objects(f"{out}-bad")[str(uri).removeprefix(f"{out}-bad/")] == Path(near.rejects[0]).read_bytes()
     assert "in s3://" in repr(far) or "in az://" in repr(far)
     assert " KiB" in repr(far)
+
+
+def test_a_view_becomes_one_object(store: Store, out: str, source: str, tmp_path: Path) -> None:
+    view, uri = recordmill.open(source).filter("id > 5"), f"{out}/view.parquet"
+    assert view.to_parquet(uri) == uri
+    near = view.to_parquet(tmp_path / "view.parquet")
+    assert store.objects(out) == {"view.parquet": Path(near).read_bytes()}
+    with pytest.raises(UsageError, match="is there already: overwrite=True"):
+        view.to_parquet(uri)
+    view.select(["id"]).to_parquet(uri, overwrite=True)
+    assert pq.read_table(io.BytesIO(store.objects(out)["view.parquet"])).column_names == ["id"]
+    with pytest.raises(UsageError, match=r"memory-mapped.*recordmill.read\(..., to='npy'\) writes them to a store"):
+        view.to_npy(out)
+    assert not list(tmp_path.glob("recordmill-*"))
 
 
 def test_other_tools_read_it(store: Store, out: str, source: str) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_server import Store
+from fault_proxy import fault_proxy
+from store_server import Store, of_s3, settings
 
 beam = pytest.importorskip("apache_beam", reason="engines are reached through Apache Beam")
 
@@ -48,6 +49,10 @@ def test_workers_that_are_processes_write_into_a_store_what_one_machine_writes(
         assert not [name for name in files_below(str(out)) if name.startswith("_run-")]
         assert recordmill.verify(out) == []
         assert far.rejected == 1
+    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
+        proxy.delay_sec = 0.01
+        recordmill.build("in.csv", f"{store.root}/few", storage_requests=1, **ENGINE, **OPTIONS)
+        assert proxy.most <= 2  # the driver and a worker, one each
     memory = recordmill.build({"x": list(range(50))}, f"{store.root}/memory", **ENGINE)
     assert sorted(recordmill.open(memory.out).to_numpy()["x"].tolist()) == list(range(50))
     with pytest.raises(RecordmillError, match="1 of 3001 records were rejected"):
@@ -120,7 +125,7 @@ def test_a_transform_is_fitted_by_workers_that_share_only_a_store(
         "kind": "keep",
     }
     source, options = tmp_path / "in", {"num_shards": 3, "splits": "train=0.8,test=0.2", "name": "same"}
-    far = recordmill.build(source, f"{store.root}/far", transform=declared, **ENGINE, **options)
+    far = recordmill.build(source, f"{store.root}/fitted/far", transform=declared, **ENGINE, **options)
     local = recordmill.build(source, tmp_path / "local", transform=declared, **options)
     found, wanted = far.manifest.transform["found"], local.manifest.transform["found"]
     assert found["name"] == wanted["name"]
@@ -131,19 +136,19 @@ def test_a_transform_is_fitted_by_workers_that_share_only_a_store(
 
     # the saved transform decides every byte, on one machine and on the engine
     shards = {name: data for name, data in of(far).items() if not name.startswith("transform/")}
-    for out, engine in ((tmp_path / "again", {}), (f"{store.root}/again", ENGINE)):
+    for out, engine in ((tmp_path / "again", {}), (f"{store.root}/fitted/again", ENGINE)):
         again = recordmill.build(source, out, transform_from=far.out, **engine, **options)
         assert {name: data for name, data in of(again).items() if not name.startswith("transform/")} == shards
         assert again.manifest.fingerprint == far.manifest.fingerprint
 
-    with pytest.raises(UsageError, match="cache: workers of an engine"):
+    with pytest.raises(UsageError, match="workers of an engine that fit into a store"):
         recordmill.build(
-            source, f"{store.root}/c", transform=declared, transform_cache=tmp_path / "c", **ENGINE, **options
+            source, f"{store.root}/fitted/c", transform=declared, transform_cache=tmp_path / "c", **ENGINE, **options
         )
-    empty = {**options, "splits": "train=1.0,test=0.0"}
+    empty = {**options, "splits": "train=0.99999,test=0.00001"}
     with pytest.raises(RecordmillError, match="there is no record in it"):
-        recordmill.build(source, f"{store.root}/none", transform=declared, fit_on="test", **ENGINE, **empty)
-    assert not files_below(f"{store.root}/none")
+        recordmill.build(source, f"{store.root}/fitted/none", transform=declared, fit_on="test", **ENGINE, **empty)
+    assert not files_below(f"{store.root}/fitted/none")
 
 
 @pytest.mark.sweep
@@ -151,12 +156,12 @@ def test_a_transform_is_fitted_by_workers_that_share_only_a_store(
 def test_workers_that_are_processes_read_into_a_store(store: Store, tmp_path: Path, to: str) -> None:
     rows = "a,b\n" + "".join(f"{at},row {at}\n" for at in range(3000))
     (tmp_path / "in.csv").write_text(rows)
-    data = recordmill.build(tmp_path / "in.csv", f"{store.root}/data", splits="train=0.8,test=0.2", num_shards=2)
+    data = recordmill.build(tmp_path / "in.csv", f"{store.root}/{to}/data", splits="train=0.8,test=0.2", num_shards=2)
     damage(store, data)
     options: dict[str, Any] = {"to": to, "file_size": 20_000, "max_rejects": 3}
     one = recordmill.read(data.out, tmp_path / "one", **options)
     far = recordmill.read(
-        data.out, f"{store.root}/far", runner="PortableRunner", beam_args=FLAGS, preflight=to == "npy", **options
+        data.out, f"{store.root}/{to}/far", runner="PortableRunner", beam_args=FLAGS, preflight=to == "npy", **options
     )
     assert (far.records, far.read, far.rejected) == (one.records, 3000, 1)
     assert content_of(far) == content_of(one)
@@ -172,8 +177,8 @@ def test_workers_that_are_processes_read_into_a_store(store: Store, tmp_path: Pa
     assert len(files_below(str(far.out))) == len(left) + 1  # and the number of the result before
     del options["max_rejects"]
     with pytest.raises(RecordmillError, match="CRC"):
-        recordmill.read(data.out, f"{store.root}/failed", **ENGINE, **options)
-    assert not files_below(f"{store.root}/failed")
+        recordmill.read(data.out, f"{store.root}/{to}/failed", **ENGINE, **options)
+    assert not files_below(f"{store.root}/{to}/failed")
 
 
 def damage(store: Store, data: recordmill.BuildResult) -> None:

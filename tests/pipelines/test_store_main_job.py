@@ -55,7 +55,7 @@ def test_the_main_job_from_store_to_store_is_the_local_one(
     more = {"transform": DECLARED, "label": "label"} if kind == "transform" else {}
     far = recordmill.build(source, out, **options, **more)
     copy = fetch(store, out, tmp_path / "copy")
-    again = {"transform_from": copy, "label": "label"} if kind == "transform" else {}  # fitted once
+    again = {"transform_from": out, "label": "label"} if kind == "transform" else {}  # fitted once
     near = recordmill.build(str(given), tmp_path / "near", **options, **again)
     mine, theirs = copy / far.manifest.parts[0].folder, tmp_path / "near" / near.manifest.parts[0].folder
     assert files(mine, "*.tfrecord") == files(theirs, "*.tfrecord") != {}

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,39 @@ def test_blocks_of_several_processes_share_the_limit(tmp_path: Path) -> None:
     assert sum(block is not None for block in found) == len(blocks(tmp_path))
 
 
+@pytest.mark.parametrize("room", ["size=64k", "nr_inodes=1"])
+def test_a_full_disk_is_said_once_and_read_without(
+    store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, room: str
+) -> None:
+    expected = recordmill.open(f"{store.root}/plain").to_numpy()["id"]
+    with small_disk(tmp_path / "disk", room) as folder:
+        dataset = recordmill.open(f"{store.root}/plain", cache=folder / "cache")
+        forget()
+        for _ in range(2):
+            assert np.array_equal(dataset.to_numpy()["id"], expected)
+            batches = dataset.batches(50, shuffle="global", seed=1)
+            assert sorted(np.concatenate([batch["id"] for batch in batches])) == sorted(expected)
+            forget()
+        (said,) = {record.getMessage() for record in caplog.records if "nothing more is kept" in record.getMessage()}
+        assert said == f"{folder / 'cache'}: nothing more is kept there: No space left on device"
+        kept = {path: path.read_bytes() for path in blocks(folder / "cache")}
+        assert all(data.startswith(b"RMBLOCK1") for data in kept.values())
+        assert bool(kept) == (room == "size=64k")
+    assert caplog.text.count("nothing more is kept") == 1
+
+
+@contextmanager
+def small_disk(folder: Path, room: str) -> Iterator[Path]:
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", room, "tmpfs", str(folder)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a small disk can't be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
 def _fill(folder: str, number: int) -> None:
     cache = DiskCache(folder, 100_000)
     for at in range(100):
@@ -227,6 +262,7 @@ def test_no_more_requests_than_said_are_under_way(
         ["head", f"{store.root}/plain"],
         ["inspect", f"{store.root}/packed"],
         ["verify", f"{store.root}/plain"],
+        ["status", out],
         ["clean", out],
         ["bench", f"{store.root}/plain", "--seconds", "0.2", "--shuffle", "global"],
     ):

@@ -99,6 +99,25 @@ def test_a_batch_has_the_form_that_is_asked_for(out: Path) -> None:
     x.add_(1)  # a consumer may write into what it gets
 
 
+def test_who_writes_into_a_batch_changes_no_other(out: Path) -> None:
+    from recordmill.reader.collating.ways import Padded
+
+    options: dict[str, Any] = {"shuffle": True, "epochs": 2, "collate": {"tokens": Padded()}}
+    truth = [_shown(batch) for batch in list(open(out).to_torch(BATCH, **options))]
+    for batch, untouched in zip(open(out).to_torch(BATCH, **options), truth, strict=True):
+        assert _shown(batch) == untouched
+        for name, column in batch.items():
+            values = column.values if isinstance(column, RaggedRows) else column
+            if isinstance(values, torch.Tensor):
+                before = _shown({other: value for other, value in batch.items() if other != name})
+                values.fill_(1)
+                assert _shown({other: value for other, value in batch.items() if other != name}) == before
+
+
+def _shown(batch: Any) -> str:
+    return str({name: _rows(value) if isinstance(value, RaggedRows) else value for name, value in batch.items()})
+
+
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
 def test_the_order_is_that_of_batches_however_many_workers(ds: Dataset, shuffle: Any, workers: int) -> None:

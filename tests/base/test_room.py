@@ -1,0 +1,71 @@
+"""Memory that is handed out again: only when nobody refers to it, to whom it fits, and no more of it than is said."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from recordmill.base import room as at
+from recordmill.base.room import again, let_go
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    let_go()
+    yield
+    let_go()
+
+
+def test_it_comes_again_when_the_last_view_is_gone() -> None:
+    first = again((2, MIB), np.int64)
+    address, part = first.ctypes.data, first[1, 5:9]
+    del first
+    assert again((2, MIB), np.int64).ctypes.data != address  # the view is still there
+    let_go()
+    part[:] = 7
+    del part
+    smaller = again(3 * MIB, np.float32)
+    assert smaller.ctypes.data == address
+    assert smaller.shape == (3 * MIB,)
+    assert smaller.flags.writeable
+    assert smaller.flags.c_contiguous
+
+
+def test_what_does_not_fit_stays() -> None:
+    large = again(8 * MIB, np.uint8)
+    address = large.ctypes.data
+    del large
+    assert again(3 * MIB, np.uint8).ctypes.data != address  # it would waste more than half
+    assert again(9 * MIB, np.uint8).ctypes.data != address
+    assert again(8 * MIB, np.uint8).ctypes.data == address
+
+
+def test_only_so_much_is_kept() -> None:
+    held = [again(16 * MIB, np.uint8) for _ in range(20)]
+    held.clear()
+    kept = sum(one.size for one in at._idle.values())
+    assert 0 < kept <= 128 * MIB
+    let_go()
+    assert not at._idle
+
+
+def test_threads_never_hold_the_same() -> None:
+    wrong = []
+
+    def use(mark: int) -> None:
+        for _ in range(300):
+            mine = again(MIB + mark, np.uint8)
+            mine[::4096] = mark
+            wrong.extend([mark] * int((mine[::4096] != mark).any()))
+
+    threads = [threading.Thread(target=use, args=(mark,)) for mark in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

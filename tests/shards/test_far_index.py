@@ -1,0 +1,81 @@
+"""Pieces by a few entries of an index are those by all of them, and damage is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from store_server import Store
+
+from recordmill.base.errors import DataError
+from recordmill.records.writers.npy_file import npy_header
+from recordmill.shards import index as index_module
+from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, FarIndex, Index, make_index
+from recordmill.shards.pieces import _cut_far, _cut_index
+
+LENGTHS = some.lists(some.one_of(some.integers(0, 40), some.integers(0, 5000)), min_size=1, max_size=200)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("far") / "index.npy"
+
+
+@pytest.fixture(autouse=True)
+def few_entries() -> Iterator[None]:
+    with patch.object(index_module, "_LOOKED", 4):
+        yield
+
+
+def made(lengths: list[int]) -> Index:
+    frames = np.array(lengths, np.int64) + FRAME_BYTES
+    return make_index(frames, np.arange(len(lengths), dtype=np.uint64))
+
+
+def content(index: Index) -> bytes:
+    return npy_header(INDEX_DTYPE, (len(index),)) + index.tobytes()
+
+
+@given(LENGTHS, some.integers(1, 3000))
+def test_pieces_are_those_of_the_whole_index(path: Path, lengths: list[int], piece_bytes: int) -> None:
+    index = made(lengths)
+    path.write_bytes(content(index))
+    expected = list(_cut_index(index, None, 3, piece_bytes, "x"))
+    end = sum(lengths) + FRAME_BYTES * len(lengths)
+    assert list(_cut_far(FarIndex(str(path), len(index), end), 3, piece_bytes)) == expected
+    assert expected[-1].stop == end
+
+
+@given(LENGTHS, some.integers(1, 3000), some.data())
+def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
+    path: Path, lengths: list[int], piece_bytes: int, draw: some.DataObject
+) -> None:
+    data = bytearray(content(made(lengths)))
+    data[draw.draw(some.integers(0, len(data) - 1))] ^= 1 << draw.draw(some.integers(0, 7))
+    path.write_bytes(data)
+    end = sum(lengths) + FRAME_BYTES * len(lengths)
+    try:
+        pieces = list(_cut_far(FarIndex(str(path), len(lengths), end), 0, piece_bytes))
+    except DataError:
+        return
+    assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
+    assert (pieces[0].start, pieces[-1].stop, sum(piece.records or 0 for piece in pieces)) == (0, end, len(lengths))
+
+
+def test_of_an_object_little_is_read(store: Store) -> None:
+    index = made([100] * 5000)
+    uri, end = store.put("index.npy", content(index)), 116 * 5000
+    far = FarIndex(uri, 5000, end)
+    assert list(_cut_far(far, 0, 50_000)) == list(_cut_index(index, None, 0, 50_000, "x"))
+    assert sum(map(len, far._blocks.values())) < 250
+    for wrong, said in ((store.put("no.npy", b"x" * len(content(index))), "is no index"), (f"{uri}x", "is missing")):
+        with pytest.raises(DataError, match=said):
+            list(_cut_far(FarIndex(wrong, 5000, end), 0, 50_000))
+    for records in (9000, 5):
+        with pytest.raises(DataError, match=f"another length than one of the {records} records"):
+            FarIndex(uri, records, end)
