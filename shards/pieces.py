@@ -99,14 +99,16 @@ def load_members(file: ShardFile) -> Index:
     return map_table(file.members, MEMBERS_DTYPE)
 
 
-def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False) -> Iterator[Piece]:
+def cut(file: ShardFile, ordinal: int, piece_bytes: int | None = None, *, lenient: bool = False) -> Iterator[Piece]:
     """The pieces of one file in order; an empty file has none.
 
-    lenient: bytes that are no frame become a piece with a fault, up to the next frame, instead of an error.
+    piece_bytes: None for PIECE_BYTES. lenient: bytes that are no frame become a piece with a fault, up to the next
+    frame, instead of an error.
 
     Raises:
         DataError: the index contradicts the manifest, or a frame header is damaged (only where there is no index).
     """
+    piece_bytes = piece_bytes or PIECE_BYTES
     if (far := _far_index(file, piece_bytes)) is not None:
         check_size(file.path, far[0], lenient=lenient)
         yield from _cut_far(far[1], ordinal, piece_bytes)
@@ -122,7 +124,7 @@ def cut(file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenien
 
 
 def cut_files(
-    files: Iterable[tuple[int, ShardFile]], piece_bytes: int = PIECE_BYTES, *, lenient: bool = False
+    files: Iterable[tuple[int, ShardFile]], piece_bytes: int | None = None, *, lenient: bool = False
 ) -> Iterator[Piece]:
     """The pieces of these files (ordinal, file) in order, as `cut` gives them; of those in a store several are looked
     at at once.

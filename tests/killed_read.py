@@ -24,7 +24,7 @@ CHILD = """
 import json, os, sys
 from recordmill.exporting import job, notes, publish, units
 from recordmill.shards import pieces
-pieces.cut.__defaults__ = (5_000,)
+pieces.PIECE_BYTES = 5_000
 when, count = sys.argv[1].split(":")
 left = int(count)
 def kill_behind(module, name, of=lambda *args: True):

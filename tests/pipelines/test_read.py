@@ -33,7 +33,7 @@ TRAIN, TEST = mixed_rows(400), mixed_rows(30, 400)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces of small data, so that threads and jobs have something to share."""
-    monkeypatch.setattr(pieces.cut, "__defaults__", (10_000,))
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 10_000)
 
 
 @pytest.fixture(scope="module", params=["none", "gzip"])

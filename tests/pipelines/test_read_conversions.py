@@ -58,7 +58,7 @@ def table(rows: int = ROWS) -> pa.Table:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces and many slices of small data."""
-    monkeypatch.setattr(pieces.cut, "__defaults__", (5_000,))
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 5_000)
     monkeypatch.setattr(read_parts, "_SLICE_BYTES", 1_000)
 
 

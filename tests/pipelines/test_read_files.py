@@ -43,7 +43,7 @@ SCHEMA = Schema(
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces of small data, so that threads have something to share."""
-    monkeypatch.setattr(pieces.cut, "__defaults__", (10_000,))
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 10_000)
 
 
 def table(names: list[str | None], values: list[bytes | None] | None = None, schema: Schema = SCHEMA) -> pa.Table:

@@ -35,7 +35,7 @@ ROWS = mixed_rows(300)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces.cut, "__defaults__", (8_000,))
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 8_000)
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def framed(*records: bytes) -> bytes:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces, of which a guess sees the first few records."""
-    monkeypatch.setattr(pieces.cut, "__defaults__", (2000,))
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 2000)
     monkeypatch.setattr(guess, "GUESSED_BYTES", 3000)
     monkeypatch.setattr(guess, "_LEAST_BYTES", 200)
 

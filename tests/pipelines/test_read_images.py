@@ -33,7 +33,7 @@ SCHEMA = Schema((Feature("image", "bytes"), Feature("label", "int64", (), True),
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces.cut, "__defaults__", (10_000,))
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 10_000)
 
 
 def encoded(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RGB") -> bytes:

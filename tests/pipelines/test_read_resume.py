@@ -29,7 +29,7 @@ from recordmill.shards.run_folder import RunFolder
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces.cut, "__defaults__", (5_000,))
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 5_000)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Pa
     assert new != data
     about = victim.stat()
     assert (
-        killed("note:6" if name == "foreign" else "note:4", str(source), out, to=to, threads=1).returncode
+        killed("note:9" if name == "foreign" else "note:4", str(source), out, to=to, threads=1).returncode
         == -signal.SIGKILL
     )
     noted_before = len(noted_in(run_of(out)))

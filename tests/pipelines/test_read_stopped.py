@@ -27,7 +27,7 @@ FILES = 100  # so many that the read is still under way when it is stopped after
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces.cut, "__defaults__", (5_000,))
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 5_000)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def slow(*args):
         yield part
 units.read_parts = slow
 from recordmill.shards import pieces
-pieces.cut.__defaults__ = (500,)
+pieces.PIECE_BYTES = 500
 from recordmill.pipelines.read import read
 read({inputs["plain"]!r}, {str(tmp_path / "out")!r}, to="npy", columns="id", file_size=1000, threads=4)
 """
