@@ -113,7 +113,7 @@ def open(
         [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns,
         threads or 0,
         of_files,
-        None if where is None else Where(where),
+        None if where is None else Where(where, "where="),
         View(steps=steps_of(decode_raw, reshape), images=wanted_images(decode_images)),
     )
 

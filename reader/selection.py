@@ -7,6 +7,7 @@ one pass over what the predicates look at finds them, a bit for each record.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.threads import thread_map
 from recordmill.reader.sampling.kept import Keeping, Kept
 from recordmill.reader.views import View, batch_named, named
@@ -63,7 +64,7 @@ class Selection:
         for condition in view.conditions:
             seen = named(full, {name: shown for shown, name in condition.names.items()})
             # Without a column a batch would not know how many rows it has.
-            there = seen.select(condition.where.columns(seen) or seen.names[:1])
+            there = seen.select(_looked_at(condition.where, seen, decoding) or seen.names[:1])
             conditions.append(_Needed(condition.where, named(there, condition.names), there))
         needed = tuple(dict.fromkeys(name for one in conditions for name in one.stored.names))
         return cls(
@@ -115,6 +116,20 @@ class Selection:
         except DataError as error:
             raise DataError(error.reason, source=load.file.path) from None
         return keep
+
+
+def _looked_at(where: Where, seen: Schema, decoding: Decoding) -> tuple[str, ...]:
+    """The features that a condition looks at; it sees all of them as the records have them."""
+    try:
+        return where.columns(seen)
+    except UsageError as error:
+        decoded = [step.feature for step in decoding.steps if re.search(rf"\b{re.escape(step.feature)}\b", str(where))]
+        if not decoded:
+            raise
+        raise UsageError(
+            f"{error} (a condition sees {decoded[0]!r} as the records have it, before it is decoded; by what is in "
+            "arrays, records are chosen by their numbers: ds.filter(numbers))"
+        ) from None
 
 
 def _place(numbers: npt.NDArray[np.int64], row: int) -> str:

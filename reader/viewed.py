@@ -252,7 +252,7 @@ class Viewed:
             UsageError: a predicate that has no meaning for the features, or a mask or numbers that do not fit.
         """
         if isinstance(what, str | pc.Expression):
-            condition = Condition(Where(what), self.view.names)
+            condition = Condition(Where(what, "filter: "), self.view.names)
             return self._viewed(replace(self.view, conditions=(*self.view.conditions, condition)), self._columns)
         numbers = numbers_of(what, len(self))
         kept = self.matching.within(numbers) if self.matching else Kept.of_numbers(numbers, self._total)

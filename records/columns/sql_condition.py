@@ -34,9 +34,9 @@ _VALUES = frozenset(
 _ROW_NUMBERS = frozenset(("rowid", "recordmill row"))  # of a batch, and so of how the file was cut
 
 
-def named_columns(connection: Any, condition: str, names: Sequence[str]) -> tuple[str, ...]:
+def named_columns(connection: Any, condition: str, names: Sequence[str], said: str) -> tuple[str, ...]:
     """Those of the names that a condition, which DuckDB found valid over columns of all these names,
-    looks at; case does not count.
+    looks at; case does not count. said: the condition as messages quote it.
 
     Raises:
         UsageError: it is not decided by a row's own values: it calls `random()`, `now()` or the like, names a row
@@ -45,7 +45,7 @@ def named_columns(connection: Any, condition: str, names: Sequence[str]) -> tupl
     nodes = _parse(connection, f"SELECT 1 WHERE (({condition}\n)::BOOLEAN)")
     for what in _undecided(connection, nodes, {name.lower() for name in names}):
         raise UsageError(
-            f"--where {condition}: {what}, so it would not select the same records each time; it may look at "
+            f"{said}: {what}, so it would not select the same records each time; it may look at "
             "a record's own features only"
             + ("; --sample P --seed N takes a random share" if what.startswith("random") else "")
         )

@@ -28,9 +28,13 @@ _local = threading.local()
 
 @dataclass(frozen=True, eq=False)
 class Where:
-    """predicate: SQL text or a pyarrow.compute.Expression."""
+    """predicate: SQL text or a pyarrow.compute.Expression. option: how it was given, as messages say it before it."""
 
     predicate: str | pc.Expression
+    option: str = "--where "
+
+    def __str__(self) -> str:
+        return f"{self.option}{self.predicate}"
 
     def columns(self, schema: Schema) -> tuple[str, ...]:
         """The features that the predicate looks at.
@@ -44,15 +48,15 @@ class Where:
             lower = [name.lower() for name in schema.names]
             if twice := [name for name in schema.names if lower.count(name.lower()) > 1]:
                 raise UsageError(
-                    f"--where: SQL does not tell {' from '.join(map(repr, twice[:2]))}; give a pyarrow "
+                    f"{self}: SQL does not tell {' from '.join(map(repr, twice[:2]))}; give a pyarrow "
                     "expression from Python"
                 )
         try:
             self._rows(arrow.empty_table())
         except _errors() as error:
-            raise UsageError(f"--where {self.predicate}: {_short(error)}") from None
+            raise UsageError(f"{self}: {_short(error)}") from None
         if isinstance(self.predicate, str):
-            return named_columns(_connection(), self.predicate, schema.names)
+            return named_columns(_connection(), self.predicate, schema.names, str(self))
         return tuple(name for at, name in enumerate(schema.names) if not self._has_meaning(arrow.remove(at)))
 
     def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -65,7 +69,7 @@ class Where:
         try:
             kept[self._rows(pa.Table.from_batches([batch]))] = True
         except _errors() as error:
-            raise DataError(f"--where {self.predicate}: {_short(error)}") from None
+            raise DataError(f"{self}: {_short(error)}") from None
         return kept
 
     def _has_meaning(self, arrow: pa.Schema) -> bool:

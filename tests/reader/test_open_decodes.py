@@ -206,3 +206,16 @@ def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, face:
     with pytest.warns(UserWarning, match="1 of 60 records was skipped"):
         left = [i for batch in ds.batches(8, on_bad="skip") for i in batch["id"].tolist()]
     assert left == [i for i in range(ROWS) if i != 41]
+
+
+def test_a_condition_sees_what_the_records_hold(tmp_path: Path) -> None:
+    rows = pa.table({"raw": [np.arange(3, dtype=np.float32).tobytes()] * 4, "n": [1, 2, 3, 4]})
+    recordmill.build(rows, tmp_path / "out", shuffle=False)
+    wrong = r"{}raw\[1\] > 3: .*sees 'raw' as the records have it, before it is decoded.*ds\.filter\(numbers\)"
+    with pytest.raises(UsageError, match=wrong.format("where=")):
+        recordmill.open(tmp_path / "out", decode_raw={"raw": "float32[3]"}, where="raw[1] > 3")
+    ds = recordmill.open(tmp_path / "out", decode_raw={"raw": "float32[3]"})
+    with pytest.raises(UsageError, match=wrong.format("filter: ")):
+        len(ds.filter("raw[1] > 3"))
+    kept = ds.filter(np.flatnonzero(ds.to_numpy()["n"] > 2))
+    assert kept.to_numpy()["raw"].tolist() == [[0, 1, 2]] * 2
