@@ -58,15 +58,17 @@ class Trainable:
             drop_remainder: leave out an epoch's last records if they do not fill the batches of all hosts.
             pad_remainder: fill these batches up instead, with other records of the epoch; each batch has `"mask"`, a
                 bool per row that says which rows count.
-            num_hosts, host_index: each step's records are cut into equal parts, and this host gets its part: all hosts
-                have equally many batches, and together the epoch.
+            num_hosts: each step's records are cut into so many equal parts: all hosts have equally many batches, and
+                together the epoch.
+            host_index: which part this host gets, from 0.
             state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
                 hosts may be another one (but in the middle of steps that are bucketed together); the data set, `where`,
                 seed, shuffle and batch_size may not.
             window_bytes: framed bytes among which "window" mixes records; a number, or a size as "64MiB".
             memory_bytes: what may be under way, read ahead or being decoded; likewise.
-            label, weights: features given beside the rest, as `(x, y)` or `(x, y, weights)`; x is the column itself
-                where it is the only one left. A record without a label is an error.
+            label: a feature that is given beside the rest, as `(x, y)`; x is the column itself where it is the only one
+                left. A record without a label is an error.
+            weights: likewise, as `(x, y, weights)`.
             collate: feature to "ragged" (lists as they are, the default), "dense", "padded" or `Padded(...)`,
                 "bucketed" or `Bucketed(...)`, `Packed(length)`; of whole numbers "one_hot" or `OneHot(depth)`.
             decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as

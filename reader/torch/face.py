@@ -56,7 +56,8 @@ class InTorch:
 
         Args:
             epochs: of one iteration; None: without end.
-            num_hosts, host_index: as in `batches`; by default the ranks of torch.distributed, where it is initialised.
+            num_hosts: as in `batches`; by default that of torch.distributed, where it is initialised.
+            host_index: likewise; by default the rank.
             start_step: so many batches of this host have been had, or had behind a `state`: the first iteration goes on
                 there. See also `state_dict` and `state_after` of what is returned.
             on_bad: "skip" leaves records out that can't be used; each worker fills its batches up with the next ones of
