@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 
 from recordmill.base.errors import UsageError
 from recordmill.storage.stores.address import Address
+from recordmill.storage.stores.bucket import Bucket
 from recordmill.storage.stores.limit import LIMIT
+from recordmill.storage.stores.protocol import About, Connection
 
 CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
-PAGE = 1000  # objects that a store lists in an answer
 MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
 
-_clients: dict[str, Any] = {}
+_clients: dict[str, Connection] = {}
 _lock = threading.Lock()
 _opened_by: set[int] = set()  # the process that has connections, and the ones that it was forked from
 _OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
@@ -46,10 +47,10 @@ _WRONG_KEY = {
 }
 _WRONG_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-def ask(address: Address, request: Callable[[Any], Answer]) -> Answer:
+def ask(address: Address, request: Callable[[Connection], Result]) -> Result:
     """What the request gives of the address's client.
 
     Raises:
@@ -62,11 +63,9 @@ def ask(address: Address, request: Callable[[Any], Answer]) -> Answer:
         raise told(error, address) from None  # its own text may hold what was sent
 
 
-def pages(address: Address) -> Iterator[Any]:
+def pages(address: Address) -> Iterator[About]:
     """What the store says of each object below the address, asked for page by page."""
-    import obstore
-
-    found = ask(address, lambda client: obstore.list(client, address.key or None, chunk_size=PAGE))
+    found = ask(address, lambda client: client.pages(address.key))
     while page := ask(address, lambda _: next(found, None)):
         yield from page
 
@@ -78,7 +77,7 @@ def errors() -> tuple[type[Exception], ...]:
     return BaseError, FileNotFoundError, PermissionError, ValueError, NotImplementedError
 
 
-def client(address: Address) -> Any:
+def client(address: Address) -> Connection:
     """The process's own connection to the address's bucket or host."""
     check_process()
     with _lock:
@@ -94,7 +93,7 @@ def check_process() -> None:
         raise OSError(errno.ENOTSUP, "a forked process can't use connections to stores: start it by spawn")
 
 
-def _connect(address: Address) -> Any:
+def _connect(address: Address) -> Connection:
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     common: dict[str, Any] = {
@@ -105,12 +104,12 @@ def _connect(address: Address) -> Any:
     if os.environ.get(allow_http, "").lower() in ("1", "true") or address.scheme == "http":
         common["client_options"]["allow_http"] = True
     if address.scheme == "s3":
-        return S3Store(address.bucket, **{**_of_profile(), **common})
+        return Bucket(S3Store(address.bucket, **{**_of_profile(), **common}))
     if address.scheme == "gs":
-        return GCSStore(address.bucket, **common)
+        return Bucket(GCSStore(address.bucket, **common))
     if address.scheme == "az":
-        return AzureStore(address.bucket, **common)
-    return HTTPStore.from_url(address.root, **common)
+        return Bucket(AzureStore(address.bucket, **common))
+    return Bucket(HTTPStore.from_url(address.root, **common))
 
 
 def _of_profile() -> dict[str, str]:

@@ -108,15 +108,13 @@ class ObjectStorage:
             old.shutdown(wait=False)
 
     def stat(self, path: str) -> Stat:
-        import obstore
-
         address = _address(path)
         _check_named(address)
         try:
-            return self._see(address, ask(address, lambda client: obstore.head(client, address.key)))
+            return self._see(address, ask(address, lambda client: client.head(address.key)))
         except OSError as error:  # of which the answer to such a request does not say the reason
             if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EIO:
-                ask(address, lambda client: obstore.get_range(client, address.key, start=0, end=1))
+                ask(address, lambda client: client.try_range(address.key))
             raise
 
     def last_seen(self, path: str) -> Stat:
@@ -128,11 +126,9 @@ class ObjectStorage:
 
     def whole(self, path: str, most_bytes: int) -> bytes:
         """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
-        import obstore
-
         address = _address(path)
         _check_named(address)
-        answer = ask(address, lambda client: obstore.get(client, address.key))
+        answer = ask(address, lambda client: client.get(address.key))
         size = self._see(address, answer.meta).size_bytes
         if size > most_bytes:
             raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
@@ -172,12 +168,9 @@ class ObjectStorage:
             return False
 
     def names(self, folder: str) -> list[str]:
-        import obstore
-
         address = _address(folder)
         _check_listable(address)
-        found = ask(address, lambda client: obstore.list_with_delimiter(client, address.key or None))
-        keys = [*found["common_prefixes"], *(about["path"] for about in found["objects"])]
+        keys = ask(address, lambda client: client.names(address.key))
         return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key})
 
     def below(self, folder: str) -> Iterator[tuple[str, Stat]]:
@@ -342,9 +335,7 @@ class ObjectStorage:
 
     def _answer(self, address: Address, about: Stat, start: int, stop: int) -> Any:
         """The bytes [start, stop) of an object that has more than start, as they come."""
-        import obstore
-
-        answer = ask(address, lambda client: obstore.get(client, address.key, options={"range": (start, stop)}))
+        answer = ask(address, lambda client: client.get(address.key, (start, stop)))
         if self._see(address, answer.meta) != about:
             raise _ReplacedError
         return answer.stream(min_chunk_size=_CHUNK_BYTES)

@@ -12,29 +12,26 @@ from functools import partial
 import numpy as np
 
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.client import ask, told
+from recordmill.storage.stores.client import ask, client, told
 from recordmill.storage.stores.limit import LIMIT
 from recordmill.storage.stores.objects import ObjectStorage
 from recordmill.storage.stores.writing import MOST_PARTS, PART_BYTES
 
-COPIED_BYTES = 5 << 30  # 5 GiB: what stores copy by one request; more is read and put anew
-
 
 def copy_object(objects: ObjectStorage, source: str, target: str, size_bytes: int) -> None:
     """Make or replace the object `target` of what `source` holds, within the store where it does that."""
-    import obstore
-
     old, new = Address.parse(source), Address.parse(target)
     assert old is not None
     assert new is not None
     assert old.root == new.root, (source, target)
-    if size_bytes <= COPIED_BYTES:
-        ask(new, lambda client: obstore.copy(client, old.key, new.key))
+    most = client(new).most_named_bytes
+    if most is None or size_bytes <= most:
+        ask(new, lambda client: client.name(old.key, new.key))
         return
 
     part_bytes = max(PART_BYTES, -(-size_bytes // MOST_PARTS))
     # what is not closed is no object; reading and writing take turns with the slots, for who reads may wait for others
-    writer = ask(new, lambda client: obstore.open_writer(client, new.key, buffer_size=part_bytes))
+    writer = ask(new, lambda client: client.writer(new.key, part_bytes))
     with contextlib.closing(objects.open(source)) as reader:
         for at in range(0, size_bytes, PART_BYTES):
             block = reader.fill(np.empty(min(PART_BYTES, size_bytes - at), np.uint8), at)

@@ -1,9 +1,12 @@
-"""What every storage can do: `Storage` for the names, `Reader` for the bytes of one file."""
+"""What every storage can do: `Storage` for the names, `Reader` for the bytes of one file; and what is asked of a store,
+of any kind: `Connection`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -65,3 +68,69 @@ class Storage(Protocol):
 
     def names(self, folder: str) -> list[str]:
         """The names of what is in the folder, sorted."""
+
+
+About = Mapping[str, Any]  # of an object: path, size, e_tag, last_modified (datetime), as obstore's ObjectMeta has them
+
+
+class Answer(Protocol):
+    """An object, or a range of it, that comes."""
+
+    @property
+    def meta(self) -> About:
+        """Of the content that comes."""
+
+    def bytes(self) -> Any:
+        """All of it."""
+
+    def stream(self, min_chunk_size: int) -> Iterable[Any]:
+        """It in chunks, as they come."""
+
+
+class Writer(Protocol):
+    """A new object; it is there when it is closed."""
+
+    def write(self, data: bytes) -> Any:
+        """What comes next."""
+
+    def close(self) -> Any:
+        """That was all."""
+
+
+class Connection(Protocol):
+    """Requests to a store, each by itself; what they raise, `client.told` says in a sentence."""
+
+    most_named_bytes: int | None  # the largest object that `name` takes; None: any
+
+    def head(self, key: str) -> About:
+        """What the object is now."""
+
+    def try_range(self, key: str) -> None:
+        """Read a byte: the answer says more of a refusal than that to `head`."""
+
+    def get(self, key: str, span: tuple[int, int] | None = None) -> Answer:
+        """The object, or its bytes [start, stop)."""
+
+    def pages(self, key: str) -> Iterator[Sequence[About]]:
+        """All objects below that name, some at a time; others whose names begin so may be among them."""
+
+    def names(self, key: str) -> list[str]:
+        """Keys of what is in the folder: objects and folders, which may end in a slash."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Make or replace a small object."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Make a small object unless it is there; whether it was made."""
+
+    def upload(self, key: str, path: str, part_bytes: int, at_once: int) -> None:
+        """Make or replace an object of a file of this machine, by parts of which several may be under way."""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; some kinds of stores raise FileNotFoundError for one that is gone."""
+
+    def name(self, key: str, new: str) -> None:
+        """Make or replace an object of what another holds, which may be gone then; may be asked again, by several."""
+
+    def writer(self, key: str, part_bytes: int) -> Writer:
+        """A large object that is written as it comes."""

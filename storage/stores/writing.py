@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
@@ -42,22 +41,15 @@ def put_each(root: str, objects: Mapping[str, bytes]) -> None:
 
 def put(uri: str, data: bytes) -> None:
     """Make or replace a small object."""
-    import obstore
-
     address = _address(uri)
-    ask(address, lambda client: obstore.put(client, address.key, data, use_multipart=False))
+    ask(address, lambda client: client.put(address.key, data))
 
 
 def upload(path: str, uri: str, size_bytes: int) -> None:
     """Make an object of a file of this machine."""
-    import obstore
-
     address, part_bytes = _address(uri), max(PART_BYTES, -(-size_bytes // MOST_PARTS))
     with LIMIT.slots(min(AT_ONCE, -(-size_bytes // part_bytes) or 1)) as at_once:
-        ask(
-            address,
-            lambda client: obstore.put(client, address.key, Path(path), chunk_size=part_bytes, max_concurrency=at_once),
-        )
+        ask(address, lambda client: client.upload(address.key, path, part_bytes, at_once))
 
 
 def upload_all(
@@ -95,28 +87,22 @@ def put_if_absent(uri: str, data: bytes) -> bool:
     Raises:
         OSError: the put failed, or its result can't be known; nothing may be concluded from it.
     """
-    import obstore
-    from obstore.exceptions import AlreadyExistsError, PreconditionError
-
     address = _address(uri)
     connection = client(address)
     try:
         with LIMIT.slots():
-            obstore.put(connection, address.key, data, mode="create", use_multipart=False)
-    except (AlreadyExistsError, PreconditionError):
-        return _content(address) == data  # ours, where the first answer was lost and the request was repeated
+            created = connection.create(address.key, data)
     except errors() as error:
         if _content(address) == data:
             return True
         raise told(error, address) from None
-    return True
+    # it is ours, too, where the first answer was lost and the request was repeated
+    return created or _content(address) == data
 
 
 def _content(address: Address) -> bytes | None:
-    import obstore
-
     try:
-        return bytes(ask(address, lambda client: obstore.get(client, address.key).bytes()))
+        return bytes(ask(address, lambda client: client.get(address.key).bytes()))
     except FileNotFoundError:
         return None
 
@@ -126,21 +112,19 @@ def remove(root: str, keys: Sequence[str]) -> None:
     those that are gone already are no error.
     """
     address = _address(root)
+
+    def delete(paths: Sequence[str]) -> None:
+        ask(address, lambda client: client.delete(paths))
+
     paths = [f"{address.key}/{name}" if address.key else name for name in keys]
     for at in range(0, len(paths), REMOVED):
         batch = paths[at : at + REMOVED]
         try:
-            ask(address, partial(_delete, batch))
+            delete(batch)
         except FileNotFoundError:  # one of them is gone: the others are asked for by themselves
             for path in batch:
                 with contextlib.suppress(FileNotFoundError):
-                    ask(address, partial(_delete, [path]))
-
-
-def _delete(paths: Sequence[str], client: Any) -> None:
-    import obstore
-
-    obstore.delete(client, list(paths))
+                    delete([path])
 
 
 def listed(folder: str) -> Iterator[Listed]:
