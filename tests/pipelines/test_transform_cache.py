@@ -270,7 +270,8 @@ def test_each_kind_says_what_decides_how_it_is_read() -> None:
     from importlib import import_module
 
     told = {"schema", "files", "units", "digests", "notes", "plan_rejects", "kind"}  # in the context, or of no effect
-    derived = {"lines", "streamed", "shards", "segments", "first_batches"}  # from a file's content alone
+    # from a file's content alone; `kept` are records as reading them gives them
+    derived = {"lines", "streamed", "shards", "segments", "first_batches", "kept"}
     classes = {
         "csv": "sources.csv.source:CsvSource", "images": "sources.images.source:ImageSource",
         "jsonl": "sources.jsonl.source:JsonlSource", "memory": "sources.arrow.memory:MemorySource",
