@@ -11,8 +11,9 @@ from urllib.parse import unquote
 
 from recordmill.base.errors import UsageError
 
-BUCKETS = ("s3", "gs", "az")  # schemes of stores, whose folders can be listed
-_HADOOP = ("hdfs", "viewfs", "webhdfs")
+HADOOP = "hdfs"
+BUCKETS = ("s3", "gs", "az", HADOOP)  # schemes of stores, whose folders can be listed
+_OTHER_HADOOP = ("viewfs", "webhdfs")
 WEB = ("http", "https")  # single files, to be read
 # `s3:/` is what pathlib makes of `s3://`
 _URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(//?)|(?i:(file)):()")
@@ -71,11 +72,8 @@ def local_path(path: str | os.PathLike[str]) -> str:
     shown = text.partition("?")[0]  # what follows may be a secret
     if scheme.lower() in (*BUCKETS, *WEB):
         raise UsageError(f"{shown}: {scheme}:// is served here for reading only; name a local folder")
-    if scheme.lower() in _HADOOP:
-        raise UsageError(
-            f"{shown}: {scheme}:// is not served; mount HDFS (its NFS gateway, or hadoop-fuse-dfs) and name that "
-            "folder, reach it as s3:// (Ozone's or another gateway), or copy with `hdfs dfs -get`, and -put"
-        )
+    if scheme.lower() in _OTHER_HADOOP:
+        raise UsageError(f"{shown}: {scheme}:// is not served; name the same files as hdfs://host:port/path")
     raise UsageError(f"{shown}: {scheme}:// is not served; copy the files to a local disk, or name a local folder")
 
 
@@ -93,7 +91,9 @@ def input_path(path: str | os.PathLike[str]) -> str:
         return local_path(text)
     rest = text[match.end() :]
     if not rest.strip("/"):
-        raise UsageError(f"{text}: names no {'host' if scheme in WEB else 'bucket'}")
+        raise UsageError(f"{text}: names no {'bucket' if scheme in BUCKETS and scheme != HADOOP else 'host'}")
+    if scheme == HADOOP and rest.startswith("/"):
+        raise UsageError(f"{text}: names no host: hdfs://host:port/path, or the name service of HADOOP_CONF_DIR")
     if scheme in WEB and "?" in rest:
         shown = text.partition("?")[0]
         raise UsageError(f"{shown}?...: a URL with a query is not served (it may hold a secret); download the file")
@@ -109,7 +109,8 @@ def output_path(path: str | os.PathLike[str]) -> str:
     given = input_path(text).rstrip("/")
     address = Address.parse(given)
     if address is not None and not address.key:
-        raise UsageError(f"{text}: name a folder in the bucket, as in {given}/data")
+        where = "on the host" if scheme == HADOOP else "in the bucket"
+        raise UsageError(f"{text}: name a folder {where}, as in {given}/data")
     return given
 
 

@@ -65,7 +65,7 @@ class Bucket:
 
         obstore.put(self._store, key, Path(path), chunk_size=part_bytes, max_concurrency=at_once)
 
-    def delete(self, keys: Sequence[str]) -> None:
+    def delete(self, keys: Sequence[str], root: str) -> None:
         import obstore
 
         obstore.delete(self._store, list(keys))

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from recordmill.base.errors import UsageError
-from recordmill.storage.stores.address import Address
+from recordmill.storage.stores.address import HADOOP, Address
 from recordmill.storage.stores.bucket import Bucket
+from recordmill.storage.stores.hadoop import Hadoop, HadoopError
 from recordmill.storage.stores.limit import LIMIT
 from recordmill.storage.stores.protocol import About, Connection
 
@@ -74,7 +75,7 @@ def errors() -> tuple[type[Exception], ...]:
     """What requests raise; some of it is Python's own."""
     from obstore.exceptions import BaseError
 
-    return BaseError, FileNotFoundError, PermissionError, ValueError, NotImplementedError
+    return BaseError, FileNotFoundError, PermissionError, HadoopError, ValueError, NotImplementedError
 
 
 def client(address: Address) -> Connection:
@@ -94,6 +95,8 @@ def check_process() -> None:
 
 
 def _connect(address: Address) -> Connection:
+    if address.scheme == HADOOP:
+        return Hadoop(address)
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     common: dict[str, Any] = {
@@ -146,6 +149,8 @@ def _sections(path: str) -> dict[str, dict[str, str]]:
 
 def told(error: Exception, address: Address) -> OSError:
     """The error in a sentence of our own: what a store answers may repeat what was sent to it."""
+    if isinstance(error, HadoopError):
+        return error
     from obstore import exceptions
 
     text = str(error)

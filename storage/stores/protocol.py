@@ -126,8 +126,10 @@ class Connection(Protocol):
     def upload(self, key: str, path: str, part_bytes: int, at_once: int) -> None:
         """Make or replace an object of a file of this machine, by parts of which several may be under way."""
 
-    def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; some kinds of stores raise FileNotFoundError for one that is gone."""
+    def delete(self, keys: Sequence[str], root: str) -> None:
+        """Remove objects, and the folders below the root that are empty then, where there are folders; some kinds of
+        stores raise FileNotFoundError for one that is gone.
+        """
 
     def name(self, key: str, new: str) -> None:
         """Make or replace an object of what another holds, which may be gone then; may be asked again, by several."""

@@ -114,7 +114,7 @@ def remove(root: str, keys: Sequence[str]) -> None:
     address = _address(root)
 
     def delete(paths: Sequence[str]) -> None:
-        ask(address, lambda client: client.delete(paths))
+        ask(address, lambda client: client.delete(paths, address.key))
 
     paths = [f"{address.key}/{name}" if address.key else name for name in keys]
     for at in range(0, len(paths), REMOVED):

@@ -68,7 +68,7 @@ def test_a_read_into_a_store_is_the_local_one(
     assert not [path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()]  # nothing stays on this machine
     if to == "npy":
         key = said["files"][said["files"].index(f"{out}/{summary['folder']}/train")].partition(f"{BUCKET}/")[2]
-        fetched = np.load(io.BytesIO(bytes(obstore.get(store.client, f"{key}/id.npy").bytes())))
+        fetched = np.load(io.BytesIO(store.objects(f"{store.root}/{key}")["id.npy"]))
         assert np.array_equal(fetched, np.arange(120))
 
 

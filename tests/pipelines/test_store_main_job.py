@@ -7,10 +7,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import obstore
 import pytest
 from image_samples import encoded
-from store_server import BUCKET, Store
+from store_server import Store
 from transformed_set import DECLARED, write_csv
 
 import recordmill
@@ -21,12 +20,10 @@ pytestmark = pytest.mark.sweep
 
 def fetch(store: Store, uri: str, into: Path) -> Path:
     """A plain copy of all objects below the URI."""
-    prefix = uri.partition(f"{BUCKET}/")[2]
-    for page in obstore.list(store.client, prefix):
-        for about in page:
-            path = into / about["path"][len(prefix) + 1 :]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(bytes(obstore.get(store.client, about["path"]).bytes()))
+    for name, data in store.objects(uri).items():
+        path = into / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     return into
 
 
