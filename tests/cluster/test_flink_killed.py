@@ -66,7 +66,16 @@ def test_a_killed_driver_takes_nothing_from_its_job(
 
 
 def kill_worker(flink: FlinkHosts) -> None:
-    os.kill(flink.workers()[0], signal.SIGKILL)
+    """Between its stages a job may have no worker for a moment."""
+
+    def is_killed() -> bool:
+        for pid in flink.workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
+
+    wait(is_killed, 60, "a worker to kill")
 
 
 def kill_host(flink: FlinkHosts) -> None:

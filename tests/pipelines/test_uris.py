@@ -16,21 +16,21 @@ from recordmill.records.writers.npy import open_columns
 from recordmill.storage.files import local_path
 
 URIS = [
-    "hdfs://host/x",
-    "HDFS://host/x",
+    "viewfs://host/x",
+    "VIEWFS://host/x",
     "ftp://h/x",
     "https://h/x?signature=secret",
     "file:x",
     "file://host/x",
 ]
-STORES = ["s3://bucket/x", "gs://bucket/x", "S3://bucket/x", "az://c/x", "http://h/x"]
+STORES = ["hdfs://host/x", "s3://bucket/x", "gs://bucket/x", "S3://bucket/x", "az://c/x", "http://h/x"]
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_data_set(tmp_path / "set", {"train": mixed_rows(3)}, shards=1)
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
-    (tmp_path / "list.txt").write_text("hdfs://bucket/x.csv\n")
+    (tmp_path / "list.txt").write_text("viewfs://bucket/x.csv\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -52,7 +52,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("uri", ["hdfs://bucket/x", "file:x"])
+@pytest.mark.parametrize("uri", ["viewfs://bucket/x", "file:x"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_takes_one(here: Path, command: str, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(os.listdir(here))

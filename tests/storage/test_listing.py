@@ -233,7 +233,7 @@ def test_nothing_there(tmp_path: Path) -> None:
         str(tmp_path / "full"): r"full: no file in this folder that holds data \(ignored 1 hidden: \.DS_Store\)",
         f"@{tmp_path}/nope.txt": r"the list .* can't be read: No such file",
         "": "INPUT is empty",
-        "hdfs://bucket/x.csv": r"hdfs:// is not served",
+        "viewfs://bucket/x.csv": r"viewfs:// is not served",
         "ftp://bucket/*.csv": r"ftp:// is not served",
     }
     for given, message in cases.items():
