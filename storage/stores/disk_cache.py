@@ -70,8 +70,8 @@ class DiskCache:
             return
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._make_room(size)
-            with open(temporary, "xb") as file:
+            self._make_room(size, temporary)
+            with open(temporary, "r+b") as file:
                 file.write(_header(block).data)
                 file.write(block.data)
             os.rename(temporary, path)
@@ -87,8 +87,10 @@ class DiskCache:
         name = hashlib.sha256(repr(key).encode("utf-8", "surrogateescape")).hexdigest()
         return os.path.join(self._home, name[:2], name)
 
-    def _make_room(self, size: int) -> None:
-        """Count so many bytes more, and remove blocks until they fit."""
+    def _make_room(self, size: int, path: str) -> None:
+        """Count so many bytes more, and remove blocks until they fit; they are a file of that path at once, for whoever
+        counts all files.
+        """
         descriptor = os.open(
             os.path.join(self._home, _USED), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
         )
@@ -98,6 +100,8 @@ class DiskCache:
             used = int(said) if said.isdigit() else None  # none: nobody has counted, or who did was killed
             if used is None or used + size > self.most_bytes:
                 used = self._removed(size)
+            with open(path, "xb") as file:
+                file.truncate(size)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(used + size).encode(), 0)
         finally:
