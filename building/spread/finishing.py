@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -34,7 +35,6 @@ from recordmill.shards.manifest import (
     INPUTS_NAME,
     MANIFESTS,
     Manifest,
-    ShardInfo,
     generations,
     manifest_path,
 )
@@ -89,10 +89,8 @@ def finish(
         inputs = write_inputs(bench, given)
         if bench.source is not None:
             put_bytes(place.data(INPUTS_NAME), read_range(str(Path(bench.folder, "data", INPUTS_NAME))).tobytes())
-        splits: dict[str, tuple[ShardInfo, ...]] = {}
-        for one in shards:
-            name = bench.splits[one.split]
-            splits[name] = (*splits.get(name, ()), one.info)
+        by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
+        splits = {name: tuple(one.info for one in each) for name, each in by_split}
         rejects = _place_rejects(place, survey.rejected.files)
         outcome = Outcome(splits, inputs, survey.read, survey.rejected, survey.counts, place.id)
         manifest, copies = describe_data_set(bench, outcome, place.folder, rejects)
