@@ -18,8 +18,8 @@ from pathlib import Path
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.schemas.tfds import LABELS_SUFFIX
 from recordmill.shards.dead_runs import INTENT_NAME, loaded, remove_data
+from recordmill.shards.entries.grammar import is_data_folder
 from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, MANIFESTS, Manifest, generations, manifest_path
-from recordmill.shards.manifest_check import is_data_folder
 from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.files import atomic_write, put_if_absent, read_range, stat, sync_file, sync_folder, write_all
 from recordmill.storage.folders import exists, inode, make_folder, paths_in, remove_file, rename

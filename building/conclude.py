@@ -26,15 +26,9 @@ from recordmill.schemas.tfds import Split as TfdsSplit
 from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards.dead_runs import loaded
-from recordmill.shards.manifest import (
-    INDEX_FOLDER,
-    INPUTS_NAME,
-    Manifest,
-    Part,
-    ShardInfo,
-    shard_name,
-)
-from recordmill.shards.names import ShardName
+from recordmill.shards.entries.names import ShardName
+from recordmill.shards.entries.shard_info import ShardInfo, shard_name
+from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, Manifest, Part
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.sums import add_sums

@@ -20,16 +20,9 @@ from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import is_split_name
-from recordmill.shards.manifest import (
-    INDEX_FOLDER,
-    Manifest,
-    ShardInfo,
-    generations,
-    load_newest,
-    manifest_path,
-    shard_name,
-)
-from recordmill.shards.names import ShardName
+from recordmill.shards.entries.names import ShardName
+from recordmill.shards.entries.shard_info import ShardInfo, shard_name
+from recordmill.shards.manifest import INDEX_FOLDER, Manifest, generations, load_newest, manifest_path
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
 from recordmill.storage.files import Stat, Terms, input_path, last_seen, look_over, read_on, read_range
 from recordmill.storage.folders import exists, join

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError
-from recordmill.shards.manifest_check import check_manifest, check_version, known_fields
-from recordmill.shards.names import ShardName
-from recordmill.storage.digest import SHA256
+from recordmill.shards.entries.grammar import check_manifest, check_version, known_fields
+from recordmill.shards.entries.shard_info import ShardInfo, entry_of_version_1, info_of
 from recordmill.storage.folders import join, names_if_there
 from recordmill.storage.strict_json import Fields, parse, read_bounded
 
@@ -35,20 +34,6 @@ INPUTS_NAME = "inputs.jsonl"
 TRANSFORM_FOLDER = "transform"
 
 _NUMBER = re.compile(r"([0-9]{8})\.json")
-
-
-@dataclass(frozen=True)
-class ShardInfo:
-    """One shard. bytes: the file's size; framed_bytes: uncompressed; digest: of the file, `blake3:<hex>`, of version 1
-    `sha256:<hex>`; sum: of mix64(key, payload CRC) mod 2^64, in hex.
-    """
-
-    name: str
-    records: int
-    bytes: int
-    framed_bytes: int
-    digest: str
-    sum: str
 
 
 @dataclass(frozen=True)
@@ -110,7 +95,9 @@ class Manifest:
         if not self.transform:
             del document["transform"]
         for part in document["parts"] if self.version[0] == 1 else ():
-            part["splits"] = {split: [_of_version_1(one) for one in shards] for split, shards in part["splits"].items()}
+            part["splits"] = {
+                split: [entry_of_version_1(one) for one in shards] for split, shards in part["splits"].items()
+            }
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -132,23 +119,8 @@ class Manifest:
 
 def _part(document: Mapping[str, Any]) -> Part:
     known = known_fields(document, Part.__dataclass_fields__)
-    known["splits"] = {split: tuple(_shard(shard) for shard in shards) for split, shards in document["splits"].items()}
+    known["splits"] = {split: tuple(info_of(shard) for shard in shards) for split, shards in document["splits"].items()}
     return Part(**known)
-
-
-def _shard(document: Mapping[str, Any]) -> ShardInfo:
-    digest = {} if "digest" in document else {"digest": f"{SHA256}:{document['sha256']}"}
-    return ShardInfo(**known_fields({**document, **digest}, ShardInfo.__dataclass_fields__))
-
-
-def _of_version_1(shard: Mapping[str, Any]) -> dict[str, Any]:
-    """The shard's fields as version 1 has them, in their order."""
-    names = {"digest": SHA256}
-    return {names.get(name, name): _hex(value) if name in names else value for name, value in shard.items()}
-
-
-def _hex(digest: str) -> str:
-    return digest.partition(":")[2]
 
 
 def generations(out: str | os.PathLike[str]) -> list[int]:
@@ -192,11 +164,3 @@ def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple
 def is_data_set(path: str | os.PathLike[str]) -> bool:
     """Whether the folder holds a committed data set."""
     return bool(generations(path))
-
-
-def shard_name(shard: ShardInfo) -> ShardName:
-    """The parsed name of a shard in a manifest; DataError if it isn't one of ours."""
-    name = ShardName.parse(shard.name)
-    if name is None:
-        raise DataError(f"shard name {shard.name!r} is none of ours", source="manifest")
-    return name

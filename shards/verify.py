@@ -23,6 +23,7 @@ from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
 from recordmill.shards.dead_runs import loaded
+from recordmill.shards.entries.shard_info import shard_name
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
@@ -33,7 +34,6 @@ from recordmill.shards.manifest import (
     generations,
     is_data_set,
     load,
-    shard_name,
 )
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.compression import MAX_RATIO

@@ -18,7 +18,8 @@ import pytest
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.commit import CommitConflict, commit, tidy
 from recordmill.shards.dead_runs import LOCK_NAME, clean_dead
-from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
+from recordmill.shards.entries.shard_info import ShardInfo
+from recordmill.shards.manifest import Manifest, Part, generations, is_data_set, load, manifest_path
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.storage.removal import Folder
 

@@ -40,7 +40,7 @@ from recordmill.exporting.spread import scale as reading
 from recordmill.exporting.spread.jobs import MadeFile, MadeJob, ReadRun, begin
 from recordmill.exporting.spread.scale import Read
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.manifest import ShardInfo
+from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.pieces import PIECE_BYTES, Piece
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.inputs.contract import UNIT_BYTES, Unit

@@ -12,7 +12,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import check_split_name
-from recordmill.shards.names import SUFFIXES, ShardName
+from recordmill.shards.entries.names import SUFFIXES, ShardName
 from recordmill.storage.digest import ALGORITHMS
 from recordmill.storage.strict_json import MOST_COUNT, Fields, show
 
