@@ -22,8 +22,8 @@ from recordmill.records.tfrecord.hop import hop as hop_headers
 from recordmill.records.tfrecord.lenient import FRAME, past_damage
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.shards.catalog import ShardFile, check_size
+from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, FarIndex, Index, check_frames, map_table
-from recordmill.shards.manifest import ShardInfo
 from recordmill.storage.files import Bytes, is_remote, map_file, read_range, stat
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory

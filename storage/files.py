@@ -26,16 +26,18 @@ from recordmill.storage.stores.local import READ_BYTES, LocalStorage
 from recordmill.storage.stores.objects import ObjectStorage
 from recordmill.storage.stores.protocol import Bytes, Reader, Stat, Storage
 from recordmill.storage.stores.terms import Terms, taken_by
+from recordmill.storage.stores.writing import GROWING_BYTES, GrowingFile, upload_all
 from recordmill.storage.stores.writing import listed as listed_objects
 from recordmill.storage.stores.writing import put as put_object
 from recordmill.storage.stores.writing import put_each as put_objects
 from recordmill.storage.stores.writing import remove as remove_objects
-from recordmill.storage.stores.writing import upload_all
 
 Item = TypeVar("Item")
 
 __all__ = [  # of the protocol, for all
+    "GROWING_BYTES",
     "Bytes",
+    "GrowingFile",
     "Reader",
     "Stat",
     "Storage",
@@ -49,7 +51,7 @@ __all__ = [  # of the protocol, for all
     "put_objects",
     "remove_objects",
     "upload_all",
-]  # of the protocol, for all
+]
 
 _LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
