@@ -34,9 +34,10 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
     """
     common = PlanOptions(
-        *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack),
-        kept_bytes=kept_bytes(settings.memory_bytes) if is_local(settings.runner) else 0,
+        *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack)
     )
+    if is_local(settings.runner):
+        common = replace(common, kept_bytes=kept_bytes(settings.memory_bytes), kept_folder=os.fspath(folder.spool))
     inputs = _paths(source)
     if inputs is None and is_meant_as_source(source):
         return _own(source, settings)
