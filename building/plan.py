@@ -112,8 +112,8 @@ class BuildPlan:
 
     @functools.cached_property
     def run_bytes(self) -> int:
-        """What one run holds where one process reads and writes: with little to sort not all that it may, since what
-        fits the processor's caches, and is used again, is quicker.
+        """What one run, or the merge of a shard, holds where one process reads and writes: with little to sort not all
+        that it may, since less memory that is new to the process is quicker.
         """
         expected = 0 if self.source is None else int(unit_sizes(self.source.units).sum())
         return min(self.arena_bytes, max(expected // 64, _LEAST_RUN_BYTES))
