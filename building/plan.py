@@ -41,8 +41,15 @@ def arena_bytes(memory_bytes: int, threads: int) -> int:
 
 
 def kept_bytes(memory_bytes: int) -> int:
-    """What of the records that a plan has parsed may stay in memory until one process reads them: of what reading and
-    merging leave a small part, since others wait in files at next to no cost.
+    """What a plan has read of files of records, and may keep until one process uses it: a quarter of what reading and
+    merging leave. It is gone when the runs in memory are as large as they may become.
+    """
+    return max(memory_bytes - _WORKING_BYTES, 0) // 4
+
+
+def parsed_bytes(memory_bytes: int) -> int:
+    """What of the records that a plan has parsed may wait in memory: a small part, since others wait in files at next
+    to no cost.
     """
     return max(memory_bytes - _WORKING_BYTES, 0) // 32
 

@@ -42,6 +42,8 @@ ROWS: dict[str, Callable[[Build], str]] = {
     "bytes written by workers": lambda one: show_size(one.bytes_written),
     "in OUT meanwhile, beside the data set": lambda one: show_size(one.scratch_bytes),
     "manifest": lambda one: show_size(one.manifest_bytes),
+    "pages of its entries": lambda one: show_size(one.pages_bytes) if one.pages else "none",
+    "memory of the manifest, while it is read": lambda one: show_size(one.manifest_memory),
     "index, in all": lambda one: show_size(one.index_bytes),
     "list of inputs": lambda one: show_size(one.inputs_bytes),
     "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),

@@ -360,7 +360,7 @@ def _result(out: str, manifest: Manifest, seconds: float) -> BuildResult:
         records=manifest.records,
         read=part.records_read,
         rejected=part.records_rejected,
-        shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.shards()),
+        shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.each_shard()),
         rejects=tuple(path(name) for name in manifest.rejects["files"]),
         notes=tuple(spoken(note, "build") for note in manifest.statistics.get("notes", ())),
         seconds=seconds,

@@ -9,7 +9,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.people.nearest import did_you_mean
-from recordmill.building.plan import kept_bytes
+from recordmill.building.plan import kept_bytes, parsed_bytes
 from recordmill.pipelines.beam_run import is_local
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.options.commands import keywords_of
@@ -37,7 +37,8 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack)
     )
     if is_local(settings.runner):
-        common = replace(common, kept_bytes=kept_bytes(settings.memory_bytes), kept_folder=os.fspath(folder.spool))
+        kept, parsed = kept_bytes(settings.memory_bytes), parsed_bytes(settings.memory_bytes)
+        common = replace(common, kept_bytes=kept, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
     inputs = _paths(source)
     if inputs is None and is_meant_as_source(source):
         return _own(source, settings)

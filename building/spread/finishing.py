@@ -21,6 +21,7 @@ from recordmill.building.conclude import (
     Outcome,
     describe_data_set,
     digest_unchanged,
+    keep_pages,
     tfds_files,
     write_inputs,
 )
@@ -30,6 +31,7 @@ from recordmill.building.spread.shards import Placed
 from recordmill.building.spread.survey import Survey
 from recordmill.building.store_commit import tidy as tidy_store
 from recordmill.shards.dead_runs import loaded
+from recordmill.shards.entries.pages import PAGES_FOLDER
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     INPUTS_NAME,
@@ -40,7 +42,7 @@ from recordmill.shards.manifest import (
 )
 from recordmill.shards.sums import add_sums
 from recordmill.storage.files import give_name, listed_objects, put_bytes, put_if_absent, read_range, stat, sync_folder
-from recordmill.storage.folders import join, make_folder
+from recordmill.storage.folders import exists, join, make_folder
 
 DIGESTED = 64  # files that one piece of work reads
 
@@ -92,7 +94,8 @@ def finish(
         by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
         rejects = _place_rejects(place, survey.rejected.files)
-        outcome = Outcome(splits, inputs, survey.read, survey.rejected, survey.counts, place.id)
+        pages = keep_pages(splits, place.data())
+        outcome = Outcome(place.out, splits, pages, inputs, survey.read, survey.rejected, survey.counts, place.id)
         manifest, copies = describe_data_set(bench, outcome, place.folder, rejects)
         base = bench.base
     return _put(place, base, manifest, copies)
@@ -154,8 +157,10 @@ def _put(place: Place, base: int, manifest: Manifest, copies: Mapping[str, str])
     path = join(place.out, MANIFESTS, manifest_path("", base + 1).name)
     if not place.is_remote:
         make_folder(join(place.out, MANIFESTS), exist_ok=True)
-        for folder in (place.data(INDEX_FOLDER), place.data()):  # names that were given are on disk, too
-            sync_folder(folder)
+        for name in (INDEX_FOLDER, PAGES_FOLDER):  # names that were given are on disk, too
+            if exists(place.data(name)):
+                sync_folder(place.data(name))
+        sync_folder(place.data())
         place.show_data()
         sync_folder(place.out)
     current = generations(place.out)
@@ -179,4 +184,5 @@ def _tidy_again(plan: SharedPlan, manifest: Manifest) -> None:
     """What an attempt may have left undone that has committed; the plan is gone where none has."""
     with contextlib.suppress(NotSharedError):
         known = plan.load()
-        _tidy(plan.place, manifest, tfds_files(manifest, known), known.base + 1)
+        copies = tfds_files(manifest, manifest.parts[-1].splits, known)
+        _tidy(plan.place, manifest, copies, known.base + 1)

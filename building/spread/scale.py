@@ -19,6 +19,7 @@ from recordmill.building.spread.finishing import DIGESTED
 from recordmill.building.spread.runs import RUN_DTYPE
 from recordmill.building.spread.survey import FAN_IN, MERGED_BYTES
 from recordmill.building.spread.tables import KEPT, ROWS
+from recordmill.shards.entries.pages import MOST_NAMED, PAGE_SHARDS
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.sources.inputs.contract import UNIT_BYTES
 
@@ -32,12 +33,14 @@ FAR_MEMORY = 2  # of a file, in every worker process: its split
 CUT_MEMORY = 450  # of a shard, in what every worker process that makes shards holds
 ACCOUNT_MEMORY = 1_200  # of a group, in the step that surveys
 PLACED_MEMORY = 1_300  # of a shard, in the last step
+ENTRY_MEMORY = 1_100  # of a shard, in whoever reads a manifest or a page, meanwhile
 DIGEST_MEMORY = 33  # of an input file, in both
 # bytes at most, in files
 FILE_BYTES, UNIT_BYTES_KEPT = 100, 60  # of the lists beside the plan, of which workers read slices
 GROUP_BYTES, BLOCK_BYTES, PLAN_BYTES = 8, 40, 20_000  # of the plan: a group, a block of a list, all else
 CUT_BYTES = 60  # of the layout, beside RUN_DTYPE for each run
 SHARD_TEXT = 340  # of the manifest
+PAGE_TEXT, ENTRY_TEXT = 300, 260  # of one that names pages; of a shard in these
 INPUT_TEXT = 200  # of the list of inputs
 
 
@@ -187,8 +190,23 @@ class Build:
         return self.records * int(INDEX_DTYPE.itemsize)
 
     @property
+    def pages(self) -> int:
+        """Files of the manifest's entries; 0: it has them itself."""
+        return -(-self.shards // PAGE_SHARDS) if self.shards > MOST_NAMED else 0
+
+    @property
     def manifest_bytes(self) -> int:
-        return SHARD_TEXT * self.shards
+        return PAGE_TEXT * self.pages if self.pages else SHARD_TEXT * self.shards
+
+    @property
+    def pages_bytes(self) -> int:
+        """Of all pages."""
+        return ENTRY_TEXT * self.shards if self.pages else 0
+
+    @property
+    def manifest_memory(self) -> int:
+        """Of whoever reads the manifest, meanwhile: two pages, of one that names such."""
+        return ENTRY_MEMORY * (min(self.shards, 2 * PAGE_SHARDS) if self.pages else self.shards)
 
     @property
     def inputs_bytes(self) -> int:
@@ -240,9 +258,10 @@ class Build:
 
     @property
     def last_memory(self) -> int:
-        """Of the worker that commits, beside the plan: shards, the digests of all inputs, the manifest as text."""
+        """Of the worker that commits, beside the plan: shards, digests of all inputs, manifest and page as texts."""
         digests = 3 * DIGEST_MEMORY * self.files  # those of the plan, of who read a file whole, and all
-        return PLACED_MEMORY * self.shards + digests + 2 * self.manifest_bytes
+        page = ENTRY_TEXT * PAGE_SHARDS if self.pages else 0
+        return PLACED_MEMORY * self.shards + digests + 2 * (self.manifest_bytes + page)
 
 
 def most_files(memory_bytes: int = MEMORY_BYTES) -> int:

@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -92,25 +92,35 @@ class Stored:
         return Piece(batch, ordinals, self.rejects, self.count)
 
 
+class Sized(Protocol):
+    """What can be kept, and tells roughly what it takes of the memory."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+Part = TypeVar("Part", bound=Sized)
+
+
 @dataclass(frozen=True)
-class Found:
+class Found(Generic[Part]):
     """The pieces of consecutive records in order, and the schema that they were parsed by. path: the file of those that
     are stored, or "".
     """
 
     schema: Hashable
-    pieces: Sequence[Piece | Stored]
-    path: str
+    pieces: Sequence[Part | Stored]
+    path: str = ""
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[Part]:
         """The pieces; the file goes as soon as it is open."""
-        batches = iter(())
+        batches: Iterator[pa.RecordBatch] = iter(())
         if self.path:
             reader = open_batches(self.path)
             remove_file(self.path)
             batches = map(reader.get_batch, range(reader.num_record_batches))
         for piece in self.pieces:
-            yield piece if isinstance(piece, Piece) else piece.piece(next(batches))
+            yield piece.piece(next(batches)) if isinstance(piece, Stored) else piece  # type: ignore[misc]
 
     def drop(self) -> None:
         """Remove the file, if there is one."""
@@ -147,15 +157,15 @@ class Room:
         self._left = 0
 
 
-class Kept:
-    """What is kept, of at most so many bytes in memory; the rest in files of a folder ("": nowhere), of which an eighth
-    of that memory says what is in them. A copy of it, in another process, has nothing.
+class Kept(Generic[Part]):
+    """What is kept, of at most so many bytes in memory; where it is `Piece`s the rest in files of a folder ("":
+    nowhere), of which an eighth of that memory says what is in them. A copy of it, in another process, has nothing.
     """
 
     def __init__(self, most_bytes: int = 0, folder: str = "") -> None:
         self.folder, beside_bytes = folder, most_bytes // 8 if folder else 0
         self.memory, self.beside = Room(most_bytes - beside_bytes), Room(beside_bytes)
-        self._found: dict[Place, Found] = {}
+        self._found: dict[Place, Found[Part]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Kept, ())
@@ -165,7 +175,7 @@ class Kept:
         """Whether anything can be kept."""
         return self.memory.is_open or self.beside.is_open
 
-    def put(self, place: Place, found: Found) -> None:
+    def put(self, place: Place, found: Found[Part]) -> None:
         """Keep the pieces of the records that begin at that place."""
         self._found[place] = found
 
@@ -177,22 +187,26 @@ class Kept:
         self.memory.close()
         self.beside.close()
 
-    def take(self, place: Place) -> Iterable[Piece] | None:
+    def has(self, place: Place) -> bool:
+        """Whether the records that begin there are kept."""
+        return place in self._found
+
+    def take(self, place: Place) -> Iterable[Part] | None:
         """The pieces of the records that begin there, which are forgotten by that; None if they are to be read."""
         return self._found.pop(place, None)
 
 
-class Keeping:
+class Keeping(Generic[Part]):
     """The pieces of consecutive records on their way into `Kept`; given up together as soon as one can't be kept."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept, self._pieces = kept, list[Piece | Stored]()
+    def __init__(self, kept: Kept[Part]) -> None:
+        self._kept, self._pieces = kept, list[Part | Stored]()
         self._schema: Hashable = None
         self._held = self._beside = 0  # bytes of the two rooms
         self._writer: BatchWriter | None = None
         self.goes_on = kept.is_open
 
-    def add(self, piece: Piece, schema: Hashable) -> None:
+    def add(self, piece: Part, schema: Hashable = None) -> None:
         """The next piece; one that was parsed by another schema than those before ends it."""
         if (self._pieces and schema != self._schema) or not (self._hold(piece) or self._store(piece)):
             self.give_up()
@@ -219,7 +233,7 @@ class Keeping:
             path = "" if self._writer is None else self._writer.path
             self._kept.put(place, Found(self._schema, self._pieces, path))
 
-    def _hold(self, piece: Piece) -> bool:
+    def _hold(self, piece: Part) -> bool:
         """Keep it in memory, if there is room."""
         if not self._kept.memory.take(piece.size_bytes):
             return False
@@ -227,8 +241,10 @@ class Keeping:
         self._pieces.append(piece)
         return True
 
-    def _store(self, piece: Piece) -> bool:
+    def _store(self, piece: Part) -> bool:
         """Keep it in a file, if it is worth one and what of it stays in memory finds room."""
+        if not isinstance(piece, Piece):
+            return False
         stored = Stored.of(piece)
         if piece.batch.nbytes < _LEAST_FILE_BYTES or not self._kept.beside.take(stored.size_bytes):
             return False

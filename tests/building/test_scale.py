@@ -40,11 +40,15 @@ from recordmill.exporting.spread import scale as reading
 from recordmill.exporting.spread.jobs import MadeFile, MadeJob, ReadRun, begin
 from recordmill.exporting.spread.scale import Read
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.manifest import ShardInfo
+from recordmill.shards.entries import pages
+from recordmill.shards.entries.pages import Paged
+from recordmill.shards.entries.shard_info import ShardInfo
+from recordmill.shards.manifest import FORMAT_VERSION, PAGED_VERSION, Manifest, Part
 from recordmill.shards.pieces import PIECE_BYTES, Piece
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.inputs.contract import UNIT_BYTES, Unit
 from recordmill.sources.inputs.tables import FileTable, UnitTable, bytes_of, rows_of, unit_sizes
+from recordmill.storage.files import put_bytes
 from recordmill.storage.listing import InputFile, Stat
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -280,6 +284,37 @@ def test_a_build_that_is_real_and_small_is_what_the_formulas_say(
     few, more = (len(replace(manifest, parts=(part,)).to_json()) for part in many)
     assert scale.SHARD_TEXT / 2 < (more - few) / 2000 <= scale.SHARD_TEXT
     assert json.loads(manifest.to_json())
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_a_manifest_takes_what_the_formulas_say_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paged: bool
+) -> None:
+    count, page = 6000, 1000
+    shards = [replace(info(at), name=f"train-{at:05d}-of-{count:05d}.tfrecord") for at in range(count)]
+    for module in (pages, scale):
+        monkeypatch.setattr(module, "MOST_NAMED", page if paged else count)
+        monkeypatch.setattr(module, "PAGE_SHARDS", page)
+    build = Build(count, 1, asked_shard_bytes=1)
+    assert (build.shards, build.pages) == (count, 6 * paged)
+    folder = f"{tmp_path}/data-0/pages"
+    Path(folder).mkdir(parents=True)
+    written = pages.write_pages({"train": shards}, lambda name, data: put_bytes(f"{folder}/{name}", data))
+    splits = {"train": Paged(f"{tmp_path}/data-0", "train", "none", written["train"]) if paged else tuple(shards)}
+    part = Part("data-0", "csv", splits, {}, 1, 0)
+    text = Manifest("x", "none", {}, "", (part,), {}, version=PAGED_VERSION if paged else FORMAT_VERSION).to_json()
+    assert build.manifest_bytes / 2 < len(text) <= build.manifest_bytes + 1000
+    size = sum(path.stat().st_size for path in Path(folder).iterdir())
+    assert build.pages_bytes / 2 <= size <= build.pages_bytes
+    pages._read.cache_clear()
+    tracemalloc.start()
+    try:
+        found = sum(shard.records for *_, shard in Manifest.from_json(text, out=str(tmp_path)).each_shard())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == sum(shard.records for shard in shards)
+    assert build.manifest_memory / 2 < most <= build.manifest_memory
 
 
 @pytest.mark.parametrize("size", [10**11, 10**12, 10**13])

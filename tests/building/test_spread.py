@@ -16,6 +16,7 @@ import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.building.commit import CommitConflict
 from recordmill.building.conclude import AccountsError
+from recordmill.building.spread import finishing
 from recordmill.building.spread import survey as surveys
 from recordmill.building.spread.beginning import discard, tidy_up
 from recordmill.building.spread.finishing import committed, finish
@@ -23,6 +24,7 @@ from recordmill.building.spread.place import NotSharedError, _loaded
 from recordmill.building.spread.runs import slices
 from recordmill.building.spread.shards import make_shard
 from recordmill.shards import store_run
+from recordmill.shards.entries import pages
 from recordmill.shards.manifest import generations, load
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.storage.files import put_bytes, read_range
@@ -219,6 +221,38 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, ou
     assert committed(first.place) == kept
     folders = {name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))}
     assert folders == {first.place.folder}
+    assert recordmill.verify(out) == []
+
+
+def test_pages_of_a_manifest_are_there_before_it_and_go_with_the_build(
+    source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = of_one_machine(source, tmp_path)
+    monkeypatch.setattr(pages, "MOST_NAMED", 7)
+    monkeypatch.setattr(pages, "PAGE_SHARDS", 3)
+    dead, first, second = (begin(source, out, tmp_path) for _ in range(3))
+
+    def die(path: str, data: bytes) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(finishing, "put_if_absent", die)
+        with pytest.raises(KeyboardInterrupt):
+            dead.all()
+    assert f"{dead.place.folder}/pages/train-00001.json" in files_below(out)
+    assert generations(out) == []
+    manifest = first.all()
+    with pytest.raises(CommitConflict, match="another build committed"):
+        second.all()
+    for lost in (dead, second):
+        discard(lost.place)
+    tidy_up(first.place)
+    assert load(out) == manifest
+    assert list(manifest.shards()) == [(split, manifest.parts[0], shard) for split, _, shard in one.manifest.shards()]
+    assert manifest.fingerprint == one.manifest.fingerprint
+    there = {name for name in files_below(out) if "/pages/" in name}
+    names = ("train-00000", "train-00001", "test-00000", "test-00001")
+    assert there == {f"{first.place.folder}/pages/{name}.json" for name in names}
     assert recordmill.verify(out) == []
 
 

@@ -41,7 +41,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
         results = {}
         for name, (most_bytes, in_files) in WAYS.items():
             with monkeypatch.context() as patch:
-                patch.setattr(planning, "kept_bytes", lambda memory, most=most_bytes: most)
+                patch.setattr(planning, "parsed_bytes", lambda memory, most=most_bytes: most)
                 if not in_files:
                     patch.setattr(kept.Kept, "__init__", _in_memory(kept.Kept.__init__))
                 where.clear()

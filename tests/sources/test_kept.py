@@ -85,7 +85,7 @@ def check_same(plan: Plan, room: Room = ROOMS[0]) -> Any:
     return plan(room)
 
 
-def where(kept: Kept) -> set[str]:
+def where(kept: Kept[Piece]) -> set[str]:
     """In what something is kept."""
     found = {"a file" if one.path else "memory" for one in kept._found.values()}
     return found | (
@@ -181,7 +181,7 @@ def test_csv_that_changes_its_mind_late(examples: int) -> None:
                 path.write_bytes(csv_text(range(size), names, late if path is paths[-1] else None))
 
             def plan(room: Room) -> Any:
-                common = PlanOptions(threads=threads, kept_bytes=room[0], kept_folder=spool * room[1], **options)
+                common = PlanOptions(threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options)
                 return csv_source._plan(tuple(input_files(*paths)), CsvOptions(header=True), common, range_bytes)
 
             source = check_same(plan, room)
@@ -199,7 +199,7 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, mon
     rows = csv_text(range(200), ["whole", "text"], None).replace(b"\n70,", b"\nbad\n70,")
 
     def plan(room: Room) -> Any:
-        common = PlanOptions(kept_bytes=room[0], kept_folder=str(spool) * room[1])
+        common = PlanOptions(parsed_bytes=room[0], parsed_folder=str(spool) * room[1])
         return csv_source.plan_csv(input_files(path), CsvOptions(header=True), common)
 
     path.write_bytes(rows)
@@ -230,7 +230,7 @@ def test_real_csv_files(most_bytes: int) -> None:
 
     def check(path: Path) -> bool:
         def plan(room: Room) -> Any:
-            return csv_source.plan_csv(input_files(path), CsvOptions(), PlanOptions(threads=2, kept_bytes=room[0]))
+            return csv_source.plan_csv(input_files(path), CsvOptions(), PlanOptions(threads=2, parsed_bytes=room[0]))
 
         source = check_same(plan)
         return source is not None and bool(where(source.kept))
@@ -316,7 +316,7 @@ def test_json_lines_that_change_their_mind_late(examples: int) -> None:
                 path.write_bytes(json_text(range(size), names, late if path is paths[-1] else None))
 
             def plan(room: Room) -> Any:
-                common = PlanOptions(threads=threads, kept_bytes=room[0], kept_folder=spool * room[1], **options)
+                common = PlanOptions(threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options)
                 return plan_jsonl(input_files(*paths), JsonlOptions(max_line_bytes=400), common)
 
             source = check_same(plan, room)
@@ -335,7 +335,7 @@ def test_lines_are_kept_in_memory_and_in_a_file(tmp_path: Path) -> None:
     path.write_bytes(b"".join([*lines[:50], b"\n{bad\n", *lines[50:]]))
 
     def plan(room: Room) -> Any:
-        common = PlanOptions(kept_bytes=room[0], kept_folder=str(spool) * room[1])
+        common = PlanOptions(parsed_bytes=room[0], parsed_folder=str(spool) * room[1])
         return plan_jsonl(input_files(path), JsonlOptions(), common)
 
     assert where(check_same(plan, (8_000, True)).kept) >= {"a file", "both"}
@@ -359,7 +359,7 @@ def test_a_label_that_gets_beyond_its_classes_late(
         path.write_text("".join(f'{{"label": {value}, "x": 1}}\n' for value in values))
 
     def plan(room: Room) -> Any:
-        common = PlanOptions(label="label", dtypes=declared, kept_bytes=room[0])
+        common = PlanOptions(label="label", dtypes=declared, parsed_bytes=room[0])
         if kind == "csv":
             return csv_source._plan(tuple(input_files(path)), CsvOptions(header=True), common, 200)
         return plan_jsonl(input_files(path), JsonlOptions(), common)
