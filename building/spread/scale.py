@@ -22,6 +22,7 @@ from recordmill.building.spread.tables import KEPT, ROWS
 from recordmill.shards.entries.pages import MOST_NAMED, PAGE_SHARDS
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.sources.inputs.contract import UNIT_BYTES
+from recordmill.storage.listed.sorting import HELD_ROWS
 
 READS_OF_A_SLICE = 4  # its two rows of the run's footer, its frames, its entries
 FOOTER_ROW = 16  # bytes
@@ -29,6 +30,7 @@ MOST_BUCKETS = Buckets.plan(1, 2**64, MOST_SHARDS).count
 
 # bytes in memory at most, of Python's objects
 FILE_MEMORY, UNIT_MEMORY = 640, 360  # of what the driver makes of the listing, and cuts
+LISTED_MEMORY = 8  # of a file, however many there are: whether it is chosen, and its split
 FAR_MEMORY = 2  # of a file, in every worker process: its split
 CUT_MEMORY = 450  # of a shard, in what every worker process that makes shards holds
 ACCOUNT_MEMORY = 1_200  # of a group, in the step that surveys
@@ -236,8 +238,11 @@ class Build:
 
     @property
     def driver_memory(self) -> int:
-        """Of the driver, beside --memory: files and units as they are found, and as lists."""
-        return (FILE_MEMORY + FILE_BYTES) * self.files + (UNIT_MEMORY + UNIT_BYTES_KEPT) * self.units + self.plan_bytes
+        """Of the driver, beside --memory: files, as many as are not on a disk, and units, as they are found and as
+        lists.
+        """
+        files = (FILE_MEMORY + FILE_BYTES) * min(self.files, HELD_ROWS) + LISTED_MEMORY * self.files
+        return files + (UNIT_MEMORY + UNIT_BYTES_KEPT) * self.units + self.plan_bytes
 
     @property
     def plan_memory(self) -> int:
@@ -262,15 +267,6 @@ class Build:
         digests = 3 * DIGEST_MEMORY * self.files  # those of the plan, of who read a file whole, and all
         page = ENTRY_TEXT * PAGE_SHARDS if self.pages else 0
         return PLACED_MEMORY * self.shards + digests + 2 * (self.manifest_bytes + page)
-
-
-def most_files(memory_bytes: int = MEMORY_BYTES) -> int:
-    """How many input files take so many bytes in the driver.
-
-    >>> most_files() // 1_000_000
-    2
-    """
-    return memory_bytes // (FILE_MEMORY + FILE_BYTES)
 
 
 def most_files_in_workers(memory_bytes: int = MEMORY_BYTES) -> int:

@@ -21,9 +21,11 @@ from recordmill.base.errors import DataError
 from recordmill.building.spread.digests import Digests, FarDigests
 from recordmill.building.spread.place import SHARED, NotSharedError, Place
 from recordmill.sources.inputs.contract import Source
-from recordmill.sources.inputs.tables import FileTable, Table, UnitTable
+from recordmill.sources.inputs.tables import FileTable, UnitTable
 from recordmill.storage.files import create_file, read_range, write_all
 from recordmill.storage.folders import make_scratch, remove_tree
+from recordmill.storage.listed.files import StoredFiles
+from recordmill.storage.listed.table import Table
 
 PER_FILE = ("heads", "columns", "shards")  # what some kinds know of each file, beside what it is
 ROWS = 4096  # files are 300 KiB or so, a request's worth
@@ -96,7 +98,7 @@ def with_far_tables(source: Source, place: Place) -> Source:
     """The source with its files and units in OUT, and what it knows of each file, where they are lists as
     `sources.inputs.tables` has them.
     """
-    if not (isinstance(source.files, FileTable) and isinstance(source.units, UnitTable)):
+    if not (isinstance(source.files, FileTable | StoredFiles) and isinstance(source.units, UnitTable)):
         return source
     lists: dict[str, Any] = {"files": share_table(place, "files", FileTable.of, source.files)}
     lists["units"] = share_table(place, "units", UnitTable.of, source.units)

@@ -15,7 +15,7 @@ from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.sources.text.line_records import TextColumns
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import Bytes, ahead, check_unchanged, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 
 def read_documents(

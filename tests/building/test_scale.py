@@ -49,7 +49,10 @@ from recordmill.shards.rejects import Rejected
 from recordmill.sources.inputs.contract import UNIT_BYTES, Unit
 from recordmill.sources.inputs.tables import FileTable, UnitTable, bytes_of, rows_of, unit_sizes
 from recordmill.storage.files import put_bytes
-from recordmill.storage.listing import InputFile, Stat
+from recordmill.storage.listed.coded import Coded
+from recordmill.storage.listed.files import InputFile, StoredFiles, row_of
+from recordmill.storage.listed.rows import StoredRows
+from recordmill.storage.listing import Stat
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -204,6 +207,10 @@ def test_lists_of_a_plan_are_what_they_were_made_of_and_as_large_as_the_formulas
     assert (rows_of(again), rows_of([replace(unit, rows=3) for unit in units])) == (None, 15_000)
     assert scale.FILE_BYTES / 2 < len(pickle.dumps(of_files)) / 5000 <= scale.FILE_BYTES
     assert scale.UNIT_BYTES_KEPT / 2 < len(pickle.dumps(of_units)) / 5000 <= scale.UNIT_BYTES_KEPT
+    stored = StoredFiles(StoredRows.write(map(row_of, files), block_rows=500))
+    numbers = np.arange(5000)
+    held = stored.choose(numbers > 9).with_splits(Coded((numbers[10:] % 3).astype(np.uint32), ["a", "b", None]))
+    assert scale.LISTED_MEMORY / 2 < len(pickle.dumps(held)) / 5000 <= scale.LISTED_MEMORY + 0.5
     digests = Digests(5000, {at: digest(at) for at in range(4000)})
     assert (digests[3], len(digests), 4000 in digests) == (digest(3), 4000, False)
     assert digests.without({4001: ""}).tolist() == [at for at in range(4000, 5000) if at != 4001]

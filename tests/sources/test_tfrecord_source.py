@@ -24,7 +24,7 @@ from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("y", "string", required=True)))
 
