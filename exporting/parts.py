@@ -19,7 +19,7 @@ from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.feature import ITEM_BYTES, Schema
-from recordmill.shards.loads.batches import Load, blocks_of, decode_block, loads
+from recordmill.shards.loads.batches import Load, asked_for, blocks_of, decode_block, loads
 from recordmill.shards.loads.guess import confirm_block, selected
 from recordmill.shards.loads.salvage import Salvaged, salvage
 
@@ -41,6 +41,8 @@ def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
 
 def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
     """The records of these loads, in order."""
+    if not plan.options.lenient:  # which reads around damage by itself
+        work = asked_for(work)
     if not plan.steps and not plan.options.filters:
         return thread_map(lambda load: _decoded(plan, load), work, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):

@@ -78,7 +78,7 @@ class CsvSource:
     heads: tuple[Head, ...]
     lines: Mapping[tuple[int, int], int]
     plan_rejects: tuple[Reject, ...] = ()
-    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+    kept: Kept[Piece] = field(default_factory=Kept, compare=False, repr=False)
     kind: str = field(default="csv", init=False)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -233,7 +233,7 @@ def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, 
     header = agree_on_header(firsts, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
     label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
-    kept = Kept(common.kept_bytes)
+    kept = Kept[Piece](common.kept_bytes)
     scan = Scan(
         *(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes),
         expects=Expected(names, common),

@@ -104,6 +104,11 @@ def utf8_blocks(
     return without_mark(_decoded(blocks, declared, file.name))
 
 
+def utf8_of(data: Bytes, declared: str, source: str) -> Iterator[Bytes]:
+    """As `utf8_blocks`, of all bytes of a file that is not compressed."""
+    return without_mark(_decoded(iter((data,) if len(data) else ()), declared, source))
+
+
 def without_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
     """UTF-8 without the mark that it may begin with."""
     for number, block in enumerate(blocks):

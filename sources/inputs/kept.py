@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -59,12 +59,22 @@ class Piece:
         return first + ordinals
 
 
-class Kept:
+class Sized(Protocol):
+    """What can be kept, and tells roughly what it takes of the memory."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+Part = TypeVar("Part", bound=Sized)
+
+
+class Kept(Generic[Part]):
     """What is kept, of at most so many bytes; a copy of it, in another process, has nothing."""
 
     def __init__(self, most_bytes: int = 0) -> None:
         self._left, self._lock = most_bytes, threading.Lock()
-        self._found: dict[Place, tuple[Hashable, Sequence[Piece], int]] = {}
+        self._found: dict[Place, tuple[Hashable, Sequence[Part], int]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Kept, ())
@@ -87,7 +97,7 @@ class Kept:
         with self._lock:
             self._left += size_bytes
 
-    def put(self, place: Place, schema: Hashable, pieces: Sequence[Piece], size_bytes: int) -> None:
+    def put(self, place: Place, schema: Hashable, pieces: Sequence[Part], size_bytes: int) -> None:
         """Keep the pieces of the records that begin at that place; schema: what they were parsed by."""
         with self._lock:
             self._found[place] = schema, pieces, size_bytes
@@ -99,22 +109,26 @@ class Kept:
                 del self._found[place]
         self._left = 0
 
-    def take(self, place: Place) -> Sequence[Piece] | None:
+    def has(self, place: Place) -> bool:
+        """Whether the records that begin there are kept."""
+        return place in self._found
+
+    def take(self, place: Place) -> Sequence[Part] | None:
         """The pieces of the records that begin there, which are forgotten by that; None if they are to be read."""
         found = self._found.pop(place, None)
         return None if found is None else found[1]
 
 
-class Keeping:
+class Keeping(Generic[Part]):
     """The pieces of consecutive records on their way into `Kept`; given up together as soon as one can't be kept."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept, self._pieces = kept, list[Piece]()
+    def __init__(self, kept: Kept[Part]) -> None:
+        self._kept, self._pieces = kept, list[Part]()
         self._schema: Hashable = None
         self._size = 0
         self.goes_on = kept.is_open
 
-    def add(self, piece: Piece, schema: Hashable) -> None:
+    def add(self, piece: Part, schema: Hashable = None) -> None:
         """The next piece; one that was parsed by another schema than those before ends it."""
         size = piece.size_bytes
         if (self._pieces and schema != self._schema) or not self._kept.take_room(size):

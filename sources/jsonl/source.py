@@ -67,7 +67,7 @@ class JsonlSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     base64: tuple[str, ...] = ()
-    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+    kept: Kept[Piece] = field(default_factory=Kept, compare=False, repr=False)
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -130,7 +130,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     tasks = make_tasks(files, options.encoding)
     label = common.label if common.schema is None else None
     asked = untold_bytes(common)
-    kept, expected = Kept(0 if asked else common.kept_bytes), Expected(common, base64)
+    kept, expected = Kept[Piece](0 if asked else common.kept_bytes), Expected(common, base64)
     parts = scan_parts(
         *(files, tasks, options.encoding, options.max_line_bytes, label, asked, common.threads),
         keeper=lambda: LineKeeper(expected, kept),

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from recordmill.base.errors import DataError
+from recordmill.base.threads import done_in_turn
 from recordmill.storage.stores.address import WEB, Address
 from recordmill.storage.stores.blocks import HELD_BYTES, Blocks
 from recordmill.storage.stores.client import ask, check_process, errors, pages, told
@@ -42,7 +43,7 @@ _CHUNK_BYTES = 256 << 10  # 256 KiB: of an answer, copied as they come
 Result = TypeVar("Result")
 
 
-class _ReplacedError(Exception):
+class ReplacedError(Exception):
     """An answer is of another content than the ones before it."""
 
 
@@ -56,6 +57,8 @@ class ObjectReader:
     def fill(self, into: Bytes, start: int) -> Bytes:
         def read(about: Stat) -> Bytes:
             wanted = into[: max(about.size_bytes - start, 0)]
+            if not len(wanted):
+                return wanted
             if len(wanted) >= 2 * PART_BYTES and self._storage.is_kept(self._address):
                 self._storage.read_kept(self._address, about, wanted, start)
             elif len(wanted) >= 2 * PART_BYTES:
@@ -195,22 +198,52 @@ class ObjectStorage:
         if about.size_bytes:
             self._begin(address, about, 0)
 
+    def begin(self, path: str, about: Stat, into: Bytes, start: int = 0) -> Callable[[], None]:
+        """Have the array, all of which that content of the object has, filled by other threads; gives what waits for
+        them.
+
+        Raises, then: OSError, and ReplacedError where the object has another content.
+        """
+        address = _address(path)
+        if self.is_kept(address):
+            return lambda: self._filled(address, about, into, start)
+        waiting = [self._submit(self._fetch, address, about, *part) for part in _parts([(start, into)])]
+        return lambda: _wait(waiting)
+
+    def _filled(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+        self.open(address.uri).fill(into, start)
+        if self.last_seen(address.uri) != about:
+            raise ReplacedError
+
+    def read_each(self, files: Sequence[tuple[str, Stat, Bytes]]) -> Iterator[None]:
+        """Fill each array with its whole object, (path, content, array), in order; small ones are a request each, many
+        of which are under way.
+
+        Raises: as what `begin` gives.
+        """
+
+        def read(one: tuple[str, Stat, Bytes]) -> None:
+            path, about, into = one
+            address = _address(path)
+            if self.is_kept(address) or not len(into):
+                self._filled(address, about, into, 0)
+            else:
+                self._fetch(address, about, 0, into)
+
+        return done_in_turn(read, files, self._submit, LIMIT.most)
+
     def of_one_content(self, address: Address, read: Callable[[Stat], Result]) -> Result:
         """What `read` gives, called again with what the object is now where it was replaced meanwhile."""
         for _ in range(_ATTEMPTS):
             try:
                 return read(self.last_seen(address.uri))
-            except _ReplacedError:
+            except ReplacedError:
                 self.stat(address.uri)
         raise DataError("is replaced again and again while it is read", source=address.uri)
 
     def read_parts(self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]) -> None:
         """Fill each (start, array) with what lies in the object from there on, by many requests at once."""
-        parts = [
-            (start + at, array[at : at + PART_BYTES])
-            for start, array in ranges
-            for at in range(0, len(array), PART_BYTES)
-        ]
+        parts = _parts(ranges)
         if len(parts) == 1:
             self._fetch(address, about, *parts[0])
             return
@@ -337,7 +370,9 @@ class ObjectStorage:
         """The bytes [start, stop) of an object that has more than start, as they come."""
         answer = ask(address, lambda client: client.get(address.key, (start, stop)))
         if self._see(address, answer.meta) != about:
-            raise _ReplacedError
+            raise ReplacedError
+        if stop - start <= _CHUNK_BYTES:
+            return (answer.bytes(),)
         return answer.stream(min_chunk_size=_CHUNK_BYTES)
 
     def _see(self, address: Address, about: Any) -> Stat:
@@ -357,6 +392,13 @@ class ObjectStorage:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(LIMIT.most, thread_name_prefix="recordmill-request")
             return self._threads.submit(call, *args)
+
+
+def _parts(ranges: Sequence[tuple[int, Bytes]]) -> list[tuple[int, Bytes]]:
+    """Each (start, array) in parts that are a request each."""
+    return [
+        (start + at, array[at : at + PART_BYTES]) for start, array in ranges for at in range(0, len(array), PART_BYTES)
+    ]
 
 
 def _wait(waiting: list[Future[Any]]) -> None:

@@ -50,6 +50,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "shards.loads",
     "exporting": "base base.people exporting.choices records.columns records.example records.inference "
     "records.tfrecord records.writers schemas shards shards.loads storage",
+    "exporting.stored": "base exporting records.columns shards storage",
     "exporting.spread": "base building.spread exporting shards storage",
     "reader.sampling": "base",
     "reader.fetching": "base reader.sampling records.columns records.tfrecord schemas shards shards.loads",
@@ -71,8 +72,9 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "transforms.tft": "base building building.spread preprocessing schemas shards sources.inputs storage transforms",
     "pipelines.remote": "base building.spread engines pipelines.options shards sources storage transforms",
     "pipelines": "base base.people building building.spread exporting exporting.choices exporting.spread "
-    "pipelines.options pipelines.remote preprocessing records.columns records.inference records.writers schemas shards "
-    "shards.loads sources sources.arrow sources.inputs storage storage.listed transforms transforms.tft",
+    "exporting.stored pipelines.options pipelines.remote preprocessing records.columns records.inference "
+    "records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage storage.listed "
+    "transforms transforms.tft",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

@@ -77,7 +77,7 @@ def check_same(plan: Plan) -> Any:
     return plan(KEPT_BYTES)
 
 
-def places(kept: Kept) -> int:
+def places(kept: Kept[Any]) -> int:
     return len(kept._found)
 
 
