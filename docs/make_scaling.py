@@ -92,7 +92,7 @@ def walls() -> list[Sequence[str]]:
     return [
         (
             f"{most_files_in_workers():,} input files",
-            f"the digests of all of them take {memory} in the worker that commits, beside `--memory`",
+            f"what the worker that commits holds of them and of their digests takes {memory}, beside `--memory`",
             "fewer and larger files, or more memory in workers",
         ),
         (

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.building.spread.digests import Digests, FarDigests
+from recordmill.building.spread.digests import FarDigests, Told
 from recordmill.building.spread.place import SHARED, NotSharedError, Place
 from recordmill.sources.inputs.contract import Source
 from recordmill.sources.inputs.tables import FileTable, UnitTable
@@ -107,7 +107,7 @@ def with_far_tables(source: Source, place: Place) -> Source:
         if isinstance(value, tuple) and len(value) == len(source.files):
             lists[name] = share_table(place, name, tuple, value)
     if source.digests:
-        known = place.share("digests", Digests(len(source.files), source.digests))
-        lists["digests"] = FarDigests(known)
+        told = share_table(place, "digests", tuple, Told(source.digests, len(source.files)))
+        lists["digests"] = FarDigests(told, len(source.digests))
     far: Source = replace(source, **lists)  # type: ignore[type-var]
     return far
