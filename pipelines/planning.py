@@ -9,7 +9,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.people.nearest import did_you_mean
-from recordmill.building.plan import kept_bytes
+from recordmill.building.plan import kept_bytes, parsed_bytes
 from recordmill.pipelines.beam_run import is_local
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.pipelines.options.commands import keywords_of
@@ -35,9 +35,11 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
     """
     common = PlanOptions(
-        *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack),
-        kept_bytes=kept_bytes(settings.memory_bytes) if is_local(settings.runner) else 0,
+        *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack)
     )
+    if is_local(settings.runner):
+        kept, parsed = kept_bytes(settings.memory_bytes), parsed_bytes(settings.memory_bytes)
+        common = replace(common, kept_bytes=kept, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
     inputs = _paths(source)
     if inputs is None and is_meant_as_source(source):
         return _own(source, settings)

@@ -12,6 +12,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from recordmill.building.spread.beginning import tidy_up
 from recordmill.building.spread.place import Place
 from recordmill.exporting.job import KEPT, Accounts, JobResult, Keeping, run_job
 from recordmill.exporting.notes import Notes, units_of
-from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, plan_read, shared_out
+from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, find_inputs, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
 from recordmill.exporting.resume import go_on, keep_finished, may_go_on
 from recordmill.exporting.stored.publish import begin_in_store, publish_in_store, publish_placed
@@ -42,7 +43,7 @@ from recordmill.pipelines.remote.preflight import Seen, preflight
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.feature import Schema
-from recordmill.shards.catalog import Inputs
+from recordmill.shards.catalog import Catalog, Inputs
 from recordmill.shards.rejects import is_of_record, with_remedy
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.store_run import StoreRun
@@ -151,11 +152,13 @@ def read(
     if settings.runner is not None:
         check_runner(settings.runner, settings.beam_args)
     progress = progress or Progress()
-    with Display(progress, quiet) as display:
+    with Display(progress, quiet) as display, ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool:
+        found = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None  # stores take their time
         folder, base = _begin(out, settings)
         guessing = settings.runner is None and not may_go_on(folder.out)
         try:
-            plan, folder, notes = _prepare(inputs, settings, folder, out, progress, display, guessing)
+            given = inputs if found is None else found.result()
+            plan, folder, notes = _prepare(given, settings, folder, out, progress, display, guessing)
             place = _place(folder, out, settings)
             with held(place if place.is_remote else None) as run, ExitStack() as putting:
                 uploads = putting.enter_context(_uploads(plan, settings, folder, out, run))
@@ -191,7 +194,7 @@ def read(
 
 
 def _prepare(
-    inputs: Inputs,
+    inputs: Inputs | Catalog,
     settings: ReadSettings,
     folder: RunFolder,
     out: str,

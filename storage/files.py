@@ -26,7 +26,7 @@ from recordmill.storage.stores.local import READ_BYTES, LocalStorage
 from recordmill.storage.stores.objects import ObjectStorage, ReplacedError
 from recordmill.storage.stores.protocol import Bytes, Reader, Stat, Storage
 from recordmill.storage.stores.terms import Terms, taken_by
-from recordmill.storage.stores.writing import GROWING_BYTES, GrowingFile, upload_all
+from recordmill.storage.stores.writing import GROWING_BYTES, GrowingFile, check_uploaded, upload_all
 from recordmill.storage.stores.writing import listed as listed_objects
 from recordmill.storage.stores.writing import put as put_object
 from recordmill.storage.stores.writing import put_each as put_objects
@@ -42,6 +42,7 @@ __all__ = [  # of the protocol, for all
     "Stat",
     "Storage",
     "Terms",
+    "check_uploaded",
     "input_path",
     "listed_objects",
     "local_path",

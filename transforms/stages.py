@@ -87,7 +87,7 @@ def write_pack(
         cut = cuts[ordinal]
         name = ShardName(plan.splits[cut.split], cut.index, cut.of, plan.compression)
         folder = Path(plan.folder)
-        return write_shard(folder / "data", folder / "runs", name, cut, blocks[ordinal], plan.arena_bytes, progress)
+        return write_shard(folder / "data", folder / "runs", name, cut, blocks[ordinal], plan.run_bytes, progress)
 
     with Reported(plan):
         yield from thread_map(UnsyncedShard.settle, thread_map(write, sorted(blocks), plan.threads), _SYNCING)

@@ -68,11 +68,11 @@ def publish_in_store(uploads: Uploads, base: int, summary: Mapping[str, Any]) ->
     out, run, data = uploads.out, uploads.run, uploads.journal.folder
     outputs, rejects = uploads.put_all()
     text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
-    uploads.is_settled = run.may_commit(base, result_numbers)
+    _, uploads.is_settled = both(uploads.check, lambda: run.may_commit(base, result_numbers))
     uploads.is_settled = uploads.is_settled and run.commit(result_name(base + 1), text)
     if not uploads.is_settled:
         raise _came_second(out)
-    _tidy(uploads.folder, out, base + 1, text)
+    _tidy(uploads.folder, out, {base + 1: data}, text)
     return join(out, data), tuple(join(out, name) for name in rejects)
 
 
@@ -91,7 +91,7 @@ def publish_placed(
     text = _text({**summary, "folder": data, "files": names})
     if not (run.may_commit(base, result_numbers) and run.commit(result_name(base + 1), text)):
         raise _came_second(out)
-    _tidy(folder, out, base + 1, text)
+    _tidy(folder, out, {base + 1: data}, text)
     return join(out, data), tuple(rejects)
 
 
@@ -106,13 +106,13 @@ def _text(summary: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
-def _tidy(folder: RunFolder, out: str, generation: int, text: bytes) -> None:
-    """What follows a commit and can't undo it."""
+def _tidy(folder: RunFolder, out: str, own: Mapping[int, str], text: bytes) -> None:
+    """What follows a commit and can't undo it. own: its generation to its folder."""
     try:
         with contextlib.suppress(OSError):
             remove_file(folder.path / ABOUT_NAME, missing_ok=True)  # nothing is left to go on with
-        there = results(out)
-        if max(there, default=0) == generation:  # else a later one does it
+        there = results(out, own)
+        if [max(there, default=0)] == [*own]:  # else a later one does it
             _finish(out, there, text)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
@@ -128,10 +128,10 @@ def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> No
     generation = max(there)
     if text is None:
         newest, said = both(lambda: read_bounded(join(out, result_name(generation))), lambda: _said(out))
-        if said == newest and len(there) == 1:
-            return
-        text = newest
-    put_object(join(out, SUMMARY_NAME), text)
+    else:
+        newest, said = text, b""
+    if said != newest:
+        put_object(join(out, SUMMARY_NAME), newest)
     older = [(number, name) for number, name in there.items() if number < generation]
     remove_objects(out, [key for _, name in older for key in objects_of(out, name)])
     remove_objects(out, [result_name(number) for number, _ in older if number < generation - 1])

@@ -18,7 +18,7 @@ from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.shards.manifest import DATA_PREFIX
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.store_run import StoreRun, objects_of
-from recordmill.storage.files import GROWING_BYTES, GrowingFile, remove_objects, upload_all
+from recordmill.storage.files import GROWING_BYTES, GrowingFile, check_uploaded, remove_objects, upload_all
 from recordmill.storage.folders import files_below, names_in
 
 _GROWING = 8  # outputs that are put while they are made
@@ -39,7 +39,7 @@ class Uploads:
         self.journal = Journal(folder.path, out)
         self.run = StoreRun(out, self.journal.folder.removeprefix(DATA_PREFIX))
         self._growing: dict[str, tuple[GrowingFile, Future[bool]]] = {}
-        self._may_be_there = bool(self.journal.put)
+        self._may_be_there, self._files = bool(self.journal.put), dict[str, str]()
 
     def __enter__(self) -> Uploads:
         self.journal.__enter__()
@@ -84,16 +84,28 @@ class Uploads:
         names = [name for name in names_in(folder.data) if not name.startswith(".")]
         found = [name for name in names_in(folder.rejects) if not name.startswith(".")]
         made = {name: path for name, path in files_below(folder.data).items() if not name.startswith(".")}
-        files = {f"{data}/{name}": path for name, path in made.items()}
         rejects = [f"{REJECTS}/{data.removeprefix(DATA_PREFIX)}.{name}" for name in found]
-        files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
-        there = set(objects_of(self.out, data)) if self.journal.put else set()
-        kept = {key for key, path in files.items() if key in there and self.journal.is_put(key, path)}
-        kept |= {key for key in files.keys() - kept if self._has_grown(key, files[key])}
-        remove_objects(self.out, sorted(there - set(files)))  # of what was read anew under other names
-        upload_all(self.out, files, self._memory_bytes, lambda key: self.journal.note(key, files[key]), kept)
+        self._files = {f"{data}/{name}": path for name, path in made.items()}
+        self._files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
+        self._put_rest()
         self._tidied.result()
         return [f"{data}/{name}" for name in names], rejects
+
+    def _put_rest(self) -> None:
+        files, journal = self._files, self.journal
+        there = set(objects_of(self.out, journal.folder)) if journal.put else set()
+        kept = {key for key, path in files.items() if key in there and journal.is_put(key, path)}
+        left = {key: path for key, path in files.items() if key not in kept and not self._has_grown(key, path)}
+        remove_objects(self.out, sorted(there - set(files)))  # of what was read anew under other names
+        upload_all(self.out, left, self._memory_bytes, lambda key: journal.note(key, files[key]))
+
+    def check(self) -> None:
+        """Hold what was put against the files.
+
+        Raises:
+            RecordmillError: an object is not there, or not as long as its file.
+        """
+        check_uploaded(self.out, self._files)
 
     def _has_grown(self, key: str, path: str) -> bool:
         """Whether the object was put while its file grew; where that failed, the whole file is put anew."""

@@ -21,7 +21,7 @@ from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
-from recordmill.sources.inputs.kept import Kept
+from recordmill.sources.inputs.kept import Found, Kept
 from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.casting import is_text_type, plain
 from recordmill.sources.values.conform import conform
@@ -103,7 +103,7 @@ class ParquetSource:
         ordinal = unit.first_file
         if ordinal in self.digests:
             kept = self.kept.take((ordinal, unit.start))
-            return None if kept is None else kept[0].data, {}
+            return None if kept is None else next(iter(kept)).data, {}
         whole = read_range(self.files[ordinal].path)
         return whole, {ordinal: combine(chunk_digests(whole))}
 
@@ -154,11 +154,11 @@ def _digests(
 def _digest(file: InputFile, units: Sequence[Unit], kept: Kept[WholeFile]) -> str:
     """The file's digest; its bytes are kept for its units if there is room for them."""
     size = file.stat.size_bytes
-    if not units or not kept.take_room(size):
+    if not units or not kept.memory.take(size):
         return digest_file(file.path)
     whole = WholeFile(read_range(file.path, 0, size))
     for unit in units:
-        kept.put((unit.first_file, unit.start), None, [whole], size)
+        kept.put((unit.first_file, unit.start), Found(None, [whole]))
     return combine(chunk_digests(whole.data))
 
 

@@ -233,7 +233,7 @@ def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, 
     header = agree_on_header(firsts, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
     label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
-    kept = Kept[Piece](common.kept_bytes)
+    kept = common.room_for_parsed()
     scan = Scan(
         *(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes),
         expects=Expected(names, common),

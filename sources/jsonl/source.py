@@ -130,7 +130,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     tasks = make_tasks(files, options.encoding)
     label = common.label if common.schema is None else None
     asked = untold_bytes(common)
-    kept, expected = Kept[Piece](0 if asked else common.kept_bytes), Expected(common, base64)
+    kept, expected = Kept[Piece]() if asked else common.room_for_parsed(), Expected(common, base64)
     parts = scan_parts(
         *(files, tasks, options.encoding, options.max_line_bytes, label, asked, common.threads),
         keeper=lambda: LineKeeper(expected, kept),

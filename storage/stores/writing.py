@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,18 +121,10 @@ class GrowingFile:
 
 
 def upload_all(
-    root: str,
-    files: Mapping[str, str],
-    memory_bytes: int,
-    done: Callable[[str], None] = lambda name: None,
-    put_before: Collection[str] = (),
+    root: str, files: Mapping[str, str], memory_bytes: int, done: Callable[[str], None] = lambda name: None
 ) -> None:
     """Make objects of files of this machine, many at once. files: names below the root to paths; memory_bytes: what
-    the command may hold, of which parts under way take an eighth; done: called with each name that was put; put_before:
-    names that were put before.
-
-    Raises:
-        RecordmillError: a file became another one, or an object is not as long as its file.
+    the command may hold, of which parts under way take an eighth; done: called with each name that is there.
     """
     sizes = {name: Path(path).stat().st_size for name, path in files.items()}
 
@@ -140,18 +132,26 @@ def upload_all(
         upload(files[name], f"{root}/{name}", sizes[name])
         done(name)
 
-    left = [name for name in files if name not in put_before]
-    small = [name for name in left if sizes[name] <= _SMALL_BYTES]
-    large = [name for name in left if sizes[name] > _SMALL_BYTES]
+    small = [name for name, size in sizes.items() if size <= _SMALL_BYTES]
+    large = [name for name, size in sizes.items() if size > _SMALL_BYTES]
     for names, held, most in (
         (small, _SMALL_BYTES, _SMALL_AT_ONCE),
         (large, AT_ONCE * PART_BYTES, _LARGE_AT_ONCE),
     ):
         for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // _SHARE // held))):
             pass
-    folders = {name.partition("/")[0] for name in sizes if "/" in name}
+
+
+def check_uploaded(root: str, files: Mapping[str, str]) -> None:
+    """Hold the objects, as the store lists them, against the files of which they were made; names as of `upload_all`.
+
+    Raises:
+        RecordmillError: an object is not there, or not as long as its file.
+    """
+    sizes = {name: Path(path).stat().st_size for name, path in files.items() if "/" in name}
+    folders = {name.partition("/")[0] for name in sizes}
     there = {f"{folder}/{item.name}": item.size_bytes for folder in folders for item in listed(f"{root}/{folder}")}
-    if missing := [name for name, size in sizes.items() if "/" in name and there.get(name) != size]:
+    if missing := [name for name, size in sizes.items() if there.get(name) != size]:
         raise RecordmillError(f"{root}/{missing[0]}: is not there as it was put; nothing was committed")
 
 

@@ -91,7 +91,7 @@ def test_what_is_put_while_it_is_made_is_the_local_file(
     options = {"to": to, "file_size": "17MB"}
     recordmill.read(large, tmp_path / "near", **options)
     out = f"{out}-{to}"
-    begun, grown = threading.Semaphore(0), list[object]()
+    begun, left = threading.Semaphore(0), list[object]()
     put, end, upload_all = writing.GrowingFile.put, writing.GrowingFile.end, writing.upload_all
     with monkeypatch.context() as patched:  # no file is whole before its upload has begun
         patched.setattr(writing.GrowingFile, "put", lambda self, uri: begun.release() or put(self, uri))
@@ -100,9 +100,9 @@ def test_what_is_put_while_it_is_made_is_the_local_file(
             "end",
             lambda self, whole: (not whole or begun.acquire(timeout=60)) and end(self, whole),
         )
-        patched.setattr(uploads, "upload_all", lambda *given: grown.extend(given[-1]) or upload_all(*given))
+        patched.setattr(uploads, "upload_all", lambda *given: left.append(given[1]) or upload_all(*given))
         recordmill.read(large, out, storage_requests=64, **options)
-    assert len(grown) == 2
+    assert left == [{}]
     assert result(store, out) == local(tmp_path / "near")
     assert recordmill.read(large, f"{out}-1", storage_requests=1, **options).written == 40
     assert result(store, f"{out}-1") == result(store, out)
