@@ -23,8 +23,6 @@ from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
-from recordmill.building.spread.beginning import tidy_up
-from recordmill.building.spread.place import Place
 from recordmill.exporting.job import KEPT, Accounts, JobResult, Keeping, run_job
 from recordmill.exporting.notes import Notes, units_of
 from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, find_inputs, plan_read, shared_out
@@ -53,6 +51,7 @@ from recordmill.storage.folders import exists, files_below, is_folder, join, pat
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from recordmill.building.spread.place import Place
     from recordmill.pipelines.options.keywords import ReadKeywords
 
 
@@ -159,8 +158,8 @@ def read(
         try:
             given = inputs if found is None else found.result()
             plan, folder, notes = _prepare(given, settings, folder, out, progress, display, guessing)
-            place = _place(folder, out, settings)
-            with held(place if place.is_remote else None) as run, ExitStack() as putting:
+            place = None if settings.runner is None else _place(folder, out, settings)
+            with held(place if place is not None and place.is_remote else None) as run, ExitStack() as putting:
                 uploads = putting.enter_context(_uploads(plan, settings, folder, out, run))
                 try:
                     results = run_jobs(plan, settings, folder, progress, place, notes, uploads)
@@ -174,8 +173,8 @@ def read(
                     uploads = putting.enter_context(_uploads(plan, settings, folder, out, run))
                     results = run_jobs(plan, settings, folder, progress, place, notes, uploads)
                 result = _publish(plan, settings, folder, results, started, out, base, run, uploads)
-                if run is not None:
-                    tidy_up(place)
+                if run is not None and place is not None:
+                    _tidy_up(place)
                 return result
         except DataError as error:
             if settings.plan.lenient or not is_of_record(error):
@@ -228,8 +227,16 @@ def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
 
 def _place(folder: RunFolder, out: str, settings: ReadSettings) -> Place:
     """Where workers have their files: an engine's in OUT, also in a store, others on this machine."""
+    from recordmill.building.spread.place import Place  # only an engine needs it: with it come half of all imports
+
     far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
     return Place(out if far else os.path.abspath(folder.out), folder.id, Terms(settings.storage_requests))
+
+
+def _tidy_up(place: Place) -> None:
+    from recordmill.building.spread.beginning import tidy_up
+
+    tidy_up(place)
 
 
 def _uploads(
@@ -250,7 +257,7 @@ def run_jobs(
     settings: ReadSettings,
     folder: RunFolder,
     progress: Progress,
-    place: Place,
+    place: Place | None = None,
     notes: Notes | None = None,
     uploads: Uploads | None = None,
 ) -> list[JobResult]:
@@ -260,6 +267,7 @@ def run_jobs(
     if settings.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
 
+        assert place is not None
         return run_on_beam(plan, settings, folder, progress, place)
     plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
     keeping = KEPT if uploads is None else Keeping(is_durable=notes is not None, follow=uploads.follow)

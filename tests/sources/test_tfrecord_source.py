@@ -14,6 +14,7 @@ import pytest
 from made_data_set import MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.records.example import by_hand
 from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
@@ -25,7 +26,7 @@ from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, 
 from recordmill.storage import digest
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 from recordmill.storage.stores import local
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("y", "string", required=True)))
@@ -223,6 +224,8 @@ def test_files_of_others(shared_data: Path) -> None:
             batch.payload(at).tobytes() for batch in read_frames(str(path)) for at in range(len(batch))
         ]
         total += len(rows)
+        kept = said(path, kept_bytes=1 << 24)
+        assert kept == said(path) == in_many_passes(path)
     assert total > 20_000
 
 
@@ -256,44 +259,70 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+def said(*paths: Path, **common: Any) -> Any:
+    """All that a plan says and its units give, or its error."""
+    try:
+        source = plan(*paths, **common)
+    except DataError as error:
+        return str(error)
+    return source.schema, source.notes, source.digests, read_here(source)
+
+
+def in_many_passes(*paths: Path, **common: Any) -> Any:
+    """The same of a plan that looks at each file by a pass for each thing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(look, "blocks", lambda shards, size: iter(()))
+        return said(*paths, **common)
+
+
+def late(x: list[int] | bytes, y: bytes = b"text", **more: int) -> bytes:
+    return by_hand.example({"x": x, "y": y, **more})
+
+
+LATE = {
+    "no Example": b"\xff\xff",
+    "larger than a block": example(1, "y" * 40) * 80,
+    "a longer list": late([1, 2]),
+    "a feature that is missing": by_hand.example({"y": "text"}),
+    "another kind": late(b"1"),
+    "an unknown feature": late([1], z=1),
+    "no UTF-8": late([1], b"\xff\xfe"),
+}
+
+
 @pytest.mark.parametrize("block_bytes", [1 << 20, 2000])
-@pytest.mark.parametrize("damage", [None, "payload", "header", "cut", "no Example", "large"])
+@pytest.mark.parametrize("what", ["nothing", "payload", "header", "cut", *LATE])
 @pytest.mark.parametrize("options", [{}, {"schema": SCHEMA}, {"threads": 3}])
 def test_a_plan_of_one_pass_is_that_of_many(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     read_bytes: list[int],
     block_bytes: int,
-    damage: str | None,
+    what: str,
     options: dict[str, Any],
 ) -> None:
-    """In blocks or whole, kept or read again; what is damaged, or larger than a block, late in the last file, too."""
+    """In blocks or whole, kept or read again, whatever comes late in the last file."""
     set_block_bytes(monkeypatch, block_bytes)
-    late = {"no Example": [b"\xff\xff"], "large": [example(1, "y" * 40) * 80]}.get(damage or "", [])
+    last = [LATE[what]] if what in LATE else []
     paths = [
         write(tmp_path / "a.tfrecord", PAYLOADS[:70]),
         write(tmp_path / "b.tfrecord", []),
         write(tmp_path / "c.tfrecord.gz", PAYLOADS[70:90], True),
-        write(tmp_path / "d.tfrecord", [*PAYLOADS[90:], *late, *PAYLOADS[:9]]),
+        write(tmp_path / "d.tfrecord", [*PAYLOADS[90:], *last]),
     ]
     data = bytearray(paths[3].read_bytes())
-    data[{"payload": -9, "header": 3}.get(damage or "", 0)] ^= damage in ("payload", "header")
-    paths[3].write_bytes(data[:-2] if damage == "cut" else data)
+    data[{"payload": -9, "header": 3}.get(what, 0)] ^= what in ("payload", "header")
+    paths[3].write_bytes(data[:-2] if what == "cut" else data)
     read_bytes.clear()
-    kept = plan(*paths, **options, kept_bytes=1 << 20)
-    found = read_here(kept)
-    if damage in (None, "no Example"):  # once, but the head of each, and the digest of the compressed one
-        sizes = [path.stat().st_size for path in paths]
+    kept = said(*paths, **options, kept_bytes=1 << 20)
+    if what not in ("payload", "header", "cut", "larger than a block", "another kind"):
+        sizes = [path.stat().st_size for path in paths]  # once, but the head of each; the compressed one for its digest
         assert sum(read_bytes) <= sum(sizes) + sum(min(size, 4096) for size in sizes) + sizes[2]
-    once = plan(*paths, **options)
-    assert read_here(kept) == read_here(once) == read(kept) == found
-    monkeypatch.setattr(look, "blocks", lambda shards, size: iter(()))
-    many = plan(*paths, **options)
-    assert (once.schema, once.notes, once.digests) == (many.schema, many.notes, many.digests)
-    assert (kept.schema, kept.notes, kept.digests) == (many.schema, many.notes, many.digests)
-    assert read_here(many) == found
-    assert once.digests == {number: digest_file(str(path)) for number, path in enumerate(paths)}
-    assert len(found[0]) >= (400 if damage != "header" else 80)
+    assert kept == said(*paths, **options) == in_many_passes(*paths, **options)
+    assert isinstance(kept, str) == (what == "another kind" and "schema" not in options)
+    if not isinstance(kept, str):
+        assert kept[2] == {number: digest_file(str(path)) for number, path in enumerate(paths)}
+        assert len(kept[3][0]) >= (400 if what != "header" else 80)
 
 
 def test_what_finds_no_room_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
