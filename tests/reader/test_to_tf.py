@@ -193,6 +193,12 @@ def test_defaults_replace_the_mask(out: Path, portable: bool) -> None:
     assert not {"maybe/valid", "flag/valid", "payload/valid", "when/valid"} & set(x)
     with pytest.raises(UsageError, match="variable length"):
         open(out).to_tf(defaults={"tokens": 0})
+    wrong_ones = ({"mayb": 0}, "did you mean maybe"), ({"maybe": "x"}, "can't stand"), (["maybe"], "a value by feature")
+    for wrong, said in wrong_ones:
+        with pytest.raises(UsageError, match=said):
+            open(out).to_tf(defaults=wrong)
+    with pytest.raises(UsageError, match="start_step is a whole number"):
+        open(out).to_tf(start_step=1.5)
 
 
 @pytest.mark.parametrize(
