@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from recordmill.reader.collating.form import LENGTH, POSITION, SEGMENT
 from recordmill.reader.collating.ways import OneHot, Packed
 from recordmill.reader.faces.tf_blocks import SIZE, Sent
-from recordmill.reader.faces.tf_parse import VALID, Tensors
+from recordmill.reader.faces.tf_parse import VALID, Tensors, as_it_is
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.feature import Feature
 
@@ -41,6 +41,7 @@ def prepared_steps(
 
     apart = [one for one in sent if one.by_step]
 
+    @as_it_is
     def prepare(block: Tensors) -> Any:
         sliced: Tensors = {}
         for one in sent:
@@ -50,9 +51,11 @@ def prepared_steps(
             sliced[name].set_shape([None, batch_size, *value.shape[1:]])
         return given(sliced) if not apart else (sliced, _whole(block, apart, defaults), _about(block, apart))
 
+    @as_it_is
     def cut(sliced: Tensors, whole: dict[str, Tensors], about: Tensors) -> Any:
         steps, rows = about[SIZE][0], about[SIZE][1]
 
+        @as_it_is
         def step(found: Tensors) -> Any:
             number = found.pop(_NUMBER)
             for one in apart:
@@ -62,7 +65,8 @@ def prepared_steps(
         return tf.data.Dataset.from_tensor_slices({**sliced, _NUMBER: tf.range(steps)}).map(step)
 
     prepared = blocks.map(prepare, num_parallel_calls=_AHEAD, deterministic=True).prefetch(_AHEAD)
-    return prepared.flat_map(cut if apart else lambda *block: tf.data.Dataset.from_tensor_slices(_one(block)))
+    slices = as_it_is(lambda *block: tf.data.Dataset.from_tensor_slices(_one(block)))
+    return prepared.flat_map(cut if apart else slices)
 
 
 def _one(block: tuple[Any, ...]) -> Any:
