@@ -27,7 +27,7 @@ from recordmill.reader.faces.tf_blocks import Sent, block_spec, blocks_of, decod
 from recordmill.reader.faces.tf_parse import parser
 from recordmill.reader.faces.tf_portable import serialized_records
 from recordmill.reader.faces.tf_records import RecordGraph
-from recordmill.reader.faces.tf_steps import prepared_steps
+from recordmill.reader.faces.tf_steps import free_iterators_at_exit, prepared_steps
 from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.fetcher import Fetcher
@@ -143,6 +143,7 @@ def _fed(
         course = begin.iteration(next(iterations), epochs)
         yield from _blocks(dataset, course, fetched, sent, ways, images, options, beside)
 
+    free_iterators_at_exit()
     fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent))
     others = {name: value for name, value in options.defaults.items() if name not in images}
     same = options.batch_size if drop or pad or course.packs is not None else None

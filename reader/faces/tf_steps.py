@@ -6,6 +6,9 @@ it.
 
 from __future__ import annotations
 
+import atexit
+import functools
+import gc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +70,24 @@ def prepared_steps(
     prepared = blocks.map(prepare, num_parallel_calls=_AHEAD, deterministic=True).prefetch(_AHEAD)
     slices = as_it_is(lambda *block: tf.data.Dataset.from_tensor_slices(_one(block)))
     return prepared.flat_map(cut if apart else slices)
+
+
+@functools.cache
+def free_iterators_at_exit() -> None:
+    """See to it that iterators which are left when the process ends are freed while Python still runs.
+
+    TensorFlow frees them as modules are taken down, and waits then for its threads, which wait for the interpreter, in
+    which no other thread runs any more: the process would never end.
+    """
+    atexit.register(_free_iterators)
+
+
+def _free_iterators() -> None:
+    import tensorflow as tf
+
+    for one in gc.get_objects():
+        if issubclass(type(one), tf.data.Iterator):
+            vars(one).clear()
 
 
 def _one(block: tuple[Any, ...]) -> Any:

@@ -5,6 +5,8 @@ and shards that are short.
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +311,23 @@ def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
     assert gray["image"].shape == (7, 4, 4, 1)
     with pytest.raises(UsageError, match="no feature holds encoded images; the bytes features are note"):
         open(out, columns=["note"]).to_tf(decode_images=(4, 4))
+
+
+LEFT = """
+import sys, time
+import recordmill
+from recordmill.reader.faces import tf as face
+blocks = face._blocks
+def slowly(*given):
+    for block in blocks(*given):
+        time.sleep(1)  # so that TensorFlow is fed while the process ends
+        yield block
+face._blocks = slowly
+left = iter(recordmill.open(sys.argv[1]).to_tf(16, label=False, epochs=None))
+next(left)
+"""
+
+
+@pytest.mark.sweep
+def test_a_process_ends_that_leaves_an_iterator(out: Path) -> None:
+    subprocess.run([sys.executable, "-c", LEFT, str(out)], check=True, timeout=300)
