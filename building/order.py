@@ -25,6 +25,7 @@ from recordmill.base.siphash import U64, derive_key, hash_bytes, hash_positions
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
 from recordmill.schemas.splits import check_split_name
 from recordmill.sources.inputs.contract import Source
+from recordmill.sources.inputs.tables import splits_of
 from recordmill.storage.listing import InputFile
 
 DEFAULT_SPLIT = "train"
@@ -81,7 +82,8 @@ def split_names(options: OrderOptions, files: Sequence[InputFile]) -> tuple[str,
         UsageError: fractions are asked for although the folders say splits; mixing them would leak test records into
             training.
     """
-    said = dict.fromkeys(file.split for file in files if file.split is not None)
+    splits = splits_of(files)
+    said = dict.fromkeys(split for split in splits if split is not None)
     if len(said) > 1 and options.splits:
         raise UsageError(
             f"the inputs' folders or names already say splits ({', '.join(said)}), and --splits would mix them: "
@@ -89,7 +91,7 @@ def split_names(options: OrderOptions, files: Sequence[InputFile]) -> tuple[str,
         )
     if options.splits:
         return tuple(name for name, _ in options.splits)
-    rest = (DEFAULT_SPLIT,) if any(file.split is None for file in files) or not said else ()
+    rest = (DEFAULT_SPLIT,) if None in splits or not said else ()
     order = {"train": 0, "validation": 1, "test": 2}
     return tuple(sorted({*said, *rest}, key=lambda name: (order.get(name, 3), name)))
 
@@ -108,9 +110,9 @@ class Ordering:
         self._first_row = None if options.shuffle else _first_rows(source)
         self.span = 2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)  # keys lie in [0, span)
         self._thresholds = split_thresholds(options)
+        number = {name: at for at, name in enumerate(self.names)}
         self._said = np.array(
-            [self.names.index(file.split or DEFAULT_SPLIT) for file in source.files] if not options.splits else [],
-            np.uint16,
+            [] if options.splits else [number[split or DEFAULT_SPLIT] for split in splits_of(source.files)], np.uint16
         )
 
     def place(

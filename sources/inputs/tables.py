@@ -96,6 +96,11 @@ class FileTable(Table[InputFile]):
         sizes: npt.NDArray[np.int64] = self._size
         return sizes
 
+    @property
+    def splits(self) -> list[str | None]:
+        """[files] the split that each one's folder or name says."""
+        return [None if split < 0 else self._splits[split] for split in self._split.tolist()]
+
     def _item(self, at: int) -> InputFile:
         name, stem, split = os.fsdecode(self._names[at].as_py()), int(self._stem[at]), int(self._split[at])
         path = self._stems[stem] + name if stem >= 0 else self._stems[-1 - stem]
@@ -172,11 +177,21 @@ class UnitTable(Table[Unit]):
         return self._values
 
 
+def sizes_of(files: Sequence[InputFile]) -> npt.NDArray[np.int64]:
+    """[files] how large each is; a table makes no objects for it."""
+    if isinstance(files, FileTable):
+        return files.sizes
+    return np.array([file.stat.size_bytes for file in files], np.int64)
+
+
 def bytes_of(files: Sequence[InputFile]) -> int:
     """How large all of them are together."""
-    if isinstance(files, FileTable):
-        return int(files.sizes.sum())
-    return sum(file.stat.size_bytes for file in files)
+    return int(sizes_of(files).sum())
+
+
+def splits_of(files: Sequence[InputFile]) -> list[str | None]:
+    """[files] the split that each one's folder or name says; a table makes no objects for it."""
+    return files.splits if isinstance(files, FileTable) else [file.split for file in files]
 
 
 def unit_sizes(units: Sequence[Unit]) -> npt.NDArray[np.int64]:
