@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 
 ROUNDS = 3
-PART_BYTES = 2 << 20  # as `storage.stores.objects` has them
+PART_BYTES = 2 << 20  # as `storage.stores.fetching` has them
 
 
 def build(source: str, out: str, kind: str) -> Callable[[], object]:

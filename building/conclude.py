@@ -37,7 +37,7 @@ from recordmill.sources.inputs.tables import bytes_of
 from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
 from recordmill.storage.files import atomic_write, check_unchanged, is_remote, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, make_folder, paths_in, remove_file, rename
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 from recordmill.storage.locks import alone
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests

@@ -19,11 +19,12 @@ import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.room import room
-from recordmill.storage.stores import placing, writing
+from recordmill.storage.stores import writing
 from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
+from recordmill.storage.stores.fetching import ReplacedError
 from recordmill.storage.stores.limit import LIMIT
 from recordmill.storage.stores.local import READ_BYTES, LocalStorage
-from recordmill.storage.stores.objects import ObjectStorage, ReplacedError
+from recordmill.storage.stores.objects import ObjectStorage
 from recordmill.storage.stores.protocol import Bytes, Reader, Stat, Storage
 from recordmill.storage.stores.terms import Terms, taken_by
 from recordmill.storage.stores.writing import GROWING_BYTES, GrowingFile, check_uploaded, upload_all
@@ -262,9 +263,9 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
     def read(about: Stat) -> None:
         if end > about.size_bytes:
             raise DataError(f"ends at byte {about.size_bytes}, where {end} are needed", source=path)
-        _OBJECTS.read_parts(address, about, [one for one in ranges if len(one[1])])
+        _OBJECTS.requests.read_parts(address, about, [one for one in ranges if len(one[1])])
 
-    _OBJECTS.of_one_content(address, read)
+    _OBJECTS.requests.of_one_content(address, read)
 
 
 def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Bytes]:
@@ -431,9 +432,19 @@ def give_name(path: str, target: str, size_bytes: int) -> None:
     name on a disk, where it may have been given before. May be called again, by several at once.
     """
     if is_remote(target):
-        placing.copy_object(_OBJECTS, path, target, size_bytes)
+        writing.copy_object(_OBJECTS, path, target, size_bytes)
     else:
-        placing.move_file(path, target)
+        _move(path, target)
+
+
+def _move(source: str, target: str) -> None:
+    """Give a file of a disk the name, in place of what has it; nothing where that was done before: the source is gone,
+    and the name taken.
+    """
+    try:
+        os.replace(source, target)
+    except FileNotFoundError:
+        os.stat(target)
 
 
 def put_bytes(target: str, data: bytes) -> None:

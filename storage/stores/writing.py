@@ -9,14 +9,18 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.client import ask, client, errors, pages, told
 from recordmill.storage.stores.limit import LIMIT
+from recordmill.storage.stores.objects import ObjectStorage
 
 PART_BYTES = 8 << 20  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
 MOST_PARTS = 9_000  # stores take 10,000
@@ -153,6 +157,36 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
     there = {f"{folder}/{item.name}": item.size_bytes for folder in folders for item in listed(f"{root}/{folder}")}
     if missing := [name for name, size in sizes.items() if there.get(name) != size]:
         raise RecordmillError(f"{root}/{missing[0]}: is not there as it was put; nothing was committed")
+
+
+def copy_object(objects: ObjectStorage, source: str, target: str, size_bytes: int) -> None:
+    """Make or replace the object `target` of what `source` holds, within the store where it does that."""
+    old, new = Address.parse(source), Address.parse(target)
+    assert old is not None
+    assert new is not None
+    assert old.root == new.root, (source, target)
+    most = client(new).most_named_bytes
+    if most is None or size_bytes <= most:
+        ask(new, lambda client: client.name(old.key, new.key))
+        return
+
+    part_bytes = max(PART_BYTES, -(-size_bytes // MOST_PARTS))
+    # what is not closed is no object; reading and writing take turns with the slots, for who reads may wait for others
+    writer = ask(new, lambda client: client.writer(new.key, part_bytes))
+    with contextlib.closing(objects.open(source)) as reader:
+        for at in range(0, size_bytes, PART_BYTES):
+            block = reader.fill(np.empty(min(PART_BYTES, size_bytes - at), np.uint8), at)
+            _within(new, partial(writer.write, block.tobytes()))
+    _within(new, writer.close)
+
+
+def _within(address: Address, call: Callable[[], object]) -> None:
+    """Do it in a slot for requests; what the store says of it is said in a sentence of our own."""
+    with LIMIT.slots():
+        try:
+            call()
+        except OSError as error:
+            raise told(error, address) from None
 
 
 def put_if_absent(uri: str, data: bytes) -> bool:

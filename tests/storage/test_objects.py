@@ -31,8 +31,9 @@ from recordmill.storage.files import (
     stat,
 )
 from recordmill.storage.listing import list_inputs
-from recordmill.storage.stores import client, objects
+from recordmill.storage.stores import client, fetching, objects
 from recordmill.storage.stores.address import Address
+from recordmill.storage.stores.fetching import Fetching
 from recordmill.storage.stores.objects import ObjectStorage
 
 SIZE = 60_000
@@ -41,9 +42,9 @@ SIZE = 60_000
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(objects, "PART_BYTES", 3000)
+    monkeypatch.setattr(fetching, "PART_BYTES", 3000)
     monkeypatch.setattr(objects, "_GAP_BYTES", 50)
-    monkeypatch.setattr(objects.time, "sleep", lambda _: None)
+    monkeypatch.setattr(fetching.time, "sleep", lambda _: None)
     monkeypatch.setattr(files, "_OBJECTS", ObjectStorage())
 
 
@@ -203,14 +204,14 @@ def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatc
     """An object is replaced between the requests for one range."""
     url, path = f"{web.url}/a", web.folder / "a"
     stat(url)
-    fetch, old = ObjectStorage._fetch, path.read_bytes()
+    fetch, old = Fetching.fetch, path.read_bytes()
 
-    def replacing(self: ObjectStorage, address: Address, about: Stat, start: int, into: Bytes) -> None:
+    def replacing(self: Fetching, address: Address, about: Stat, start: int, into: Bytes) -> None:
         fetch(self, address, about, start, into)
         if start == 0:
             path.write_bytes(old[::-1])
 
-    monkeypatch.setattr(ObjectStorage, "_fetch", replacing)
+    monkeypatch.setattr(Fetching, "fetch", replacing)
     assert read_range(url, 0, 20_000).tobytes() in (old[:20_000], old[::-1][:20_000])
 
 
