@@ -1,7 +1,7 @@
 """Build a 1,000,000-row, 12-column CSV, the same as JSONL, and 2,000 JPEGs of about 100 kB,
 beside what people use today.
 
-    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--rows 1000000] [--folder FOLDER]
+    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--rows 1000000] [--images 2000] [--folder FOLDER]
     [--no-slow] [--ray-python PYTHON] [--mosaicml-python PYTHON]
 
 Inputs are made once in FOLDER. Before each run the disk is let catch up, or the one that syncs its files would wait for
@@ -28,7 +28,7 @@ def make_jsonl(path: str, csv_path: str) -> None:
     pd.read_csv(csv_path).to_json(path, orient="records", lines=True)
 
 
-def make_images(folder: str, count: int = 2000) -> None:
+def make_images(folder: str, count: int) -> None:
     """JPEGs of noise over a gradient, about 100 kB each, in ten class folders."""
     from PIL import Image
 
@@ -44,8 +44,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", default=["csv", "jsonl", "images"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--no-slow", action="store_true", help="leave out the tutorial loop and plain Beam of tables")
+    parser.add_argument("--no-slow", action="store_true", help="leave out the tutorial loop of tables, and plain Beam")
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--images", type=int, default=2000, help="how many JPEGs")
     parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
     parser.add_argument("--ray-python", help="an interpreter with ray[data] and tensorflow")
     parser.add_argument("--mosaicml-python", help="an interpreter with mosaicml-streaming")
@@ -53,14 +54,14 @@ def main() -> None:
     os.makedirs(args.folder, exist_ok=True)
     print(machine())
     csv_path, jsonl_path, images = (
-        os.path.join(args.folder, name) for name in (f"{args.rows}.csv", f"{args.rows}.jsonl", "images")
+        os.path.join(args.folder, name) for name in (f"{args.rows}.csv", f"{args.rows}.jsonl", f"images-{args.images}")
     )
-    if not os.path.exists(csv_path):
+    if {"csv", "jsonl"} & {*args.kinds} and not os.path.exists(csv_path):
         write_csv(csv_path, args.rows)
     if "jsonl" in args.kinds and not os.path.exists(jsonl_path):
         make_jsonl(jsonl_path, csv_path)
     if "images" in args.kinds and not os.path.exists(images):
-        make_images(images)
+        make_images(images, args.images)
     for kind in args.kinds:
         out = os.path.join(args.folder, f"out-{kind}")
         source = {"csv": csv_path, "jsonl": jsonl_path, "images": images}[kind]
@@ -68,8 +69,10 @@ def main() -> None:
             peers = {
                 "TFDS writer": ("build_jobs:tfds_images", source, out + "-tfds"),
                 "tutorial loop": ("build_jobs:tutorial_images", source, out + "-loop"),
+                "limit: the kernels alone": ("build_jobs:limit_images", source, out + "-limit"),
             }
-            peers["plain Beam"] = ("build_jobs:plain_beam_images", source, out + "-beam")
+            if not args.no_slow:
+                peers["plain Beam"] = ("build_jobs:plain_beam_images", source, out + "-beam")
             if args.mosaicml_python:
                 peers["MosaicML writer"] = ("build_jobs:mosaicml_images", source, out + "-mds")
         else:

@@ -39,7 +39,8 @@ def recordmill(kind: str, source: str, out: str) -> Work:
         with open(source, "rb") as file, open(f"{tiny}/rows.{kind}", "wb") as few:
             few.writelines(file.readline() for _ in range(100))
     recordmill.build(tiny, _fresh(out + "-warm"), kind=kind)
-    return lambda: recordmill.build(source, _fresh(out), kind=kind, num_shards=SHARDS)
+    _fresh(out)
+    return lambda: recordmill.build(source, out, kind=kind, num_shards=SHARDS)
 
 
 def _feature(value: Any, tf: Any) -> Any:
@@ -76,8 +77,9 @@ def tutorial(kind: str, source: str, out: str) -> Work:
     """
     import tensorflow as tf
 
+    os.makedirs(_fresh(out))
+
     def work() -> None:
-        os.makedirs(_fresh(out))
         writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
         for number, row in enumerate(_rows(kind, source)):
             example = tf.train.Example(
@@ -96,8 +98,9 @@ def plain_beam(kind: str, source: str, out: str) -> Work:
     import tensorflow as tf
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+    _fresh(out)
+
     def work() -> None:
-        _fresh(out)
         with open(source, encoding="utf-8") as file:
             header = next(csv.reader(file)) if kind == "csv" else []
 
@@ -150,8 +153,9 @@ def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
             columns.append(pa.ListArray.from_arrays(offsets, column))
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
+    os.makedirs(_fresh(out))
+
     def work() -> None:
-        os.makedirs(_fresh(out))
         table = pyarrow.csv.read_csv(source) if kind == "csv" else pyarrow.json.read_json(source)
         encoder = RecordBatchToExamplesEncoder()
         writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
@@ -208,8 +212,9 @@ def limit(kind: str, source: str, out: str) -> Work:
         hash_positions(*keys_of, np.zeros(batch.num_rows, np.uint32), 0, positions, keys)
         return frames, keys
 
+    os.makedirs(_fresh(out))
+
     def work() -> None:
-        os.makedirs(_fresh(out))
         digested()
         table = pyarrow.csv.read_csv(source) if kind == "csv" else pyarrow.json.read_json(source)
         schema, batches = schema_of(table), table.to_batches(max_chunksize=1 << 16)
@@ -237,13 +242,80 @@ def limit(kind: str, source: str, out: str) -> Work:
     return work
 
 
+def limit_images(source: str, out: str) -> Work:
+    """What any way must do at least with images: each file read, its structure checked, digested, encoded with CRCs,
+    hashed to a key; in the order of the keys the frames are checked once more, digested, written and synced, on all
+    threads. No plan, no listing but the glob, no rejects, no accounts, no index, no Beam, no commit.
+    """
+    import itertools
+
+    import numpy as np
+    import pyarrow as pa
+
+    from recordmill.base.machine import core_count
+    from recordmill.base.siphash import derive_key, hash_positions
+    from recordmill.base.threads import thread_map
+    from recordmill.images.check import check_structure
+    from recordmill.records.example.encode import encode
+    from recordmill.records.tfrecord.frames import scan
+    from recordmill.schemas.feature import Feature, Schema
+    from recordmill.storage.digest import Digest, chunk_digests, combine
+    from recordmill.storage.files import read_range
+
+    threads = core_count()
+    keys_of = [np.array([half], np.uint64) for half in derive_key(0, b"limit")]
+    dtypes = {"image": "bytes", "height": "int64", "width": "int64", "label": "int64"}
+    schema = Schema(tuple(Feature(name, dtype) for name, dtype in dtypes.items()))
+
+    def batch_of(paths: list[str]) -> Any:
+        data = [read_range(path) for path in paths]
+        for one in data:
+            combine(chunk_digests(one))
+        headers = [check_structure(one, 1 << 30) for one in data]
+        offsets = np.cumsum([0, *map(len, data)])
+        whole = pa.py_buffer(np.concatenate(data))
+        images = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(data), [None, pa.py_buffer(offsets.astype(np.int64)), whole]
+        )
+        sizes = [pa.array([getattr(header, name) for header in headers], pa.int64()) for name in ("height", "width")]
+        labels = pa.array([int(os.path.basename(os.path.dirname(path))[-1]) for path in paths], pa.int64())
+        return encode(pa.RecordBatch.from_arrays([images, *sizes, labels], schema.names), schema)
+
+    def write(paths: list[str], shard: int) -> None:
+        digest = Digest()
+        with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
+            for first in range(0, len(paths), 64):
+                frames = batch_of(paths[first : first + 64])
+                scan(frames.data, source="", final=True)
+                digest.update(frames.data)
+                file.write(frames.data)
+            file.flush()
+            os.fsync(file.fileno())
+        digest.text()
+
+    os.makedirs(_fresh(out))
+
+    def work() -> None:
+        paths = np.array(sorted(glob.glob(f"{source}/*/*.jpg")))
+        keys = np.empty(len(paths), np.uint64)
+        hash_positions(*keys_of, np.zeros(len(paths), np.uint32), 0, np.arange(len(paths)), keys)
+        paths = paths[np.argsort(keys)]
+        edges = [len(paths) * shard // SHARDS for shard in range(SHARDS + 1)]
+        parts = [paths[first:last].tolist() for first, last in itertools.pairwise(edges)]
+        assert len(list(thread_map(lambda one: write(parts[one], one), range(SHARDS), threads))) == SHARDS
+
+    batch_of(sorted(glob.glob(f"{source}/*/*.jpg"))[:1])
+    return work
+
+
 def tutorial_images(source: str, out: str) -> Work:
     """The image tutorial's loop: read each file, note its size by decoding its header, write round-robin."""
     import tensorflow as tf
     from PIL import Image
 
+    os.makedirs(_fresh(out))
+
     def work() -> None:
-        os.makedirs(_fresh(out))
         writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
         for number, path in enumerate(sorted(glob.glob(f"{source}/*/*.jpg"))):
             with open(path, "rb") as file:
@@ -273,8 +345,9 @@ def plain_beam_images(source: str, out: str) -> Work:
     from apache_beam.io import fileio
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+    _fresh(out)
+
     def work() -> None:
-        _fresh(out)
 
         def serialize(file: Any) -> bytes:
             row = {"image": file.read(), "label": int(os.path.basename(os.path.dirname(file.metadata.path))[-1])}
@@ -301,8 +374,9 @@ def tfds_images(source: str, out: str) -> Work:
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import example_serializer, features, file_adapters, naming, writer
 
+    os.makedirs(_fresh(out))
+
     def work() -> None:
-        os.makedirs(_fresh(out))
         spec = features.FeaturesDict(
             {"image": features.Scalar(dtype=np.object_), "label": features.Scalar(dtype=np.int64)}
         )
@@ -325,8 +399,9 @@ def mosaicml_images(source: str, out: str) -> Work:
     """MosaicML streaming's writer: its own format (MDS), in the order in which it is written. No shuffle, no check."""
     from streaming import MDSWriter
 
+    _fresh(out)
+
     def work() -> None:
-        _fresh(out)
         with MDSWriter(out=out, columns={"image": "bytes", "label": "int"}) as writer:
             for path in sorted(glob.glob(f"{source}/*/*.jpg")):
                 with open(path, "rb") as file:
@@ -341,8 +416,9 @@ def ray_data(kind: str, source: str, out: str) -> Work:
 
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
 
+    _fresh(out)
+
     def work() -> None:
-        _fresh(out)
         rows = ray.data.read_csv(source) if kind == "csv" else ray.data.read_json(source, lines=True)
         times = [
             name

@@ -9,6 +9,7 @@ keys are listed from a server of `many_keys`, which has nothing but their names.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 
 ROUNDS = 3
+PART_BYTES = 2 << 20  # as `storage.stores.fetching` has them
 
 
 def build(source: str, out: str, kind: str) -> Callable[[], object]:
@@ -79,6 +81,28 @@ def raw_gets(root: str, objects: str) -> Callable[[], object]:
     return all_of_them
 
 
+def raw_reads(out: str) -> Callable[[], object]:
+    """What the library alone takes, from its import on, for the requests of a read of that data set, one after the
+    other: what the plan asks, then the shards by parts as a read has them.
+    """
+
+    def one_after_the_other() -> None:
+        import obstore
+        from obstore.store import S3Store
+
+        bucket, _, key = out.removeprefix("s3://").partition("/")
+        store = S3Store(bucket, client_options={"allow_http": True})
+        newest = obstore.list_with_delimiter(store, f"{key}/_manifests")["objects"][-1]["path"]
+        folder = json.loads(bytes(obstore.get(store, newest).bytes()))["parts"][0]["folder"]
+        found = [about for page in obstore.list(store, f"{key}/{folder}") for about in page]
+        for shard in (about for about in found if about["path"].endswith(".tfrecord")):
+            for at in range(0, shard["size"], PART_BYTES):
+                span = at, min(at + PART_BYTES, shard["size"])
+                bytes(obstore.get(store, shard["path"], options={"range": span}).bytes())
+
+    return one_after_the_other
+
+
 def main() -> None:
     from store_server import s3_server
 
@@ -109,6 +133,7 @@ def tables(folder: Path, store: Store, rows: int) -> None:
         "read to Parquet: disk": ("storage:read", f"{folder}/out", f"{folder}/table"),
         "read to Parquet: store to disk": ("storage:read", f"{store.root}/out", f"{folder}/table"),
         "read to Parquet: store to store": ("storage:read", f"{store.root}/out", f"{store.root}/table"),
+        "its requests by the library, in turn": ("storage:raw_reads", f"{store.root}/out"),
     }
     harness.compare(reads, ROUNDS)
 

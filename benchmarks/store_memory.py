@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 def build_job(source: str, out: str, memory: str) -> Callable[[], object]:
     import recordmill
 
-    recordmill.build({"warm": ["x"], "up": [1.5]}, f"{out}-warm", num_shards=1, overwrite=True)
+    recordmill.build(f"{source}-warm.csv", f"{out}-warm", kind="csv", num_shards=1, overwrite=True)
     return lambda: recordmill.build(source, out, kind="csv", memory=memory)
 
 
@@ -47,6 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as given, s3_server(Path(given, "server")) as store:
         write_csv(str(Path(given, "server", "bucket", "in.csv")), 4 * limit // 111)
         root = store.root
+        store.put("in.csv-warm.csv", b"warm,up\nx,1.5\n")
         for name, job in {
             "build from there to there": ("build_job", f"{root}/in.csv", f"{root}/out", memory),
             "read to Parquet there": ("read_job", f"{root}/out", f"{root}/parquet", "parquet", memory),

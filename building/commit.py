@@ -18,8 +18,9 @@ from pathlib import Path
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.schemas.tfds import LABELS_SUFFIX
 from recordmill.shards.dead_runs import INTENT_NAME, loaded, remove_data
+from recordmill.shards.entries.grammar import is_data_folder
+from recordmill.shards.entries.pages import PAGES_FOLDER
 from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, MANIFESTS, Manifest, generations, manifest_path
-from recordmill.shards.manifest_check import is_data_folder
 from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.files import atomic_write, put_if_absent, read_range, stat, sync_file, sync_folder, write_all
 from recordmill.storage.folders import exists, inode, make_folder, paths_in, remove_file, rename
@@ -162,7 +163,9 @@ def _place_data(folder: RunFolder, fingerprint: str) -> str:
     for path in _reject_files(folder):
         sync_file(path)
     sync_folder(folder.rejects)
-    sync_folder(folder.data / INDEX_FOLDER)
+    for inner in (INDEX_FOLDER, PAGES_FOLDER):
+        if exists(folder.data / inner):
+            sync_folder(folder.data / inner)
     sync_folder(folder.data)
     for attempt in itertools.count(1):
         name = f"{DATA_PREFIX}{fingerprint[:12]}" + (f"-{attempt}" if attempt > 1 else "")

@@ -26,22 +26,18 @@ from recordmill.schemas.tfds import Split as TfdsSplit
 from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards.dead_runs import loaded
-from recordmill.shards.manifest import (
-    INDEX_FOLDER,
-    INPUTS_NAME,
-    Manifest,
-    Part,
-    ShardInfo,
-    shard_name,
-)
-from recordmill.shards.names import ShardName
+from recordmill.shards.entries.names import ShardName
+from recordmill.shards.entries.pages import PAGES_FOLDER, Page, Paged, totals, write_pages
+from recordmill.shards.entries.shard_info import ShardInfo, shard_name
+from recordmill.shards.manifest import FORMAT_VERSION, INDEX_FOLDER, INPUTS_NAME, PAGED_VERSION, Manifest, Part
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.sums import add_sums
+from recordmill.sources.inputs.tables import bytes_of
 from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
-from recordmill.storage.files import atomic_write, check_unchanged, read_blocks, write_all
-from recordmill.storage.folders import exists, is_file, paths_in, remove_file, rename
-from recordmill.storage.listing import InputFile
+from recordmill.storage.files import atomic_write, check_unchanged, is_remote, put_bytes, read_blocks, write_all
+from recordmill.storage.folders import exists, is_file, join, make_folder, paths_in, remove_file, rename
+from recordmill.storage.listed.files import InputFile
 from recordmill.storage.locks import alone
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
@@ -83,9 +79,10 @@ def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wr
     reconcile(read, rejected.total, ingested, shards)
     _keep_reject_files(plan, rejected.files)
     parts = _number(plan, shards)
+    pages = keep_pages(parts, str(Path(plan.folder, "data")))
     inputs = write_inputs(plan, merged_digests(ingested))
     counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
-    outcome = Outcome(parts, inputs, read, rejected, counts, RunFolder.attach(plan.folder).id)
+    outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, RunFolder.attach(plan.folder).id)
     fingerprint = fingerprint_of(plan, outcome)
 
     def describe(folder: str, reject_files: list[str]) -> tuple[Manifest, Mapping[str, str]]:
@@ -99,11 +96,14 @@ def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wr
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a build came to. parts: split to its shards, in order. inputs: as `write_inputs` says it. counts: what was
-    counted while the records were read. run: the build's id.
+    """What a build came to. out: where the data set will be. parts: split to its shards, in order. pages: of these, if
+    they are many. inputs: as `write_inputs` says it. counts: what was counted while the records were read. run: the
+    build's id.
     """
 
+    out: str
     parts: Mapping[str, tuple[ShardInfo, ...]]
+    pages: Mapping[str, tuple[Page, ...]]
     inputs: Mapping[str, Any]
     read: int
     rejected: Rejected
@@ -117,7 +117,9 @@ def describe_data_set(
     """The manifest, and name to text of the files beside it. folder: of the shards; reject_files: below OUT."""
     kind = plan.source.kind if plan.source else "pipeline"
     rejected = outcome.rejected
-    part = Part(folder, kind, outcome.parts, outcome.inputs, outcome.read, rejected.total)
+    part = Part(
+        folder, kind, _splits_of(outcome, folder, plan.compression), outcome.inputs, outcome.read, rejected.total
+    )
     rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": list(reject_files)}
     noted = [
         *(plan.source.notes if plan.source else ()),
@@ -135,8 +137,27 @@ def describe_data_set(
         {"notes": noted},
         _run(plan, outcome.run),
         {} if plan.transform is None else plan.transform.about,
+        PAGED_VERSION if outcome.pages else FORMAT_VERSION,
     )
-    return manifest, tfds_files(manifest, plan)
+    return manifest, tfds_files(manifest, outcome.parts, plan)
+
+
+def _splits_of(outcome: Outcome, folder: str, compression: str) -> Mapping[str, Sequence[ShardInfo]]:
+    where = join(outcome.out, folder)
+    paged = {split: Paged(where, split, compression, pages) for split, pages in outcome.pages.items()}
+    return paged or outcome.parts
+
+
+def keep_pages(parts: Mapping[str, Sequence[ShardInfo]], folder: str) -> dict[str, tuple[Page, ...]]:
+    """Write the pages of very many shards into the folder where these lie; see `write_pages`."""
+    pages = join(folder, PAGES_FOLDER)
+
+    def put(name: str, data: bytes) -> None:
+        if not is_remote(folder):
+            make_folder(pages, exist_ok=True)
+        put_bytes(join(pages, name), data)
+
+    return write_pages(parts, put)
 
 
 def committed_by(folder: RunFolder, out: str) -> Manifest | None:
@@ -170,15 +191,13 @@ def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Se
         )
 
 
-def tfds_files(manifest: Manifest, plan: BuildPlan) -> dict[str, str]:
-    """The files by which TensorFlow Datasets opens OUT (`tfds.builder_from_directory`)."""
+def tfds_files(manifest: Manifest, parts: Mapping[str, Sequence[ShardInfo]], plan: BuildPlan) -> dict[str, str]:
+    """The files by which TensorFlow Datasets opens OUT (`tfds.builder_from_directory`). parts: split to its shards."""
     part = manifest.parts[-1]
     template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
     splits = {
-        name: TfdsSplit(
-            shard_lengths=[shard.records for shard in shards], num_bytes=sum(shard.bytes for shard in shards)
-        )
-        for name, shards in part.splits.items()
+        name: TfdsSplit(shard_lengths=[shard.records for shard in shards], num_bytes=totals(shards)[1])
+        for name, shards in parts.items()
     }
     info = dataset_info_json(manifest.name, TFDS_VERSION, splits, template, schema=plan.schema)
     return {
@@ -285,7 +304,7 @@ def write_inputs(plan: BuildPlan, read: Mapping[int, str]) -> dict[str, Any]:
             text = b"".join(line(first + at, file) for at, file in enumerate(some))
             whole.update(text)
             write_all(list_file, text)
-    size = sum(file.stat.size_bytes for file in plan.source.files)
+    size = bytes_of(plan.source.files)
     return {"files": len(plan.source.files), "bytes": size, "list": INPUTS_NAME, "digest": whole.text()}
 
 

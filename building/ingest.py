@@ -72,7 +72,8 @@ def ingest(plan: BuildPlan, group: int, progress: Progress, held: Held | None = 
     rejects = RejectWriter(
         folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl", most=plan.most_rejects, work=str(group)
     )
-    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _arena_bytes(plan, group), held)
+    most = plan.arena_bytes if held is None else plan.run_bytes
+    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, most), held)
     runs: list[Run] = []
     count = 0
     digests: dict[int, str] = {}
@@ -180,10 +181,10 @@ def _source(plan: BuildPlan) -> Source:
     return plan.source
 
 
-def _arena_bytes(plan: BuildPlan, group: int) -> int:
-    """Of the group's runs: what its records may become, as far as the plan allows it."""
+def _run_bytes(plan: BuildPlan, group: int, most_bytes: int) -> int:
+    """Of each of the group's runs: what its records may become, as far as the plan allows it."""
     expected = sum(_source(plan).units[number].size_bytes for number in plan.groups[group])
-    return min(plan.arena_bytes, 3 * expected + (16 << 20))
+    return min(most_bytes, 3 * expected + (16 << 20))
 
 
 def find_too_large(frames: Frames) -> int | None:

@@ -29,6 +29,8 @@ _ENTRY_COST = (
     136  # bytes: an entry in a window and in a round, its place in the order, and what sorting needs meanwhile
 )
 _LEAST_WINDOW = 32  # entries, 768 bytes: shorter reads cost more than merging some slices beforehand
+_LEAST_PIECE_BYTES = 8 << 20  # 8 MiB of frames at once
+_READ_BYTES = 128 << 10  # 128 KiB of a slice at once, on average, where many are merged
 
 _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
 Int64s = npt.NDArray[np.int64]
@@ -78,6 +80,8 @@ class Sorted:
         self._entries = _together([entries for *_, entries in merged.taken])
         self._firsts = np.cumsum([0, *(len(entries) for *_, entries in merged.taken)])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
+        # no more than makes reads long: memory that is new to the process costs more than a read
+        self._piece_bytes = min(merged.memory_bytes // 4, max(_LEAST_PIECE_BYTES, _READ_BYTES * len(merged.taken)))
         self._order = sort_order(self._entries) if len(merged.taken) > 1 else np.arange(len(self._entries))
         self.sizes: Int64s = self._entries["size"].astype(np.int64)[self._order]
 
@@ -92,14 +96,14 @@ class Sorted:
         ends = np.cumsum(self.sizes[first:last])
         at, given = 0, 0
         while at < len(ends):
-            upto = int(np.searchsorted(ends, given + self._memory_bytes // 4, side="right"))
+            upto = int(np.searchsorted(ends, given + self._piece_bytes, side="right"))
             upto = max(upto, at + 1)
             yield from self._read(self._order[first + at : first + upto])
             at, given = upto, int(ends[upto - 1])
 
     def _read(self, chosen: Int64s) -> Iterator[tuple[Bytes, U64]]:
         """The frames of these entries, which are consecutive in the order, and so in each slice."""
-        stored = np.sort(chosen) if len(chosen) < len(self._entries) else np.arange(len(self._entries))
+        stored, order = _in_stored_order(chosen, len(self._entries))
         sizes = self._entries["size"][stored].astype(np.int64)
         edges = np.searchsorted(stored, self._firsts)
         is_read = np.repeat([not piece.is_held for piece, *_ in self._taken], np.diff(edges))
@@ -118,11 +122,20 @@ class Sorted:
             before = int(self._ends[self._firsts[number]]) - int(entries["size"][0])
             into = data[int(starts[first]) : int(starts[last - 1]) + int(sizes[last - 1])]
             piece.read_frames(first_byte + begin - before, into)
-        order = np.searchsorted(stored, chosen) if len(chosen) < len(self._entries) else chosen
         keys, given = self._entries["key"][chosen], 0
         for frames, count in permuted(addresses, sizes, order, min(PERMUTED_BYTES, self._memory_bytes // 8)):
             yield frames, np.ascontiguousarray(keys[given : given + count])
             given += count
+
+
+def _in_stored_order(chosen: Int64s, count: int) -> tuple[Int64s, Int64s]:
+    """(some entries of that many in the order in which they are stored, where in it each of those given is)."""
+    if len(chosen) == count:
+        return np.arange(count), chosen
+    places = np.argsort(chosen)
+    order = np.empty(len(chosen), np.int64)
+    order[places] = np.arange(len(chosen))
+    return chosen[places], order
 
 
 class _Cursor:

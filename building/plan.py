@@ -29,6 +29,7 @@ from recordmill.storage.files import open_file, put_if_absent
 
 PLAN_NAME = "plan.pickle"
 _WORKING_BYTES = 256 << 20  # 256 MiB: with less all is needed to read, sort and merge, and runs go to files
+_LEAST_RUN_BYTES = 16 << 20  # 16 MiB: some ten runs of each thread are merged as fast as a few
 LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that merging them costs more than memory saved
 
 
@@ -40,10 +41,17 @@ def arena_bytes(memory_bytes: int, threads: int) -> int:
 
 
 def kept_bytes(memory_bytes: int) -> int:
-    """What of the records that a plan has parsed may stay in memory until one process reads them: a quarter of what
-    reading and merging leave. They are gone when the runs in memory are as large as they may become.
+    """What a plan has read of files of records, and may keep until one process uses it: a quarter of what reading and
+    merging leave. It is gone when the runs in memory are as large as they may become.
     """
     return max(memory_bytes - _WORKING_BYTES, 0) // 4
+
+
+def parsed_bytes(memory_bytes: int) -> int:
+    """What of the records that a plan has parsed may wait in memory: a small part, since others wait in files at next
+    to no cost.
+    """
+    return max(memory_bytes - _WORKING_BYTES, 0) // 32
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,18 @@ class BuildPlan:
 
     @property
     def held_bytes(self) -> int:
-        """Of runs that stay in memory where one process reads and writes: half of what reading and merging leave."""
-        return max(self.memory_bytes - _WORKING_BYTES, 0) // 2
+        """Of runs that stay in memory where one process reads and writes: of what reading and merging leave a small
+        part. More takes longer: memory that is new to the process costs as much as a file that the system's cache has.
+        """
+        return max(self.memory_bytes - _WORKING_BYTES, 0) // 16
+
+    @functools.cached_property
+    def run_bytes(self) -> int:
+        """What one run, or the merge of a shard, holds where one process reads and writes: with little to sort not all
+        that it may, since less memory that is new to the process is quicker.
+        """
+        expected = 0 if self.source is None else int(unit_sizes(self.source.units).sum())
+        return min(self.arena_bytes, max(expected // 64, _LEAST_RUN_BYTES))
 
     @functools.cached_property
     def most_rejects(self) -> int | None:

@@ -20,9 +20,10 @@ from recordmill.building.shard_output import ShardOutput
 from recordmill.building.slices import RunSlice
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
 from recordmill.records.writers.npy_file import NpyFile
+from recordmill.shards.entries.names import ShardName
+from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, make_index
-from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
-from recordmill.shards.names import ShardName
+from recordmill.shards.manifest import INDEX_FOLDER
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.files import create_file, sync_file
 from recordmill.storage.folders import remove_file, rename

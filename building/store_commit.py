@@ -16,12 +16,7 @@ from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, Manifest, generations
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.store_run import StoreRun, objects_of
-from recordmill.storage.files import (
-    put_objects,
-    remove_objects,
-    stat,
-    upload_all,
-)
+from recordmill.storage.files import check_uploaded, put_objects, remove_objects, stat, upload_all
 from recordmill.storage.folders import files_below, names_in, paths_in
 
 _log = logging.getLogger(__name__)
@@ -63,7 +58,9 @@ def _put_all(folder: RunFolder, out: str, name: str, memory_bytes: int) -> list[
     files = {f"{name}/{relative}": path for relative, path in files_below(folder.data).items()}
     found = [str(path) for path in paths_in(folder.rejects) if stat(str(path)).size_bytes]
     rejects = [f"rejects/{folder.id}.{number:05d}.jsonl" for number in range(len(found))]
-    upload_all(out, files | dict(zip(rejects, found, strict=True)), memory_bytes)
+    files |= dict(zip(rejects, found, strict=True))
+    upload_all(out, files, memory_bytes)
+    check_uploaded(out, files)
     return rejects
 
 

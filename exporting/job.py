@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,8 @@ from recordmill.records.writers.text import CsvWriter, JsonWriter
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.storage.files import sync_file
 from recordmill.storage.folders import is_folder, make_folder, paths_in, remove_file, remove_tree, rename
+
+GROWING = (PARQUET, ARROW, JSONL, CSV)  # formats of one file, whose writers never change what they have written
 
 
 class Writer(Protocol):
@@ -54,6 +57,23 @@ class JobResult:
     filtered: int = 0
     notes: tuple[str, ...] = ()
     digest: str = ""
+
+
+def _nobody(path: Path, name: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What becomes of outputs. is_durable: they are to outlast a loss of power. follow: gives the context within which
+    an output of GROWING, of that name, is written to a path of its own.
+    """
+
+    is_durable: bool = True
+    follow: Callable[[Path, str], AbstractContextManager[None]] = _nobody
+
+
+KEPT = Keeping()
 
 
 @dataclass(frozen=True)
@@ -128,7 +148,15 @@ def open_writer(path: Path, to: str, plan: ReadPlan, split: str) -> Writer:
 
 
 def run_job(
-    plan: ReadPlan, job: Job, data: Path, rejects: Path, *, to: str, threads: int, progress: Progress
+    plan: ReadPlan,
+    job: Job,
+    data: Path,
+    rejects: Path,
+    *,
+    to: str,
+    threads: int,
+    progress: Progress,
+    keeping: Keeping = KEPT,
 ) -> JobResult:
     """Read the job's records and write its output of format `to` into data, its rejects into a file of their own.
 
@@ -155,7 +183,7 @@ def run_job(
 
     name = output_name(job, to)
     try:
-        writer = write_output(data / name, good(), to, plan, job.split, attempt)
+        writer = write_output(data / name, good(), to, plan, job.split, attempt, keeping)
     finally:
         rejected = reject_writer.close()
     if rejected.files:
@@ -172,17 +200,25 @@ def run_job(
 
 
 def write_output(
-    path: Path, batches: Iterable[pa.RecordBatch], to: str, plan: ReadPlan, split: str, attempt: str
+    path: Path,
+    batches: Iterable[pa.RecordBatch],
+    to: str,
+    plan: ReadPlan,
+    split: str,
+    attempt: str,
+    keeping: Keeping = KEPT,
 ) -> Writer:
     """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
     writer = open_writer(temporary, to, plan, split)
     try:
-        for batch in batches:
-            writer.write(batch)
-        writer.close()
-        for written in [] if to == FILES else paths_in(temporary) if is_folder(temporary) else [temporary]:
-            sync_file(written)  # a writer of many files has done it for all of them
+        with keeping.follow(temporary, path.name) if to in GROWING else nullcontext():
+            for batch in batches:
+                writer.write(batch)
+            writer.close()
+        if keeping.is_durable and to != FILES:  # a writer of many files has done it for all of them
+            for written in paths_in(temporary) if is_folder(temporary) else [temporary]:
+                sync_file(written)
     except BaseException:
         writer.abort()
         _remove(temporary)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from recordmill.base.threads import thread_map
+from recordmill.base.threads import one_ahead, thread_map
 from recordmill.exporting.converting import convert_kept, cut_rows, frames_in, keep_matching
 from recordmill.exporting.image_parts import image_parts
 from recordmill.exporting.input_digest import seen_in
@@ -19,7 +19,7 @@ from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.feature import ITEM_BYTES, Schema
-from recordmill.shards.loads.batches import Load, blocks_of, decode_block, loads
+from recordmill.shards.loads.batches import Load, asked_for, blocks_of, decode_block, loads
 from recordmill.shards.loads.guess import confirm_block, selected
 from recordmill.shards.loads.salvage import Salvaged, salvage
 
@@ -32,15 +32,16 @@ def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
     Raises:
         DataError: a record is damaged or can't be converted, and the plan is not lenient.
     """
-    return _limited(
-        parts_of(plan, loads(plan.files, job.pieces, lenient=plan.options.lenient), threads),
-        job.limit,
-        plan.options.filters,
-    )
+    work = loads(plan.files, job.pieces, lenient=plan.options.lenient)
+    if threads > 1 and any(piece.stop is None for piece in job.pieces):
+        work = one_ahead(work)  # compressed files are inflated while the caller writes what came before
+    return _limited(parts_of(plan, work, threads), job.limit, plan.options.filters)
 
 
 def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
     """The records of these loads, in order."""
+    if not plan.options.lenient:  # which reads around damage by itself
+        work = asked_for(work)
     if not plan.steps and not plan.options.filters:
         return thread_map(lambda load: _decoded(plan, load), work, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):

@@ -146,18 +146,28 @@ class ReadPlan:
     guess: Guess | None = None
 
 
+def find_inputs(inputs: Inputs, options: ReadOptions) -> Catalog:
+    """What there is to read; raises as `shards.catalog.find` does."""
+    return find(inputs, options.split, lenient=options.lenient)
+
+
 def plan_read(
-    inputs: Inputs, options: ReadOptions, *, schema: Schema | None = None, threads: int = 1, guessing: bool = False
+    inputs: Inputs | Catalog,
+    options: ReadOptions,
+    *,
+    schema: Schema | None = None,
+    threads: int = 1,
+    guessing: bool = False,
 ) -> ReadPlan:
-    """List, infer and cut. guessing: infer from the first records, if all records are decoded and so will tell where it
-    was wrong.
+    """List, unless that was done, infer and cut. guessing: infer from the first records, if all records are decoded and
+    so will tell where it was wrong.
 
     Raises:
         UsageError: nothing there; no such split or feature.
         DataError: a shard is damaged (only its size and headers are looked at here, and, where a schema must be
             inferred, its records).
     """
-    catalog = find(inputs, options.split, lenient=options.lenient)
+    catalog = inputs if isinstance(inputs, Catalog) else find_inputs(inputs, options)
     known = schema or catalog.schema
     if known is not None:
         return _plan(catalog, options, threads, known, None)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
-from recordmill.exporting.job import JobResult, output_name, run_job
+from recordmill.exporting.job import KEPT, JobResult, Keeping, output_name, run_job
 from recordmill.exporting.notes import Note, Notes, grows, read_identity, units_of
 from recordmill.exporting.parts import read_parts
 from recordmill.exporting.plan import Job, ReadPlan
@@ -27,7 +27,15 @@ from recordmill.storage.folders import exists, make_folder, paths_in, rename
 
 
 def run_noted(
-    plan: ReadPlan, job: Job, data: Path, rejects: Path, notes: Notes, *, threads: int, progress: Progress
+    plan: ReadPlan,
+    job: Job,
+    data: Path,
+    rejects: Path,
+    notes: Notes,
+    *,
+    threads: int,
+    progress: Progress,
+    keeping: Keeping = KEPT,
 ) -> JobResult:
     """As `run_job`, with notes of what is finished; nothing is done again that a note says.
 
@@ -38,7 +46,7 @@ def run_noted(
         return _Growing(plan, job, data, rejects, notes).run(threads, progress)
     if notes.of(job):
         return notes.of(job)[0].result(job, plan.options.to, rejects)
-    result = run_job(plan, job, data, rejects, to=plan.options.to, threads=threads, progress=progress)
+    result = run_job(plan, job, data, rejects, to=plan.options.to, threads=threads, progress=progress, keeping=keeping)
     reject_bytes = sum(stat(path).size_bytes for path in result.rejected.files)
     for path in result.rejected.files:
         sync_file(path)

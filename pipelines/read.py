@@ -12,6 +12,8 @@ import sys
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +23,13 @@ from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
-from recordmill.building.spread.beginning import tidy_up
-from recordmill.building.spread.place import Place
-from recordmill.exporting.job import Accounts, JobResult, run_job
+from recordmill.exporting.job import KEPT, Accounts, JobResult, Keeping, run_job
 from recordmill.exporting.notes import Notes, units_of
-from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, plan_read, shared_out
+from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, find_inputs, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
 from recordmill.exporting.resume import go_on, keep_finished, may_go_on
-from recordmill.exporting.store_publish import begin_in_store, publish_in_store, publish_placed
+from recordmill.exporting.stored.publish import begin_in_store, publish_in_store, publish_placed
+from recordmill.exporting.stored.uploads import Uploads, uploads_of
 from recordmill.exporting.units import run_noted
 from recordmill.pipelines.beam_run import check_runner, is_local
 from recordmill.pipelines.display import Display
@@ -40,7 +41,7 @@ from recordmill.pipelines.remote.preflight import Seen, preflight
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.feature import Schema
-from recordmill.shards.catalog import Inputs
+from recordmill.shards.catalog import Catalog, Inputs
 from recordmill.shards.rejects import is_of_record, with_remedy
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.store_run import StoreRun
@@ -50,6 +51,7 @@ from recordmill.storage.folders import exists, files_below, is_folder, join, pat
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from recordmill.building.spread.place import Place
     from recordmill.pipelines.options.keywords import ReadKeywords
 
 
@@ -149,25 +151,30 @@ def read(
     if settings.runner is not None:
         check_runner(settings.runner, settings.beam_args)
     progress = progress or Progress()
-    with Display(progress, quiet) as display:
+    with Display(progress, quiet) as display, ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool:
+        found = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None  # stores take their time
         folder, base = _begin(out, settings)
         guessing = settings.runner is None and not may_go_on(folder.out)
         try:
-            plan, folder, notes = _prepare(inputs, settings, folder, out, progress, display, guessing)
-            place = _place(folder, out, settings)
-            with held(place if place.is_remote else None) as run:
+            given = inputs if found is None else found.result()
+            plan, folder, notes = _prepare(given, settings, folder, out, progress, display, guessing)
+            place = None if settings.runner is None else _place(folder, out, settings)
+            with held(place if place is not None and place.is_remote else None) as run, ExitStack() as putting:
+                uploads = putting.enter_context(_uploads(plan, settings, folder, out, run))
                 try:
-                    results = run_jobs(plan, settings, folder, progress, place, notes)
+                    results = run_jobs(plan, settings, folder, progress, place, notes, uploads)
                 except (Unconfirmed, DataError):
                     if plan.guess is None:
                         raise
+                    putting.close()
                     folder.close()
                     folder, base = _begin(out, settings)
                     plan, folder, notes = _prepare(inputs, settings, folder, out, progress, display, False)
-                    results = run_jobs(plan, settings, folder, progress, place, notes)
-                result = _publish(plan, settings, folder, results, started, out, base, run)
-                if run is not None:
-                    tidy_up(place)
+                    uploads = putting.enter_context(_uploads(plan, settings, folder, out, run))
+                    results = run_jobs(plan, settings, folder, progress, place, notes, uploads)
+                result = _publish(plan, settings, folder, results, started, out, base, run, uploads)
+                if run is not None and place is not None:
+                    _tidy_up(place)
                 return result
         except DataError as error:
             if settings.plan.lenient or not is_of_record(error):
@@ -186,7 +193,7 @@ def read(
 
 
 def _prepare(
-    inputs: Inputs,
+    inputs: Inputs | Catalog,
     settings: ReadSettings,
     folder: RunFolder,
     out: str,
@@ -220,8 +227,25 @@ def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
 
 def _place(folder: RunFolder, out: str, settings: ReadSettings) -> Place:
     """Where workers have their files: an engine's in OUT, also in a store, others on this machine."""
+    from recordmill.building.spread.place import Place  # only an engine needs it: with it come half of all imports
+
     far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
     return Place(out if far else os.path.abspath(folder.out), folder.id, Terms(settings.storage_requests))
+
+
+def _tidy_up(place: Place) -> None:
+    from recordmill.building.spread.beginning import tidy_up
+
+    tidy_up(place)
+
+
+def _uploads(
+    plan: ReadPlan, settings: ReadSettings, folder: RunFolder, out: str, run: StoreRun | None
+) -> AbstractContextManager[Uploads | None]:
+    """What puts outputs that are made on this machine into a store. run: the one of workers that put theirs."""
+    if not is_remote(out) or (run is not None and plan.options.to not in FOLDERS):
+        return nullcontext()
+    return uploads_of(plan, folder, out, settings.threads, settings.memory_bytes)
 
 
 def _absolute(path: str) -> str:
@@ -233,8 +257,9 @@ def run_jobs(
     settings: ReadSettings,
     folder: RunFolder,
     progress: Progress,
-    place: Place,
+    place: Place | None = None,
     notes: Notes | None = None,
+    uploads: Uploads | None = None,
 ) -> list[JobResult]:
     """Run every job that is not finished, on threads here or on the runner that was named;
     the outputs then lie in folder.data, or where workers have put them (`read_beam.lies_in_store`).
@@ -242,14 +267,16 @@ def run_jobs(
     if settings.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
 
+        assert place is not None
         return run_on_beam(plan, settings, folder, progress, place)
     plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
-    threads = max(1, settings.threads // at_once)
+    keeping = KEPT if uploads is None else Keeping(is_durable=notes is not None, follow=uploads.follow)
+    how: dict[str, Any] = {"threads": max(1, settings.threads // at_once), "progress": progress, "keeping": keeping}
 
     def work(job: Job) -> JobResult:
         if notes is not None:
-            return run_noted(plan, job, folder.data, folder.rejects, notes, threads=threads, progress=progress)
-        return run_job(plan, job, folder.data, folder.rejects, to=plan.options.to, threads=threads, progress=progress)
+            return run_noted(plan, job, folder.data, folder.rejects, notes, **how)
+        return run_job(plan, job, folder.data, folder.rejects, to=plan.options.to, **how)
 
     return list(thread_map(work, plan.jobs, at_once, stop=progress.cancel))
 
@@ -298,6 +325,7 @@ def _publish(
     out: str,
     base: int,
     run: StoreRun | None,
+    uploads: Uploads | None,
 ) -> ReadResult:
     accounts = Accounts.of(results)
     accounts.check(plan, settings.budget)
@@ -305,7 +333,7 @@ def _publish(
     if plan.options.to == NPZ:
         outputs = {_pack(folder.data / name, settings.memory_bytes): result for name, result in outputs.items()}
     notes = (*plan.notes, *(f"{result.split}: {note}" for result in results for note in result.notes))
-    home, rejects = _put_in_place(plan, settings, folder, results, accounts.summary(plan), out, base, run)
+    home, rejects = _put_in_place(plan, settings, folder, results, accounts.summary(plan), base, run, uploads)
     return ReadResult(
         out if is_remote(out) else folder.out,
         plan.options.to,
@@ -331,16 +359,16 @@ def _put_in_place(
     folder: RunFolder,
     results: Sequence[JobResult],
     summary: dict[str, Any],
-    out: str,
     base: int,
     run: StoreRun | None,
+    uploads: Uploads | None,
 ) -> tuple[Path | str, tuple[Path | str, ...]]:
     """(where the outputs are now, the files that list rejects)."""
-    if run is not None and plan.options.to not in FOLDERS:
+    if uploads is not None:
+        return publish_in_store(uploads, base, summary)
+    if run is not None:
         files = [(result.output, result.rejected.files) for result in results]
         return publish_placed(run, folder, base, summary, files)
-    if is_remote(out):
-        return publish_in_store(folder, out, base, summary, settings.memory_bytes)
     names = publish(folder, summary, settings.overwrite)
     return folder.out, tuple(folder.out / name for name in names if name.startswith("rejects/"))
 

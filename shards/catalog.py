@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
@@ -20,16 +20,9 @@ from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import is_split_name
-from recordmill.shards.manifest import (
-    INDEX_FOLDER,
-    Manifest,
-    ShardInfo,
-    generations,
-    load_newest,
-    manifest_path,
-    shard_name,
-)
-from recordmill.shards.names import ShardName
+from recordmill.shards.entries.names import ShardName
+from recordmill.shards.entries.shard_info import ShardInfo, shard_name
+from recordmill.shards.manifest import INDEX_FOLDER, Manifest, generations, load_newest, manifest_path
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
 from recordmill.storage.files import Stat, Terms, input_path, last_seen, look_over, read_on, read_range
 from recordmill.storage.folders import exists, join
@@ -118,15 +111,14 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
     ours = {name: numbers for name in given if (numbers := generations(name))}
     if ours and len(given) > 1:
         raise UsageError(f"{next(iter(ours))} is a data set of its own; read it alone, or name its .tfrecord files")
-    catalog = of_data_set(given[0], lenient=lenient, known=ours[given[0]]) if ours else of_files(given)
+    catalog = of_data_set(given[0], split, lenient=lenient, known=ours[given[0]]) if ours else of_files(given)
     if split is None:
         return catalog
     known = catalog.manifest.splits if catalog.manifest else catalog.splits
     if split not in known:
         there = f"there {'is' if len(known) == 1 else 'are'} {', '.join(known) or 'none'}"
         raise UsageError(f"no split {split!r}; {there}{did_you_mean(split, known)}")
-    files = tuple(file for file in catalog.files if file.split == split)
-    return Catalog(files, catalog.schema, catalog.manifest, catalog.root, catalog.generation, catalog.notes)
+    return replace(catalog, files=tuple(file for file in catalog.files if file.split == split))
 
 
 def on_terms(catalog: Catalog, requests: int | None, folder: str, most_bytes: int) -> Catalog:
@@ -136,15 +128,18 @@ def on_terms(catalog: Catalog, requests: int | None, folder: str, most_bytes: in
     return replace(catalog, files=tuple(replace(file, terms=terms) for file in catalog.files))
 
 
-def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False, known: Sequence[int] = ()) -> Catalog:
-    """The shards that the newest manifest of OUT names,
-    each checked to be there (unless missing_ok) with its size (unless lenient). known: as of `load_newest`.
+def of_data_set(
+    out: str, split: str | None = None, *, lenient: bool = False, missing_ok: bool = False, known: Sequence[int] = ()
+) -> Catalog:
+    """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
+    missing_ok) with their sizes (unless lenient). known: as of `load_newest`.
     """
     while True:
         generation, manifest = load_newest(out, known)
         known = ()
         try:
-            files = _files_of(out, manifest, lenient, missing_ok)
+            each = _files_of(out, manifest, lenient, missing_ok)
+            files = tuple(file for file in each if split in (None, file.split))
         except DataError:
             if generations(out)[-1:] == [generation]:
                 raise
@@ -154,19 +149,15 @@ def of_data_set(out: str, *, lenient: bool = False, missing_ok: bool = False, kn
         # builds have replaced the data set since, and removed what it was
 
 
-def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> tuple[ShardFile, ...]:
-    files = []
+def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> Iterator[ShardFile]:
     for folder in {part.folder for part in manifest.parts}:
         look_over(join(out, folder))
-    for split, part, info in manifest.shards():
+    for split, part, info in manifest.each_shard():
         name, path = shard_name(info), join(out, part.folder, info.name)
         about = Stat(0, 0) if missing_ok and not exists(path) else check_size(path, info, lenient=lenient)
         members = join(out, part.folder, INDEX_FOLDER, name.members_name) if name.compression != "none" else None
         index = join(out, part.folder, INDEX_FOLDER, name.index_name)
-        files.append(
-            ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members)
-        )
-    return tuple(files)
+        yield ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members)
 
 
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:

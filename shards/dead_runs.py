@@ -18,8 +18,8 @@ from pathlib import Path
 
 from recordmill.base.errors import DataError
 from recordmill.engines.note import JOB_NAME, RUNNING, UNHEARD_SEC, UNKNOWN, JobNote, read_note, state_of
+from recordmill.shards.entries.grammar import is_data_folder
 from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, Manifest, generations, load
-from recordmill.shards.manifest_check import is_data_folder
 from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.removal import Folder
 from recordmill.storage.strict_json import Fields, load_fields, parse, read_bounded

@@ -52,7 +52,8 @@ class FarIndex:
     def expect(self, offsets: Iterable[int]) -> None:
         """These will be asked for: read what is where they would be if all records were alike, at once."""
         share = self.records / self.end
-        self._read({self._block_of(int(offset * share)) for offset in offsets})
+        if firsts := {self._block_of(int(offset * share)) for offset in offsets}:
+            self._read(firsts)
 
     def last(self, offset: int) -> tuple[int, int, int]:
         """(number, first byte, the byte behind it) of the record that has this byte, of those that the shard has."""

@@ -11,22 +11,22 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError
-from recordmill.shards.manifest_check import check_manifest, check_version, known_fields
-from recordmill.shards.names import ShardName
-from recordmill.storage.digest import SHA256
+from recordmill.shards.entries.grammar import PAGED, check_manifest, check_version, known_fields
+from recordmill.shards.entries.pages import Paged, pages_of, totals
+from recordmill.shards.entries.shard_info import ShardInfo, entry_of_version_1, info_of
 from recordmill.storage.folders import join, names_if_there
 from recordmill.storage.strict_json import Fields, parse, read_bounded
 
 # (major, minor): a reader refuses an unknown major and ignores fields that a minor added. In version 1 a shard's digest
-# was its SHA-256, under that name.
-FORMAT_VERSION = (2, 0)
-_READ = (1, 2)  # majors
+# was its SHA-256, under that name. Version 3 is that of very many shards: it names pages of their entries.
+FORMAT_VERSION, PAGED_VERSION = (2, 0), (PAGED, 0)
+_READ = (1, 2, PAGED)  # majors
 MANIFESTS = "_manifests"
 RUN_PREFIX = "_run-"
 DATA_PREFIX = "data-"
@@ -38,30 +38,16 @@ _NUMBER = re.compile(r"([0-9]{8})\.json")
 
 
 @dataclass(frozen=True)
-class ShardInfo:
-    """One shard. bytes: the file's size; framed_bytes: uncompressed; digest: of the file, `blake3:<hex>`, of version 1
-    `sha256:<hex>`; sum: of mix64(key, payload CRC) mod 2^64, in hex.
-    """
-
-    name: str
-    records: int
-    bytes: int
-    framed_bytes: int
-    digest: str
-    sum: str
-
-
-@dataclass(frozen=True)
 class Part:
     """The shards that one build wrote into one folder: split name to shards, in order.
 
-    folder: `data-<id>`, relative to OUT. inputs: how many files and bytes it was built from; the list is
-    `folder/inputs.jsonl`.
+    folder: `data-<id>`, relative to OUT. splits: of very many shards, they are read as they are asked for. inputs: how
+    many files and bytes it was built from; the list is `folder/inputs.jsonl`.
     """
 
     folder: str
     kind: str
-    splits: Mapping[str, tuple[ShardInfo, ...]]
+    splits: Mapping[str, Sequence[ShardInfo]]
     inputs: Mapping[str, Any]
     records_read: int
     records_rejected: int
@@ -96,26 +82,46 @@ class Manifest:
 
     def shards(self, split: str | None = None) -> list[tuple[str, Part, ShardInfo]]:
         """(split, part, shard) of all shards, or of one split's, in reading order."""
-        wanted = self.splits if split is None else (split,)
-        return [(name, part, shard) for name in wanted for part in self.parts for shard in part.splits.get(name, ())]
+        return list(self.each_shard(split))
+
+    def each_shard(self, split: str | None = None) -> Iterator[tuple[str, Part, ShardInfo]]:
+        """The same one by one, of which pages are read as they are come to."""
+        for name in self.splits if split is None else (split,):
+            for part in self.parts:
+                for shard in part.splits.get(name, ()):
+                    yield name, part, shard
 
     @property
     def records(self) -> dict[str, int]:
         """Split to number of records."""
-        return {split: sum(shard.records for _, _, shard in self.shards(split)) for split in self.splits}
+        return {split: sum(totals(shards)[0] for shards in self._each(split)) for split in self.splits}
+
+    @property
+    def shard_counts(self) -> dict[str, int]:
+        """Split to number of shards."""
+        return {split: sum(map(len, self._each(split))) for split in self.splits}
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all shards."""
+        return sum(totals(shards)[1] for split in self.splits for shards in self._each(split))
+
+    def _each(self, split: str) -> list[Sequence[ShardInfo]]:
+        return [part.splits[split] for part in self.parts if split in part.splits]
 
     def to_json(self) -> str:
         """The text of the file, one trailing newline."""
-        document = {"format": "recordmill", "version": self.version, **asdict(self)}
+        document = {"format": "recordmill", "version": self.version, **asdict(replace(self, parts=()))}
+        document["parts"] = [_document(part, self.version[0]) for part in self.parts]
         if not self.transform:
             del document["transform"]
-        for part in document["parts"] if self.version[0] == 1 else ():
-            part["splits"] = {split: [_of_version_1(one) for one in shards] for split, shards in part["splits"].items()}
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: bytes | str, source: str = "manifest") -> Manifest:
-        """Raises DataError, with file, field and reason, for text that is no manifest, or of a later format."""
+    def from_json(cls, text: bytes | str, source: str = "manifest", out: str = "") -> Manifest:
+        """The manifest of that text. out: the data set's folder, from which pages are read when they are asked for.
+
+        Raises DataError, with file, field and reason, for text that is no manifest, or of a later format."""
         fields = Fields(parse(text, source), source)
         version = check_version(fields)
         if version[0] not in _READ:
@@ -126,29 +132,32 @@ class Manifest:
             )
         check_manifest(fields, version[0])
         document = fields.value
-        parts = tuple(_part(part) for part in document["parts"])
+        compression = document["compression"]
+        parts = tuple(_part(part, version[0], out, compression) for part in document["parts"])
         return cls(**{**known_fields(document, cls.__dataclass_fields__), "parts": parts, "version": version})
 
 
-def _part(document: Mapping[str, Any]) -> Part:
+def _part(document: Mapping[str, Any], major: int, out: str, compression: str) -> Part:
+    folder = join(out, document["folder"])
     known = known_fields(document, Part.__dataclass_fields__)
-    known["splits"] = {split: tuple(_shard(shard) for shard in shards) for split, shards in document["splits"].items()}
+    known["splits"] = {
+        split: Paged(folder, split, compression, pages_of(said)) if major == PAGED else tuple(map(info_of, said))
+        for split, said in document["splits"].items()
+    }
     return Part(**known)
 
 
-def _shard(document: Mapping[str, Any]) -> ShardInfo:
-    digest = {} if "digest" in document else {"digest": f"{SHA256}:{document['sha256']}"}
-    return ShardInfo(**known_fields({**document, **digest}, ShardInfo.__dataclass_fields__))
+def _document(part: Part, major: int) -> dict[str, Any]:
+    """The part as JSON has it."""
+    splits = {split: _said(shards, major) for split, shards in part.splits.items()}
+    return {**asdict(replace(part, splits={})), "splits": splits}
 
 
-def _of_version_1(shard: Mapping[str, Any]) -> dict[str, Any]:
-    """The shard's fields as version 1 has them, in their order."""
-    names = {"digest": SHA256}
-    return {names.get(name, name): _hex(value) if name in names else value for name, value in shard.items()}
-
-
-def _hex(digest: str) -> str:
-    return digest.partition(":")[2]
+def _said(shards: Sequence[ShardInfo], major: int) -> Any:
+    if isinstance(shards, Paged):
+        return {"pages": [asdict(page) for page in shards.pages]}
+    entries = [asdict(shard) for shard in shards]
+    return [entry_of_version_1(entry) for entry in entries] if major == 1 else entries
 
 
 def generations(out: str | os.PathLike[str]) -> list[int]:
@@ -173,7 +182,7 @@ def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest
     if generation is None:
         return load_newest(out)[1]
     path = join(out, MANIFESTS, manifest_path("", generation).name)
-    return Manifest.from_json(read_bounded(path), path)
+    return Manifest.from_json(read_bounded(path), path, os.fspath(out))
 
 
 def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple[int, Manifest]:
@@ -192,11 +201,3 @@ def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple
 def is_data_set(path: str | os.PathLike[str]) -> bool:
     """Whether the folder holds a committed data set."""
     return bool(generations(path))
-
-
-def shard_name(shard: ShardInfo) -> ShardName:
-    """The parsed name of a shard in a manifest; DataError if it isn't one of ours."""
-    name = ShardName.parse(shard.name)
-    if name is None:
-        raise DataError(f"shard name {shard.name!r} is none of ours", source="manifest")
-    return name

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +22,9 @@ from recordmill.records.tfrecord.hop import hop as hop_headers
 from recordmill.records.tfrecord.lenient import FRAME, past_damage
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.shards.catalog import ShardFile, check_size
+from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, FarIndex, Index, check_frames, map_table
-from recordmill.shards.manifest import ShardInfo
-from recordmill.storage.files import Bytes, is_remote, map_file, read_range, stat
+from recordmill.storage.files import Bytes, begin_range, is_remote, map_file, read_range, stat
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 PIECE_BYTES = 8 << 20
@@ -250,9 +250,15 @@ def _end_of(path: str, cutter: _Cutter) -> int:
 
 
 def read_piece(
-    file: ShardFile, piece: Piece, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES
+    file: ShardFile,
+    piece: Piece,
+    *,
+    check: bool = True,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    coming: Callable[[], Bytes] | None = None,
 ) -> Iterator[FrameBlock]:
-    """The frames of a piece, CRCs checked unless check is False; one block, or several of a stream.
+    """The frames of a piece, CRCs checked unless check is False; one block, or several of a stream. coming: gives the
+    piece's bytes, if they were asked for (`begin_piece`).
 
     Raises:
         DataError: damaged or truncated, with the file, the record number and the offset; or another number of records
@@ -261,7 +267,7 @@ def read_piece(
     if piece.stop is None:
         yield from stream(file, check=check, max_record_bytes=max_record_bytes)
         return
-    data = read_piece_bytes(file, piece)
+    data = read_piece_bytes(file, piece) if coming is None else coming()
     frames, _ = scan(
         data,
         source=file.path,
@@ -306,10 +312,25 @@ def read_piece_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int
         check_range(file, piece.start, piece.stop, piece.first_record)
     plain = file.compression == "none"
     data = read_range(file.path, piece.start, piece.stop) if plain else _inflate(file, piece.start, piece.stop, damaged)
-    if damaged is None and len(data) != piece.stop - piece.start:
-        reason = (
-            f"truncated: it ends {piece.stop - piece.start - len(data)} bytes before the last record that was there"
-        )
+    return data if damaged is not None else _whole(data, file, piece, piece.stop)
+
+
+def begin_piece(file: ShardFile, piece: Piece) -> Callable[[], Bytes] | None:
+    """Have the bytes of a piece asked for, if they are in a store; gives what waits for them, None for any other piece.
+
+    What it gives raises as `read_piece_bytes` does.
+    """
+    if piece.stop is None or file.compression != "none" or not is_remote(file.path):
+        return None
+    start, stop = piece.start, piece.stop
+    check_range(file, start, stop, piece.first_record)
+    read = begin_range(file.path, start, stop)
+    return lambda: _whole(read(), file, piece, stop)
+
+
+def _whole(data: Bytes, file: ShardFile, piece: Piece, stop: int) -> Bytes:
+    if len(data) != stop - piece.start:
+        reason = f"truncated: it ends {stop - piece.start - len(data)} bytes before the last record that was there"
         raise DataError(reason, source=file.path, place=f"byte {piece.start + len(data)}")
     return data
 

@@ -82,14 +82,17 @@ def result_name(generation: int) -> str:
     return f"{RESULTS}/{generation:08d}.json"
 
 
-def results(out: str) -> dict[int, str]:
-    """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result.
+def results(out: str, known: Mapping[int, str] | None = None) -> dict[int, str]:
+    """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result. known:
+    what is known of them, so that it need not be asked.
 
     Raises:
         DataError: one of them is none that a read writes.
     """
 
     def folder_of(number: int) -> str:
+        if known and number in known:
+            return known[number]
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
             fields = load_fields(join(out, result_name(number)))
             return fields.text("folder", f"{DATA_PREFIX}[0-9a-f]{{12}}", "the folder of a result")

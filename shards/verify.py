@@ -23,6 +23,8 @@ from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
 from recordmill.shards.dead_runs import loaded
+from recordmill.shards.entries.pages import PAGES_FOLDER, Paged
+from recordmill.shards.entries.shard_info import shard_name
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
@@ -30,10 +32,10 @@ from recordmill.shards.manifest import (
     RUN_PREFIX,
     TRANSFORM_FOLDER,
     Manifest,
+    Part,
     generations,
     is_data_set,
     load,
-    shard_name,
 )
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.compression import MAX_RATIO
@@ -224,15 +226,10 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     manifest = load(out)
     found: list[Problem] = []
     for part in manifest.parts:
-        expected = {info.name for shards in part.splits.values() for info in shards} | {INDEX_FOLDER, INPUTS_NAME}
-        expected |= {TRANSFORM_FOLDER} if manifest.transform else set()
-        names = [shard_name(info) for shards in part.splits.values() for info in shards]
-        indexes = {name.index_name for name in names} | {
-            name.members_name for name in names if name.compression != "none"
-        }
-        for folder, known in (join(out, part.folder), expected), (join(out, part.folder, INDEX_FOLDER), indexes):
-            strange = [name for name in _names(folder) if name not in known]
-            found += [Problem(join(folder, name), "", "is no part of the data set") for name in strange]
+        for folder, known in _expected(part, bool(manifest.transform)).items():
+            path = join(out, part.folder, *folder)
+            strange = [name for name in _names(path) if name not in known]
+            found += [Problem(join(path, name), "", "is no part of the data set") for name in strange]
     kept = {part.folder for known in loaded(out).values() for part in known.parts}
     found += [
         Problem(join(out, name), "", "is of no committed generation")
@@ -240,6 +237,20 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
         if name.startswith("data-") and name not in kept
     ]
     return found + _check_transform(out, manifest) + _check_copies(out, manifest, mend)
+
+
+def _expected(part: Part, transform: bool) -> dict[tuple[str, ...], set[str]]:
+    """Folder in the part's own to the names that belong there."""
+    shards = [info for shards in part.splits.values() for info in shards]
+    names = [shard_name(info) for info in shards]
+    indexes = {name.index_name for name in names} | {name.members_name for name in names if name.compression != "none"}
+    pages = {page.name for shards in part.splits.values() if isinstance(shards, Paged) for page in shards.pages}
+    folders = {INDEX_FOLDER} | ({TRANSFORM_FOLDER} if transform else set()) | ({PAGES_FOLDER} if pages else set())
+    return {
+        (): {info.name for info in shards} | {INPUTS_NAME} | folders,
+        (INDEX_FOLDER,): indexes,
+        (PAGES_FOLDER,): pages,
+    }
 
 
 def _check_transform(out: str, manifest: Manifest) -> list[Problem]:

@@ -19,27 +19,31 @@ import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.room import room
-from recordmill.storage.stores import placing, writing
+from recordmill.storage.stores import writing
 from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
+from recordmill.storage.stores.fetching import ReplacedError
 from recordmill.storage.stores.limit import LIMIT
 from recordmill.storage.stores.local import READ_BYTES, LocalStorage
 from recordmill.storage.stores.objects import ObjectStorage
 from recordmill.storage.stores.protocol import Bytes, Reader, Stat, Storage
 from recordmill.storage.stores.terms import Terms, taken_by
+from recordmill.storage.stores.writing import GROWING_BYTES, GrowingFile, check_uploaded, upload_all
 from recordmill.storage.stores.writing import listed as listed_objects
 from recordmill.storage.stores.writing import put as put_object
 from recordmill.storage.stores.writing import put_each as put_objects
 from recordmill.storage.stores.writing import remove as remove_objects
-from recordmill.storage.stores.writing import upload_all
 
 Item = TypeVar("Item")
 
 __all__ = [  # of the protocol, for all
+    "GROWING_BYTES",
     "Bytes",
+    "GrowingFile",
     "Reader",
     "Stat",
     "Storage",
     "Terms",
+    "check_uploaded",
     "input_path",
     "listed_objects",
     "local_path",
@@ -49,7 +53,7 @@ __all__ = [  # of the protocol, for all
     "put_objects",
     "remove_objects",
     "upload_all",
-]  # of the protocol, for all
+]
 
 _LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
@@ -129,6 +133,52 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
         size = reader.stat().size_bytes
         stop = size if stop is None else min(stop, size)
         return reader.fill(room(max(stop - start, 0), np.uint8), start)
+
+
+def begin_range(path: str, start: int, stop: int) -> Callable[[], Bytes]:
+    """Have bytes [start, stop) of an object of a store asked for; gives what waits for them, and reads them as
+    `read_range` does where the object became another one.
+    """
+    about = last_seen(path)
+    into = room(max(min(stop, about.size_bytes) - start, 0), np.uint8)
+    arrived = _OBJECTS.begin(path, about, into, start)
+
+    def read() -> Bytes:
+        try:
+            arrived()
+        except ReplacedError:
+            return read_range(path, start, stop)
+        return into
+
+    return read
+
+
+def read_each(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[Bytes]:
+    """The whole files, (path, state when they were planned, source) each, one behind the other in the array; each is
+    given when it is there. All that are in stores are asked for at once.
+
+    Raises:
+        DataError: a file changed, or can't be read; it names the source.
+    """
+    ends = np.cumsum([about.size_bytes for _, about, _ in files]).tolist()
+    places = [into[end - about.size_bytes : end] for end, (_, about, _) in zip(ends, files, strict=True)]
+    far = [(path, about, place) for place, (path, about, _) in zip(places, files, strict=True) if is_remote(path)]
+    arriving = _OBJECTS.read_each(far)
+    for place, (path, about, source) in zip(places, files, strict=True):
+        if is_remote(path):
+            _arrive(arriving, path, about, source)
+        else:
+            read_into(path, place, about, source)
+        yield place
+
+
+def _arrive(arriving: Iterator[None], path: str, about: Stat, source: str) -> None:
+    try:
+        next(arriving)
+    except ReplacedError:
+        raise _changed(about, last_seen(path), source) from None
+    except OSError as error:
+        raise DataError(f"can't be read: {error.strerror}", source=source) from error
 
 
 def read_whole(path: str, most_bytes: int) -> bytes:
@@ -213,9 +263,9 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
     def read(about: Stat) -> None:
         if end > about.size_bytes:
             raise DataError(f"ends at byte {about.size_bytes}, where {end} are needed", source=path)
-        _OBJECTS.read_parts(address, about, [one for one in ranges if len(one[1])])
+        _OBJECTS.requests.read_parts(address, about, [one for one in ranges if len(one[1])])
 
-    _OBJECTS.of_one_content(address, read)
+    _OBJECTS.requests.of_one_content(address, read)
 
 
 def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Bytes]:
@@ -382,9 +432,19 @@ def give_name(path: str, target: str, size_bytes: int) -> None:
     name on a disk, where it may have been given before. May be called again, by several at once.
     """
     if is_remote(target):
-        placing.copy_object(_OBJECTS, path, target, size_bytes)
+        writing.copy_object(_OBJECTS, path, target, size_bytes)
     else:
-        placing.move_file(path, target)
+        _move(path, target)
+
+
+def _move(source: str, target: str) -> None:
+    """Give a file of a disk the name, in place of what has it; nothing where that was done before: the source is gone,
+    and the name taken.
+    """
+    try:
+        os.replace(source, target)
+    except FileNotFoundError:
+        os.stat(target)
 
 
 def put_bytes(target: str, data: bytes) -> None:

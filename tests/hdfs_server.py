@@ -39,7 +39,8 @@ log4j.appender.err.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 @contextmanager
 def hdfs_server(folder: Path) -> Iterator[str]:
     """Starts both servers over an empty folder, and gives the URI of the root once a file can be written there."""
-    command = [_find_java(), *_JAVA, "-cp", f"{folder / 'conf'}:{_find_jars()}/*"]
+    java = [_find_java(), *_JAVA, f"-Djava.io.tmpdir={folder / 'tmp'}"]  # where web servers unpack their pages
+    command = [*java, "-cp", f"{folder / 'conf'}:{_find_jars()}/*"]
     client = pytest.importorskip("hdfs_native", reason="no hdfs-native: it asks HDFS whether it is ready")
     uri = f"hdfs://{HOST}:{free_port()}"
     _configure(folder, uri)
@@ -127,6 +128,7 @@ def _configure(folder: Path, uri: str) -> None:
     conf.mkdir(parents=True)
     (conf / "hdfs-site.xml").write_text(f"<configuration>\n{listed}</configuration>\n")
     (conf / "log4j.properties").write_text(_LOGGED)
+    (folder / "tmp").mkdir()
     for pages in ("hdfs", "datanode"):  # of their web servers, which don't start without the folders
         (conf / "webapps" / pages).mkdir(parents=True)
 

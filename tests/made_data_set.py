@@ -17,9 +17,10 @@ from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.entries.names import ShardName
+from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE
-from recordmill.shards.manifest import Manifest, Part, ShardInfo
-from recordmill.shards.names import ShardName
+from recordmill.shards.manifest import Manifest, Part
 from recordmill.shards.sums import record_sum
 
 FOLDER = "data-test"

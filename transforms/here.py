@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
 _asking = threading.Lock()
+_LOOK_MS = 10
 
 
 @contextlib.contextmanager
@@ -47,6 +48,7 @@ def run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], na
     from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+    look_often()
     # its log of a failed stage is a traceback of what is raised below anyway
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     options = PipelineOptions(list(beam_args))
@@ -79,6 +81,15 @@ def run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], na
             raise
     if failure:
         raise failure[0] if progress.error is None else progress.error
+
+
+def look_often() -> None:
+    """Have Beam look every 10 ms which step of a stage is at work. It does so at intervals that grow to 200 ms, and a
+    stage that has ended waits for the next look: up to a sixth of the time of a short build.
+    """
+    from apache_beam.runners.worker.statesampler import StateSampler
+
+    StateSampler.__init__.__defaults__ = (_LOOK_MS,)
 
 
 def tell_cells_apart() -> None:

@@ -16,8 +16,8 @@ from recordmill.building.plan import BuildPlan, load_plan
 from recordmill.building.run_file import Held, Histogram
 from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_shard
 from recordmill.building.slices import RunCutter, RunSlice
+from recordmill.shards.entries.names import ShardName
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.names import ShardName
 from recordmill.shards.run_folder import RunFolder
 
 _SYNCING = 4  # threads that only wait for the disk, so that the others need not
@@ -87,7 +87,7 @@ def write_pack(
         cut = cuts[ordinal]
         name = ShardName(plan.splits[cut.split], cut.index, cut.of, plan.compression)
         folder = Path(plan.folder)
-        return write_shard(folder / "data", folder / "runs", name, cut, blocks[ordinal], plan.arena_bytes, progress)
+        return write_shard(folder / "data", folder / "runs", name, cut, blocks[ordinal], plan.run_bytes, progress)
 
     with Reported(plan):
         yield from thread_map(UnsyncedShard.settle, thread_map(write, sorted(blocks), plan.threads), _SYNCING)

@@ -21,7 +21,7 @@ from recordmill.building.spread.tables import with_far_tables
 from recordmill.shards.dead_runs import INTENT_NAME, remove_data, remove_run
 from recordmill.shards.manifest import RUN_PREFIX, TRANSFORM_FOLDER
 from recordmill.shards.store_run import LEASE, objects_of, results
-from recordmill.storage.files import listed_objects, put_bytes, remove_objects, upload_all
+from recordmill.storage.files import check_uploaded, listed_objects, put_bytes, remove_objects, upload_all
 from recordmill.storage.folders import files_below, inode
 from recordmill.storage.removal import Folder
 
@@ -45,6 +45,7 @@ def begin(plan: BuildPlan, place: Place) -> SharedPlan:
     if saved is not None and place.is_remote:  # on a disk it lies there already
         found = {f"{TRANSFORM_FOLDER}/{name}": path for name, path in files_below(saved.folder).items()}
         upload_all(place.data(), found, plan.memory_bytes)
+        check_uploaded(place.data(), found)
         plan = replace(plan, transform=replace(saved, folder=place.data(TRANSFORM_FOLDER)))
     return share_plan("plan", plan, place)
 

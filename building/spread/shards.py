@@ -17,8 +17,9 @@ from recordmill.building.shard_writer import WrittenShard, write_shard
 from recordmill.building.spread.place import MADE, NotSharedError, Place, SharedPlan, workbench
 from recordmill.building.spread.runs import gather, slices
 from recordmill.building.spread.survey import Survey
-from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo, shard_name
-from recordmill.shards.names import ShardName
+from recordmill.shards.entries.names import ShardName
+from recordmill.shards.entries.shard_info import ShardInfo, shard_name
+from recordmill.shards.manifest import INDEX_FOLDER
 from recordmill.storage.files import give_name, stat
 
 _GATHERED = 4  # times a shard's bytes that are fetched whole; more, of one key's records, is read where it lies

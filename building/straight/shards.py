@@ -15,7 +15,7 @@ from recordmill.building.cuts import MOST_SHARDS, check_shard_bytes, record_edge
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import ShardInMaking, UnsyncedShard
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
-from recordmill.shards.names import ShardName
+from recordmill.shards.entries.names import ShardName
 
 
 class ShardsInTurn:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from recordmill.building.spread.beginning import discard
-from recordmill.building.spread.place import Place
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.shards.store_run import StoreRun
+
+if TYPE_CHECKING:
+    from recordmill.building.spread.place import Place
 
 
 @contextlib.contextmanager
@@ -20,6 +22,8 @@ def held(place: Place | None) -> Iterator[StoreRun | None]:
     if place is None:
         yield None
         return
+    from recordmill.building.spread.beginning import discard
+
     with StoreRun(place.out, place.id) if place.is_remote else contextlib.nullcontext() as run:
         if run is not None:
             run.remove_dead()

@@ -7,7 +7,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -17,16 +17,18 @@ from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES
 from recordmill.records.tfrecord.lenient import Gap, read_frames_around
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, read_piece, stream
+from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, begin_piece, read_piece, stream
+from recordmill.storage.files import Bytes
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one thread does: a piece to read, or a block that was read already."""
+    """What one thread does: a piece to read, or a block that was read already. coming: as `read_piece` takes it."""
 
     file: ShardFile
     piece: Piece
     block: FrameBlock | None = None
+    coming: Callable[[], Bytes] | None = None
 
     @property
     def framed_bytes(self) -> int:
@@ -50,6 +52,18 @@ def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool 
         else:
             for block in stream(file):
                 yield Load(file, piece, block)
+
+
+def asked_for(work: Iterable[Load]) -> Iterator[Load]:
+    """The same loads, each of which is asked for, if it is in a store, when the one before it is given."""
+    before: Load | None = None
+    for load in work:
+        coming = None if load.block is not None else begin_piece(load.file, load.piece)
+        if before is not None:
+            yield before
+        before = replace(load, coming=coming)
+    if before is not None:
+        yield before
 
 
 def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
@@ -80,7 +94,9 @@ def blocks_of(load: Load, check: bool = True) -> list[FrameBlock]:
     Raises:
         DataError: they are damaged.
     """
-    return [load.block] if load.block is not None else list(read_piece(load.file, load.piece, check=check))
+    if load.block is not None:
+        return [load.block]
+    return list(read_piece(load.file, load.piece, check=check, coming=load.coming))
 
 
 def decode_load(load: Load, schema: Schema | Decoding, check: bool = True) -> list[pa.RecordBatch]:

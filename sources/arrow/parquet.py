@@ -1,13 +1,14 @@
 """Parquet files in, a `ParquetSource` out: columns and lists to features, row groups to units, structs by dotted path.
 
 The footers tell types, rows and nulls, so the plan reads no data but the label's column, and the bytes of large files
-for their digests; a file of one unit is read whole by that, which digests it. A record's position is its row number in
-the file. Files of one input may lack columns (null there) or, with `strict`, must agree.
+for their digests; these are kept for the units as far as there is room. A file of one unit is read whole by that, which
+digests it. A record's position is its row number in the file. Files of one input may lack columns (null there) or, with
+`strict`, must agree.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.inputs.kept import Found, Kept
 from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.casting import is_text_type, plain
 from recordmill.sources.values.conform import conform
@@ -28,8 +30,8 @@ from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.digest import chunk_digests, combine, digest_file
-from recordmill.storage.files import check_unchanged, is_remote, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.files import Bytes, check_unchanged, is_remote, read_range
+from recordmill.storage.listed.files import InputFile, settled
 from recordmill.storage.range_file import mapped_file
 
 UNION, STRICT = "union", "strict"
@@ -55,16 +57,29 @@ class ParquetOptions:
 
 
 @dataclass(frozen=True)
+class WholeFile:
+    """A file's bytes, which all units of it share."""
+
+    data: Bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of the memory."""
+        return int(self.data.nbytes)
+
+
+@dataclass(frozen=True)
 class ParquetSource:
     """columns: by file, the top-level columns to read. digests: of the files that are not read whole, by one unit."""
 
     schema: Schema
-    files: tuple[InputFile, ...]
+    files: Sequence[InputFile]
     units: tuple[Unit, ...]
     columns: tuple[tuple[str, ...], ...]
     digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
+    kept: Kept[WholeFile] = field(default_factory=Kept, compare=False, repr=False)
     kind: str = "parquet"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -72,8 +87,7 @@ class ParquetSource:
         ordinal, row = unit.first_file, unit.first_row
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
-        whole = None if ordinal in self.digests else read_range(file.path)
-        digests = {} if whole is None else {ordinal: combine(chunk_digests(whole))}
+        whole, digests = self._whole(unit)
         parquet = _open(file, mapped_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole)))
         row_bytes = max(1, unit.size_bytes // max(unit.rows or 1, 1))
         for batch in _batches(file, parquet, range(unit.start, unit.stop), self.columns[ordinal], row_bytes):
@@ -83,6 +97,15 @@ class ParquetSource:
             yield Chunk(fitted.batch, files, fitted.good + row, rejects, digests)
             row += batch.num_rows
         check_unchanged(file.path, file.stat, file.name)
+
+    def _whole(self, unit: Unit) -> tuple[Bytes | None, Mapping[int, str]]:
+        """The file's bytes, if they are in memory or all of them are the unit's; its digest, if the plan has none."""
+        ordinal = unit.first_file
+        if ordinal in self.digests:
+            kept = self.kept.take((ordinal, unit.start))
+            return None if kept is None else next(iter(kept)).data, {}
+        whole = read_range(self.files[ordinal].path)
+        return whole, {ordinal: combine(chunk_digests(whole))}
 
 
 def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: PlanOptions) -> ParquetSource:
@@ -107,19 +130,36 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     inferred = unifier.schema()
     classes = _classes(files, footers, common, inferred)
     schema, notes = finish_schema(inferred, unifier.untold(), classes, common, "the files")
-    digests = _digests(files, units, common)
+    kept = Kept[WholeFile](common.kept_bytes)
+    digests = _digests(files, units, common, kept)
+    kept.settle(lambda _: True)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    return ParquetSource(schema, tuple(files), units, columns, digests, notes)
+    return ParquetSource(schema, settled(files), units, columns, digests, notes, kept=kept)
 
 
-def _digests(files: Sequence[InputFile], units: Sequence[Unit], common: PlanOptions) -> dict[int, str]:
+def _digests(
+    files: Sequence[InputFile], units: Sequence[Unit], common: PlanOptions, kept: Kept[WholeFile]
+) -> dict[int, str]:
     """The digests of files that no unit reads whole: those of no unit or of several, and those too large to be held."""
     held = min(UNIT_BYTES, common.memory_bytes // (_HELD_SHARE * common.threads))
-    parts = Counter(unit.first_file for unit in units)
-    apart = [at for at, file in enumerate(files) if parts[at] != 1 or file.stat.size_bytes > held]
-    found = thread_map(lambda at: digest_file(files[at].path), apart, common.threads)
+    parts: dict[int, list[Unit]] = defaultdict(list)
+    for unit in units:
+        parts[unit.first_file].append(unit)
+    apart = [at for at, file in enumerate(files) if len(parts[at]) != 1 or file.stat.size_bytes > held]
+    found = thread_map(lambda at: _digest(files[at], parts[at], kept), apart, common.threads)
     return dict(zip(apart, found, strict=True))
+
+
+def _digest(file: InputFile, units: Sequence[Unit], kept: Kept[WholeFile]) -> str:
+    """The file's digest; its bytes are kept for its units if there is room for them."""
+    size = file.stat.size_bytes
+    if not units or not kept.memory.take(size):
+        return digest_file(file.path)
+    whole = WholeFile(read_range(file.path, 0, size))
+    for unit in units:
+        kept.put((unit.first_file, unit.start), Found(None, [whole]))
+    return combine(chunk_digests(whole.data))
 
 
 @dataclass(frozen=True)

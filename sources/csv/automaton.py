@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.byte_masks import LANES, Bytes, byte_mask, first_bit, leading_zeros
-from recordmill.base.kernels import allocating, kernel
+from recordmill.base.kernels import kernel
 from recordmill.sources.csv.dialect import Dialect
 
 Ints = npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ class Automaton:
         The longest row counts the bytes of data only, and is an upper bound: no row of the range is longer.
         """
         exits, longest = np.arange(STATES, dtype=np.int64), np.zeros(STATES, np.int64)
-        _transitions(data, self.table, self.about, exits, longest)
+        _transitions(data, self.table, self.about, np.zeros((4, STATES), np.int64), exits, longest)
         return exits.tolist(), longest.tolist()
 
     def follow(self, data: Bytes, state: int) -> tuple[int, int]:
@@ -111,10 +111,14 @@ def _at_field_start(state: int, byte: int, dialect: Dialect) -> int:
     return FIELD if byte == dialect.delimiter or blank else IN_FIELD
 
 
-@allocating
-def _transitions(data: Bytes, table: Bytes, about: Ints, exits: Ints, longest: Ints) -> None:
-    lane_of = np.arange(STATES)
-    state, row_start, length = np.arange(STATES), np.zeros(STATES, np.int64), np.zeros(STATES, np.int64)
+@kernel
+def _transitions(
+    data: Bytes, table: Bytes, about: Ints, lanes: npt.NDArray[np.int64], exits: Ints, longest: Ints
+) -> None:
+    """lanes: [4, STATES] zeros, to work in."""
+    lane_of, state, row_start, length = lanes[0], lanes[1], lanes[2], lanes[3]
+    for lane in range(STATES):
+        lane_of[lane] = state[lane] = lane
     live = STATES
     for base in range(0, len(data), _LANE_BYTES):
         stop = min(base + _LANE_BYTES, len(data))

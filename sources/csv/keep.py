@@ -23,7 +23,7 @@ class RowKeeper:
     """
 
     def __init__(
-        self, expects: Expects, kept: Kept, names: Sequence[str], null_tokens: Sequence[str], max_row_bytes: int
+        self, expects: Expects, kept: Kept[Piece], names: Sequence[str], null_tokens: Sequence[str], max_row_bytes: int
     ) -> None:
         self._expects, self._names, self._max_row_bytes = expects, tuple(names), max_row_bytes
         self._tokens, self._keeping = NullTokens.of(null_tokens), Keeping(kept)

@@ -28,10 +28,10 @@ from recordmill.sources.csv.keep import Expects, RowKeeper
 from recordmill.sources.csv.stream import read_rows
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.inputs.encoding import utf8_blocks
-from recordmill.sources.inputs.kept import Kept
+from recordmill.sources.inputs.kept import Kept, Piece
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, file_chunk_digests
 from recordmill.storage.files import check_unchanged, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 RANGE_BYTES = 4 * DIGESTED_BYTES  # 32 MiB: whole digest chunks, and a unit's worth of rows
 TAIL_BYTES = 64 << 10  # 64 KiB read beyond a range: enough to end its last row nearly always
@@ -57,7 +57,7 @@ class Scan:
     range_bytes: int = RANGE_BYTES
     tail_bytes: int = TAIL_BYTES
     expects: Expects = lambda seen: None
-    kept: Kept = field(default_factory=Kept)
+    kept: Kept[Piece] = field(default_factory=Kept)
 
     def collector(self, names: Sequence[str]) -> ColumnsSeen:
         label = names.index(self.label) if self.label in names else None

@@ -20,7 +20,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
 from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.files import Bytes, expect, read_into
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 
 def read_images(
@@ -39,17 +39,26 @@ def read_images(
     """
     first = 0
     while first < len(ordinals):
-        last, size = first + 1, files[ordinals[first]].stat.size_bytes
-        end = min(len(ordinals), first + BATCH_FILES)
-        while last < end and size + files[ordinals[last]].stat.size_bytes <= BATCH_BYTES:
-            size += files[ordinals[last]].stat.size_bytes
-            last += 1
+        taken, size = _next_files(files, ordinals, first)
         batch = _Batch(size, decode, max_pixels)
-        expect((files[ordinal].path, files[ordinal].stat) for ordinal in ordinals[first:last])
-        for ordinal in ordinals[first:last]:
-            batch.add(ordinal, files[ordinal])
-        yield batch.finish(files, schema, side)
-        first = last
+        expect((file.path, file.stat) for file in taken)
+        for ordinal, file in zip(ordinals[first:], taken, strict=False):
+            batch.add(ordinal, file)
+        yield batch.finish(schema, side)
+        first += len(taken)
+
+
+def _next_files(files: Sequence[InputFile], ordinals: Sequence[int], first: int) -> tuple[list[InputFile], int]:
+    """(the files of the next chunk, their bytes); each is asked for once, since a table makes it anew each time."""
+    taken = [files[ordinals[first]]]
+    size = taken[0].stat.size_bytes
+    for ordinal in ordinals[first + 1 : first + BATCH_FILES]:
+        file = files[ordinal]
+        if size + file.stat.size_bytes > BATCH_BYTES:
+            break
+        taken.append(file)
+        size += file.stat.size_bytes
+    return taken, size
 
 
 class _Batch:
@@ -63,6 +72,7 @@ class _Batch:
         self._decode, self._max_pixels = decode, max_pixels
         self._headers: list[ImageHeader] = []
         self._ordinals: list[int] = []
+        self._names: list[str] = []
         self._offsets = [0]
         self._rejects: list[Reject] = []
         self._digests: dict[int, str] = {}
@@ -80,6 +90,7 @@ class _Batch:
             return
         self._headers.append(header)
         self._ordinals.append(ordinal)
+        self._names.append(file.name)
         self._offsets.append(start + len(data))
         for trait in header.traits():
             self._counts[f"{header.format} with {trait}"] += 1
@@ -95,13 +106,11 @@ class _Batch:
             check_decode(data, header)
         return header
 
-    def finish(self, files: Sequence[InputFile], schema: Schema, side: pa.RecordBatch) -> Chunk:
+    def finish(self, schema: Schema, side: pa.RecordBatch) -> Chunk:
         rows = len(self._ordinals)
         target = to_arrow(schema)
         taken = side.take(pa.array(self._ordinals, pa.int64()))
-        columns = [
-            self._own(name, files) if name not in side.schema.names else taken.column(name) for name in schema.names
-        ]
+        columns = [self._own(name) if name not in side.schema.names else taken.column(name) for name in schema.names]
         records = pa.RecordBatch.from_arrays(columns, schema=target)
         return Chunk(
             records,
@@ -112,7 +121,7 @@ class _Batch:
             dict(sorted(self._counts.items())),
         )
 
-    def _own(self, name: str, files: Sequence[InputFile]) -> pa.Array:
+    def _own(self, name: str) -> pa.Array:
         """A column that comes from the file itself; null for a feature that nothing gives (a schema may name one)."""
         if name == "image":
             offsets = np.array(self._offsets, np.int64)
@@ -120,7 +129,7 @@ class _Batch:
                 pa.large_binary(), len(self._ordinals), [None, pa.py_buffer(offsets), self._buffer]
             )
         if name == "source":
-            return pa.array([files[ordinal].name for ordinal in self._ordinals], pa.large_string())
+            return pa.array(self._names, pa.large_string())
         if name == "format":
             return pa.array([header.format for header in self._headers], pa.large_string())
         return pa.array([getattr(header, name) for header in self._headers], pa.int64())

@@ -17,7 +17,8 @@ import pyarrow as pa
 from recordmill.base.errors import Reject
 from recordmill.base.machine import MEMORY_BYTES
 from recordmill.schemas.feature import Schema
-from recordmill.storage.listing import InputFile
+from recordmill.sources.inputs.kept import Kept, Piece
+from recordmill.storage.listed.files import InputFile
 
 UNIT_BYTES = 32 << 20  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
 BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from parsing to encoding
@@ -141,8 +142,9 @@ class PlanOptions:
 
     schema: given by the user, else inferred. dtypes: feature name to dtype, over the inference. label: the label
     column. threads: how many the plan may use. memory_bytes: what plan and build may hold at once, beside the
-    interpreter. kept_bytes: of them, for records that the plan parses and this process will read. may_lack: features
-    of the schema that are left out where the inputs have none of them.
+    interpreter. kept_bytes: of them, for what the plan reads of files of records and this process will use;
+    parsed_bytes: for records that it parses, of which others wait in files of parsed_folder, unless that is "".
+    may_lack: features of the schema that are left out where the inputs have none of them.
     """
 
     schema: Schema | None = None
@@ -152,6 +154,12 @@ class PlanOptions:
     memory_bytes: int = MEMORY_BYTES
     may_lack: frozenset[str] = frozenset()
     kept_bytes: int = 0
+    parsed_bytes: int = 0
+    parsed_folder: str = ""
+
+    def room_for_parsed(self) -> Kept[Piece]:
+        """What parsed records are kept in, with nothing in it."""
+        return Kept(self.parsed_bytes, self.parsed_folder)
 
     def without_absent(self, there: Collection[str], what: str) -> tuple[PlanOptions, list[str]]:
         """(the same with a schema that names none of `may_lack` but those that are there, what to note)."""

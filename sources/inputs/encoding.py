@@ -18,7 +18,7 @@ from recordmill.sources.inputs.contract import BATCH_BYTES
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.storage.compression import AUTO, COMPRESSED_HEAD_BYTES, NONE, ZLIB, detect, open_blocks
 from recordmill.storage.files import Bytes, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 UTF8 = "utf-8"
 
@@ -102,6 +102,11 @@ def utf8_blocks(
         compression = told_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
     blocks = open_blocks(file.path, block_bytes=block_bytes, compression=compression, source=file.name)
     return without_mark(_decoded(blocks, declared, file.name))
+
+
+def utf8_of(data: Bytes, declared: str, source: str) -> Iterator[Bytes]:
+    """As `utf8_blocks`, of all bytes of a file that is not compressed."""
+    return without_mark(_decoded(iter((data,) if len(data) else ()), declared, source))
 
 
 def without_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:

@@ -32,6 +32,7 @@ _STARTS = (
 )
 _SURE = (b"%PDF-", b"PK\x03\x04", b"SQLite format 3\0", b"PAR1", b"ARROW1")  # even where all that follows is ASCII
 _INSIDE = ((4, b"ftyp", "an MP4 film"), (257, b"ustar", "a tar archive; unpack it"), (8, b"WAVE", "a WAVE recording"))
+_NO_TEXT = bytes({*range(32)} - {*b"\t\n\r\f\x1a\x1b"})  # control characters that text lacks
 LOOKED_AT = 512  # bytes: a tar header
 
 
@@ -58,4 +59,4 @@ def refusal(head: bytes) -> str:
 
 def _may_be_text(head: bytes) -> bool:
     """Whether it holds no control character that text of any 8-bit encoding lacks."""
-    return not any(byte < 32 and byte not in b"\t\n\r\f\x1a\x1b" for byte in head)
+    return len(head.translate(None, _NO_TEXT)) == len(head)

@@ -162,7 +162,7 @@ def _kinds_of(seen: ValuesSeen) -> ValuesSeen:
 class LineKeeper:
     """Parses the records of one part by what is expected, and keeps them."""
 
-    def __init__(self, expected: Expected, kept: Kept) -> None:
+    def __init__(self, expected: Expected, kept: Kept[Piece]) -> None:
         self._expected, self._keeping = expected, Keeping(kept)
 
     def add(self, tape: Tape, scanner: Scanner, unreadable: Mapping[int, tuple[int, int]], observed: Observed) -> None:

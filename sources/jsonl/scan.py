@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.kernels import allocating, inlined, kernel
+from recordmill.base.kernels import inlined, kernel
 from recordmill.sources.jsonl.grammar import (
     ARRAY,
     CUT,
@@ -52,7 +52,7 @@ _TRUE, _FALSE, _NULL = (np.frombuffer(word, np.uint8).copy() for word in (b"true
 _NAN = np.frombuffer(b"NaN", np.uint8).copy()
 
 
-@allocating
+@kernel
 def scan_records(
     data: npt.NDArray[np.uint8],
     stop: int,
@@ -64,14 +64,14 @@ def scan_records(
     row_tape: npt.NDArray[np.int32],
     errors: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
+    stack: npt.NDArray[np.int64],
 ) -> None:
     """Read lines from state[AT] on until stop, or rows, errors or tape are full,
     or a table must grow (state[STATUS] = GROW; state[FULL] says which).
 
     row_lines, row_tape: per record its line and its first entry on the tape. errors [*, 4]: line, what is wrong, where,
-    line start.
+    line start. stack: [DEPTH, 4], to work in.
     """
-    stack = np.empty((DEPTH, 4), np.int64)
     state[STATUS] = OK
     while state[AT] < stop and state[ROWS] < len(row_lines) and state[ERRORS] < len(errors):
         start = state[AT]

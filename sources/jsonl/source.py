@@ -33,7 +33,7 @@ from recordmill.sources.values.conform import conform
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.storage.digest import combine
 from recordmill.storage.files import ahead, check_unchanged
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile, settled
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class JsonlSource:
     """
 
     schema: Schema
-    files: tuple[InputFile, ...]
+    files: Sequence[InputFile]
     units: tuple[Unit, ...]
     options: JsonlOptions
     paths: Mapping[str, Path]
@@ -67,7 +67,7 @@ class JsonlSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     base64: tuple[str, ...] = ()
-    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+    kept: Kept[Piece] = field(default_factory=Kept, compare=False, repr=False)
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -130,7 +130,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     tasks = make_tasks(files, options.encoding)
     label = common.label if common.schema is None else None
     asked = untold_bytes(common)
-    kept, expected = Kept(0 if asked else common.kept_bytes), Expected(common, base64)
+    kept, expected = Kept[Piece]() if asked else common.room_for_parsed(), Expected(common, base64)
     parts = scan_parts(
         *(files, tasks, options.encoding, options.max_line_bytes, label, asked, common.threads),
         keeper=lambda: LineKeeper(expected, kept),
@@ -152,7 +152,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     found, binary = tell_base64(_strings_seen(parts))
     blank = note_blank_lines(_blank_lines(files, parts))
     told = (*_arrays(files, tasks), *inferred.notes, *binary, *blank, *notes)
-    source = JsonlSource(schema, tuple(files), units, options, final.paths, streamed, _digests(parts), told)
+    source = JsonlSource(schema, settled(files), units, options, final.paths, streamed, _digests(parts), told)
     return replace(source, base64=tuple(sorted(base64 | found)), kept=kept)
 
 
@@ -216,7 +216,7 @@ def _nothing(files: Sequence[InputFile], options: JsonlOptions, parts: Sequence[
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")
     empty = JsonlSource(
-        Schema(()), tuple(files), (), options, {}, frozenset(p.task.ordinal for p in parts if p.task.streamed), {}
+        Schema(()), settled(files), (), options, {}, frozenset(p.task.ordinal for p in parts if p.task.streamed), {}
     )
     first = next(reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects)
     return DataError(

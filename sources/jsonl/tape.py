@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import allocating
+from recordmill.base.kernels import kernel
+from recordmill.base.room import room
 from recordmill.sources.inputs.contract import BATCH_ROWS
 from recordmill.sources.jsonl import scan
 from recordmill.sources.jsonl.grammar import GROW
@@ -69,7 +70,8 @@ class Scanner:
         self._nodes[0, scan.COUNT] = 0
         self._arena = np.zeros(1 << 14, np.uint8)
         self._table = np.full(1 << 9, -1, np.int32)
-        self._tape = np.empty((1 << 16, 4), np.int32)
+        self._tape, self._order = room((1 << 16, 4), np.int32), room(1 << 16, np.int32)
+        self._stack = np.empty((scan.DEPTH, 4), np.int64)
         self._row_lines, self._row_tape = np.empty((2, BATCH_ROWS), np.int32)
         self._errors = np.empty((_ERRORS, 4), np.int64)
         self._state = np.zeros(scan.STATES, np.int64)
@@ -114,6 +116,7 @@ class Scanner:
                 self._row_tape,
                 self._errors,
                 state,
+                self._stack,
             )
             check_count(int(state[scan.NODES]), lambda: self.paths[-1])
             if state[scan.LINE]:
@@ -126,7 +129,8 @@ class Scanner:
             [scan.LINE, scan.ROWS, scan.ERRORS, scan.TAPE, scan.NODES]
         ].tolist()
         entries = self._tape[:used]
-        order, bounds = _by_node(entries, nodes)
+        order, bounds = self._order[:used], np.zeros(nodes + 1, np.int64)
+        _by_node(entries, bounds, np.empty(nodes, np.int64), order)
         return Tape(
             data, entries, order, bounds, self._row_lines[:rows], self._row_tape[:rows], self._errors[:errors], lines
         )
@@ -145,7 +149,8 @@ class Scanner:
             self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
             self._rehash()
         elif len(self._tape) < _ENTRIES or self._state[scan.LINE] == 0:
-            self._tape = np.empty((len(self._tape) * 2, 4), np.int32)
+            size = len(self._tape) * 2
+            self._tape, self._order = room((size, 4), np.int32), room(size, np.int32)
 
     def _rehash(self) -> None:
         self._table = np.full(len(self._table) * 2, -1, np.int32)
@@ -159,18 +164,22 @@ def check_count(places: int, example: Callable[[], Path]) -> None:
         raise DataError(f"more than {MAX_NODES:,} different keys, such as {named!r}: {_ADVICE}")
 
 
-@allocating
-def _by_node(entries: npt.NDArray[np.int32], nodes: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """A counting sort, stable."""
-    bounds = np.zeros(nodes + 1, np.int64)
+@kernel
+def _by_node(
+    entries: npt.NDArray[np.int32],
+    bounds: npt.NDArray[np.int64],
+    place: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int32],
+) -> None:
+    """A counting sort, stable, into order [entries]. bounds: [nodes + 1] zeros, which become where each node's entries
+    start. place: [nodes], to work in.
+    """
     for entry in range(len(entries)):
         bounds[(entries[entry, 0] >> 4) + 1] += 1
-    for node in range(nodes):
+    for node in range(len(place)):
+        place[node] = bounds[node]
         bounds[node + 1] += bounds[node]
-    place = bounds[:-1].copy()
-    order = np.empty(len(entries), np.int32)
     for entry in range(len(entries)):
         node = entries[entry, 0] >> 4
         order[place[node]] = entry
         place[node] += 1
-    return order, bounds

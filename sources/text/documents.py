@@ -10,35 +10,57 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
-from recordmill.sources.inputs.encoding import utf8_blocks
+from recordmill.sources.inputs.encoding import told_compression, utf8_blocks, utf8_of
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.sources.text.line_records import TextColumns
-from recordmill.storage.digest import digest_file
-from recordmill.storage.files import Bytes, ahead, check_unchanged, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE
+from recordmill.storage.digest import chunk_digests, combine, digest_file
+from recordmill.storage.files import Bytes, check_unchanged, read_each, read_range
+from recordmill.storage.listed.files import InputFile
+
+_HEAD_BYTES = max(COMPRESSED_HEAD_BYTES, LOOKED_AT)
 
 
 def read_documents(
     files: Sequence[InputFile], ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
 ) -> Iterator[Chunk]:
     """The files of these ordinals, in this order, with their digests."""
-    held = _Held(columns)
-    coming = ahead(ordinals, lambda ordinal: (files[ordinal].path, files[ordinal].stat))
-    for ordinal in coming:
-        file = files[ordinal]
-        check_unchanged(file.path, file.stat, file.name)
-        text = _document(file, encoding, max_bytes)
-        held.digests[ordinal] = digest_file(file.path)
-        check_unchanged(file.path, file.stat, file.name)
-        if isinstance(text, Reject):
-            held.rejects.append(text)
-        else:
-            held.add(ordinal, file.name, text)
-        if held.size >= BATCH_BYTES or len(held.digests) >= BATCH_FILES:
-            yield held.chunk()
-            held = _Held(columns)
-    if held.digests:
+    for some in _batches(files, ordinals):
+        held = _Held(columns)
+        for ordinal, data in zip(some, _contents([files[ordinal] for ordinal in some]), strict=True):
+            file = files[ordinal]
+            held.take(ordinal, file.name, _document(file, data, encoding, max_bytes))
+            held.digests[ordinal] = digest_file(file.path) if data is None else combine(chunk_digests(data))
+            if data is None:
+                check_unchanged(file.path, file.stat, file.name)
         yield held.chunk()
+
+
+def _batches(files: Sequence[InputFile], ordinals: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The ordinals in groups of about BATCH_BYTES; a file that is larger is a group of its own."""
+    first = size = 0
+    for at, ordinal in enumerate(ordinals):
+        size += files[ordinal].stat.size_bytes
+        if at > first and (size > BATCH_BYTES or at - first == BATCH_FILES):
+            yield ordinals[first:at]
+            first, size = at, files[ordinal].stat.size_bytes
+    if first < len(ordinals):
+        yield ordinals[first:]
+
+
+def _contents(files: Sequence[InputFile]) -> Iterator[Bytes | None]:
+    """All bytes of each file; None of one that is too large to be held, which is then still the one that was planned.
+
+    Raises:
+        DataError: a file changed since it was listed, or can't be read.
+    """
+    size = sum(file.stat.size_bytes for file in files)
+    if size <= BATCH_BYTES:
+        yield from read_each([(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8))
+        return
+    for file in files:
+        check_unchanged(file.path, file.stat, file.name)
+        yield None
 
 
 class _Held:
@@ -49,13 +71,14 @@ class _Held:
         self.names: list[str] = []
         self.rejects: list[Reject] = []
         self.digests: dict[int, str] = {}
-        self.size = 0
 
-    def add(self, ordinal: int, name: str, text: Bytes) -> None:
+    def take(self, ordinal: int, name: str, text: Bytes | Reject) -> None:
+        if isinstance(text, Reject):
+            self.rejects.append(text)
+            return
         self.texts.append(text)
         self.ordinals.append(ordinal)
         self.names.append(name)
-        self.size += len(text)
 
     def chunk(self) -> Chunk:
         offsets = np.zeros(len(self.texts) + 1, np.int64)
@@ -74,13 +97,15 @@ class _Held:
         )
 
 
-def _document(file: InputFile, encoding: str, max_bytes: int) -> Bytes | Reject:
-    """The file's text as UTF-8, without its byte order mark, or why it is none."""
-    if what := refusal(read_range(file.path, 0, LOOKED_AT).tobytes()):
+def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int) -> Bytes | Reject:
+    """The file's text as UTF-8, without its byte order mark, or why it is none. data: all its bytes, or None."""
+    head = (read_range(file.path, 0, _HEAD_BYTES) if data is None else data[:_HEAD_BYTES]).tobytes()
+    if what := refusal(head):
         return Reject(file.name, "", "binary", f"is no text but {what}")
+    plain = data if told_compression(head) == NONE else None
     pieces, size = [], 0
     try:
-        for block in utf8_blocks(file, encoding):
+        for block in utf8_blocks(file, encoding) if plain is None else utf8_of(plain, encoding, file.name):
             pieces.append(block)
             size += len(block)
             if size > max_bytes:

@@ -1,29 +1,65 @@
 """What the plan of a build learns of each TFRecord file: its units, its digest and, where they are to be told by the
-records, what these are.
+records, what these are; and, as far as there is room, the records themselves, which the build then need not read again.
 
-A file of one unit is read once for all of it, and so is a compressed one for its units and records; what is damaged,
-or larger, is looked at by one pass for each.
+A plain file is read once for all of it. What is damaged, or has records larger than a block, is looked at by one pass
+for each; a compressed one is inflated once, and its bytes are read once more for its digest.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
+
+import numpy as np
 
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference
-from recordmill.records.tfrecord.frames import try_scan
+from recordmill.records.tfrecord.frames import Bytes, Frames, try_scan
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.loads.batches import loads
+from recordmill.shards.loads.batches import Load, loads
 from recordmill.shards.loads.salvage import frames_of, recovered
 from recordmill.shards.loads.schema_of import infer_files, infer_frames
-from recordmill.shards.pieces import Piece, cut
+from recordmill.shards.pieces import FrameBlock, Piece, cut
 from recordmill.sources.inputs.contract import UNIT_BYTES, PlanOptions, Unit
+from recordmill.sources.inputs.kept import Keeping, Kept
+from recordmill.sources.inputs.packing import packed
+from recordmill.sources.tfrecord.blocks import Block, block_bytes, blocks, read_block
 from recordmill.storage.digest import chunk_digests, combine, digest_file
-from recordmill.storage.files import read_range
 
-_HELD_SHARE = 4  # a fourth of the memory, at most, for files that are held whole
+_LOAD_BYTES = 2048  # of memory, beside its bytes and the numbers of its frames
+
+
+@dataclass(frozen=True)
+class KeptLoad:
+    """A load whose frames are in memory, or say a fault."""
+
+    load: Load
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of the memory, roughly: of its data all that was read at once."""
+        if self.load.block is None:
+            return _LOAD_BYTES
+        frames = self.load.block.frames
+        numbers = frames.starts.nbytes + frames.lengths.nbytes + frames.crcs.nbytes
+        return int(_held(frames.data).nbytes + numbers + _LOAD_BYTES)
+
+
+def _held(data: Bytes) -> Bytes:
+    """The array that is kept in memory where data is."""
+    while isinstance(data.base, np.ndarray):
+        data = data.base
+    return data
+
+
+def _apart(load: Load) -> KeptLoad:
+    """The load as it is kept: the end of a stream leaves most of its buffer empty, which is then given back."""
+    block = load.block
+    if block is not None and _held(block.frames.data).nbytes > 2 * block.frames.data.nbytes:
+        load = replace(load, block=replace(block, frames=replace(block.frames, data=block.frames.data.copy())))
+    return KeptLoad(load)
 
 
 @dataclass(frozen=True)
@@ -35,10 +71,34 @@ class Looked:
     inference: Inference | None = None
 
 
-def look_at(shards: Sequence[ShardFile], common: PlanOptions, counting: bool) -> list[Looked]:
-    """Each file, in order; counting: also what its records are."""
-    held = min(UNIT_BYTES, common.memory_bytes // (_HELD_SHARE * common.threads))
-    return list(thread_map(partial(_look, held_bytes=held, counting=counting), enumerate(shards), common.threads))
+@dataclass(frozen=True)
+class _Part:
+    """What a block tells. unit: None: its file can't be read in one pass."""
+
+    ordinal: int
+    unit: Unit | None = None
+    digests: Sequence[bytes] = ()
+    inference: Inference | None = None
+
+
+def look_at(shards: Sequence[ShardFile], common: PlanOptions, counting: bool, kept: Kept[KeptLoad]) -> list[Looked]:
+    """Each file, in order; counting: also what its records are. kept: where records are kept, under the beginnings of
+    their units.
+    """
+    parts: dict[int, list[_Part]] = defaultdict(list)
+    look = partial(_look_at_block, shards=shards, counting=counting, kept=kept)
+    for part in thread_map(look, blocks(shards, block_bytes(common)), common.threads):
+        parts[part.ordinal].append(part)
+    for ordinal, found in list(parts.items()):
+        if not _is_whole(shards[ordinal], found):
+            del parts[ordinal]
+            for part in found:
+                if part.unit is not None:
+                    kept.take((ordinal, part.unit.start))
+    around = partial(_look_around, counting=counting, kept=kept)
+    rest = [(ordinal, shard) for ordinal, shard in enumerate(shards) if ordinal not in parts]
+    looked = dict(zip((ordinal for ordinal, _ in rest), thread_map(around, rest, common.threads), strict=True))
+    return [looked[at] if at in looked else _together(parts[at], counting, kept) for at in range(len(shards))]
 
 
 def count_records(shards: Sequence[ShardFile], looked: Sequence[Looked], common: PlanOptions) -> Inference:
@@ -50,16 +110,59 @@ def count_records(shards: Sequence[ShardFile], looked: Sequence[Looked], common:
     return reduce(lambda one, other: one + other, parts, Inference())
 
 
-def _look(item: tuple[int, ShardFile], *, held_bytes: int, counting: bool) -> Looked:
+def _look_at_block(block: Block, *, shards: Sequence[ShardFile], counting: bool, kept: Kept[KeptLoad]) -> _Part:
+    if not block.is_sound:
+        return _Part(block.ordinal)
+    shard = shards[block.ordinal]
+    block = read_block(block, shard)
+    assert block.data is not None
+    keeping = Keeping(kept)
+    frames, stop, error = try_scan(
+        block.data[: block.stop], source=shard.path, final=True, check=counting or keeping.goes_on
+    )
+    if error is not None:
+        return _Part(block.ordinal)
+    start, ordinal = block.first_offset, block.ordinal
+    if keeping.goes_on:
+        keeping.add(_kept_load(shard, block, frames))
+        keeping.put((ordinal, start))
+    unit = Unit(ordinal, ordinal + 1, start, start + stop, block.first_record, len(frames), stop)
+    inference = infer_frames(recovered(frames, block.first_record), shard.name) if counting else None
+    return _Part(ordinal, unit, chunk_digests(block.data[block.fresh :]), inference)
+
+
+def _kept_load(shard: ShardFile, block: Block, frames: Frames) -> KeptLoad:
+    start = block.first_offset
+    piece = Piece(block.ordinal, block.first_record, len(frames), start, start + block.stop)
+    return KeptLoad(Load(shard, piece, FrameBlock(frames, block.first_record, start)))
+
+
+def _is_whole(shard: ShardFile, parts: Sequence[_Part]) -> bool:
+    """Whether the parts are all of the file, and what the manifest says where there is one."""
+    units = [part.unit for part in parts if part.unit is not None]
+    if len(units) < len(parts) or units[-1].stop != shard.stat.size_bytes:
+        return False
+    return shard.info is None or (
+        shard.info.framed_bytes == units[-1].stop and shard.info.records == sum(unit.rows or 0 for unit in units)
+    )
+
+
+def _together(parts: Sequence[_Part], counting: bool, kept: Kept[KeptLoad]) -> Looked:
+    units = tuple(part.unit for part in parts if part.unit is not None)
+    if not any(kept.has((unit.first_file, unit.start)) for unit in units):
+        units = packed(units, UNIT_BYTES, parts=True)
+    counts = (part.inference for part in parts if part.inference is not None)
+    inference = reduce(lambda one, other: one + other, counts, Inference()) if counting else None
+    return Looked(units, combine(digest for part in parts for digest in part.digests), inference)
+
+
+def _look_around(item: tuple[int, ShardFile], *, counting: bool, kept: Kept[KeptLoad]) -> Looked:
+    """A file that is compressed or damaged, or has a record that is larger than a block."""
     ordinal, shard = item
-    if shard.info is None and shard.compression == "none" and shard.stat.size_bytes <= held_bytes:
-        found = _at_once(ordinal, shard, counting)
-        if found is not None:
-            return found
     units, inference = [], None
     for piece in cut(shard, ordinal, UNIT_BYTES, lenient=True):
         if piece.stop is None:
-            unit, inference = _of_stream(shard, piece, counting)
+            unit, inference = _of_stream(shard, piece, counting, kept)
         else:
             records = 1 if piece.fault else piece.records
             size = piece.stop - piece.start
@@ -68,26 +171,18 @@ def _look(item: tuple[int, ShardFile], *, held_bytes: int, counting: bool) -> Lo
     return Looked(tuple(units), digest_file(shard.path), inference)
 
 
-def _at_once(ordinal: int, shard: ShardFile, counting: bool) -> Looked | None:
-    """All of a file of one unit; None if it is damaged."""
-    data = read_range(shard.path)
-    frames, _, error = try_scan(data, source=shard.path, final=True, check=counting)
-    if error is not None:
-        return None
-    unit = Unit(ordinal, ordinal + 1, 0, len(data), 0, len(frames), len(data))
-    inference = infer_frames(recovered(frames, 0), shard.name) if counting else None
-    return Looked((unit,) if len(data) else (), combine(chunk_digests(data)), inference)
-
-
-def _of_stream(shard: ShardFile, piece: Piece, counting: bool) -> tuple[Unit, Inference | None]:
+def _of_stream(shard: ShardFile, piece: Piece, counting: bool, kept: Kept[KeptLoad]) -> tuple[Unit, Inference | None]:
     """A compressed file tells its records only by reading it."""
     records = size = 0
-    inference = Inference()
+    inference, keeping = Inference(), Keeping(kept)
     for load in loads({piece.file: shard}, [piece], lenient=True):  # type: ignore[arg-type]
         found = frames_of(load)
         records += len(found.starts) + len(found.rejects)
         size += int(found.lengths.sum())
         if counting:
             inference = inference + infer_frames(found, shard.name)
+        if keeping.goes_on:
+            keeping.add(_apart(load))
+    keeping.put((piece.file, 0))
     unit = Unit(piece.file, piece.file + 1, rows=records, size_bytes=size)
     return unit, inference if counting else None

@@ -23,17 +23,18 @@ from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import PAYLOAD, Schema
 from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
-from recordmill.shards.loads.batches import loads
+from recordmill.shards.loads.batches import Load, loads
 from recordmill.shards.loads.salvage import Recovered, fitting_frames, frames_of
 from recordmill.shards.loads.schema_of import schema_of
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import Piece
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Payloads, PlanOptions, Unit
-from recordmill.sources.tfrecord.look import count_records, look_at
+from recordmill.sources.inputs.kept import Kept
+from recordmill.sources.tfrecord.look import KeptLoad, count_records, look_at
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.folders import is_file, real_path
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 SCHEMA_FILE = "schema.pbtxt"
 
@@ -55,6 +56,7 @@ class TfrecordSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     held: bool = False
+    kept: Kept[KeptLoad] = field(default_factory=Kept, compare=False, repr=False)
     kind: str = "tfrecord"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -62,12 +64,18 @@ class TfrecordSource:
         ordinal = unit.first_file
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
-        piece = Piece(
-            ordinal, unit.first_row, unit.rows if self.shards[ordinal].info else None, unit.start, unit.stop or None
-        )
-        for load in loads(self.shards, [piece], lenient=True):
+        for load in self._loads(unit):
             yield from _chunks(fitting_frames(load, self.schema) if self.held else frames_of(load), ordinal)
         check_unchanged(file.path, file.stat, file.name)
+
+    def _loads(self, unit: Unit) -> Iterator[Load]:
+        """Those that the plan kept, or else from the file."""
+        ordinal = unit.first_file
+        if (kept := self.kept.take((ordinal, unit.start))) is not None:
+            return (one.load for one in kept)
+        records = unit.rows if self.shards[ordinal].info else None
+        piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
+        return loads(self.shards, [piece], lenient=True)
 
 
 def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
@@ -105,7 +113,9 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     files, shards, notes = _current(files)
     paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
     counting = bool(common.may_lack) or (common.schema is None and not paths)
-    looked = look_at(shards, common, counting)
+    kept = Kept[KeptLoad](common.kept_bytes)
+    looked = look_at(shards, common, counting, kept)
+    kept.settle(lambda _: True)
     units = tuple(unit for one in looked for unit in one.units)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
@@ -114,7 +124,7 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     digests = {ordinal: one.digest for ordinal, one in enumerate(looked)}
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    return TfrecordSource(schema, files, units, shards, digests, (*notes, *said), held=held)
+    return TfrecordSource(schema, files, units, shards, digests, (*notes, *said), held=held, kept=kept)
 
 
 def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:

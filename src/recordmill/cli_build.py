@@ -101,12 +101,12 @@ def summary(result: Any) -> list[str]:
     """What was built, for people."""
     from recordmill.base.sizes import show_size
 
-    size = sum(shard.bytes for _, _, shard in result.manifest.shards())
+    size = result.manifest.size_bytes
     lines = [f"note: {note}" for note in result.notes]
     accounts = f"{result.read:,} records read, {result.read - result.rejected:,} written, {result.rejected:,} rejected"
     lines.append(f"{result.out}: {result.kind}, {accounts}, in {result.seconds:.1f} s")
     for split, count in result.records.items():
-        shards = len(result.manifest.shards(split))
+        shards = result.manifest.shard_counts[split]
         lines.append(f"  {split}: {count:,} records in {shards:,} shard{'s' if shards != 1 else ''}")
     lines.append(
         f"  {len(result.schema)} features, {show_size(size)}"

@@ -60,10 +60,11 @@ class Bucket:
             return False
         return True
 
-    def upload(self, key: str, path: str, part_bytes: int, at_once: int) -> None:
+    def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
         import obstore
 
-        obstore.put(self._store, key, Path(path), chunk_size=part_bytes, max_concurrency=at_once)
+        source = Path(data) if isinstance(data, str) else data
+        obstore.put(self._store, key, source, chunk_size=part_bytes, max_concurrency=at_once)
 
     def delete(self, keys: Sequence[str], root: str) -> None:
         import obstore

@@ -91,9 +91,9 @@ class Hadoop:
                 return False
         return True
 
-    def upload(self, key: str, path: str, part_bytes: int, at_once: int) -> None:
-        with open(path, "rb", buffering=0) as file, self._told(key):
-            written = self._written(key, iter(lambda: file.read(_WRITTEN_BYTES), b""))
+    def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
+        with self._told(key):
+            written = self._written(key, _blocks(data) if isinstance(data, str) else data)
             self._client.rename(written, f"/{key}", overwrite=True)
 
     def delete(self, keys: Sequence[str], root: str) -> None:
@@ -154,6 +154,11 @@ class Hadoop:
             raise
         except (OSError, RuntimeError) as error:
             raise _said(str(error), uri) from None
+
+
+def _blocks(path: str) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        yield from iter(lambda: file.read(_WRITTEN_BYTES), b"")
 
 
 def _said(text: str, uri: str) -> OSError:

@@ -13,7 +13,7 @@ class Limit:
     """Slots for requests; who has one may ask again within it. Safe to share between threads."""
 
     def __init__(self, most: int = REQUESTS) -> None:
-        self.most, self._used = most, 0
+        self.most, self._used, self._spared = most, 0, 0
         self._freed, self._own = threading.Condition(), threading.local()
 
     def set(self, most: int) -> None:
@@ -39,6 +39,24 @@ class Limit:
                 self._used -= self._own.held
                 self._own.held = 0
                 self._freed.notify_all()
+
+    @contextlib.contextmanager
+    def spared(self, wanted: int) -> Iterator[int]:
+        """Slots for what holds them until others have got on with their own requests: at most half of all slots go to
+        those who ask so. Gives how many these are, which may be none.
+        """
+        with self._freed:
+            given = max(min(wanted, self.most // 2 - self._spared), 0)
+            self._spared += given
+        try:
+            if given:
+                with self.slots(given):
+                    yield given
+            else:
+                yield 0
+        finally:
+            with self._freed:
+                self._spared -= given
 
 
 LIMIT = Limit()  # of this process

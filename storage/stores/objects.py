@@ -1,49 +1,31 @@
-"""Objects of stores as a `Storage`: small reads by blocks that are kept, large ones by several requests at once.
-
-The content of an object is known by its etag. Each answer says which content it came from: where an object is replaced
-while a range of it is read, the range is read anew, and `last_seen` says what it was read from, so that who planned
-with another content is told. Nothing is asked only to learn that.
-"""
+"""Objects of stores as a `Storage`: small reads by blocks that are kept, large ones by several requests at once."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import mmap
-import random
 import tempfile
-import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
 
 import numpy as np
 
 from recordmill.base.errors import DataError
+from recordmill.base.threads import done_in_turn
+from recordmill.storage.stores import fetching
 from recordmill.storage.stores.address import WEB, Address
 from recordmill.storage.stores.blocks import HELD_BYTES, Blocks
-from recordmill.storage.stores.client import ask, check_process, errors, pages, told
+from recordmill.storage.stores.client import ask, errors, pages
 from recordmill.storage.stores.disk_cache import DiskCache
+from recordmill.storage.stores.fetching import Fetching, ReplacedError, wait_for
 from recordmill.storage.stores.limit import LIMIT
 from recordmill.storage.stores.protocol import Bytes, Stat
 from recordmill.storage.stores.terms import Terms
 
 BLOCK_BYTES = 1 << 20  # 1 MiB: a request's latency is about the time in which that much comes
-PART_BYTES = 2 << 20  # 2 MiB: of a large range, so that it comes by several connections
 _AHEAD = 4  # blocks that are asked for before whoever reads on comes to them
 _GAP_BYTES = 16 << 10  # 16 KiB: bytes between two ranges that are cheaper to read than a request of their own
-_ATTEMPTS = 4  # to go on with a body that ends early, or to read a range of an object that is replaced
-_SEEN = 1 << 17  # objects whose etags are remembered, some 40 MB
-_CHUNK_BYTES = 256 << 10  # 256 KiB: of an answer, copied as they come
-
-Result = TypeVar("Result")
-
-
-class _ReplacedError(Exception):
-    """An answer is of another content than the ones before it."""
 
 
 class ObjectReader:
@@ -56,15 +38,17 @@ class ObjectReader:
     def fill(self, into: Bytes, start: int) -> Bytes:
         def read(about: Stat) -> Bytes:
             wanted = into[: max(about.size_bytes - start, 0)]
-            if len(wanted) >= 2 * PART_BYTES and self._storage.is_kept(self._address):
+            if not len(wanted):
+                return wanted
+            if len(wanted) >= 2 * fetching.PART_BYTES and self._storage.is_kept(self._address):
                 self._storage.read_kept(self._address, about, wanted, start)
-            elif len(wanted) >= 2 * PART_BYTES:
-                self._storage.read_parts(self._address, about, [(start, wanted)])
+            elif len(wanted) >= 2 * fetching.PART_BYTES:
+                self._storage.requests.read_parts(self._address, about, [(start, wanted)])
             else:
                 self._storage.read_blocks(self._address, about, wanted, start)
             return wanted
 
-        return self._storage.of_one_content(self._address, read)
+        return self._storage.requests.of_one_content(self._address, read)
 
     def stat(self) -> Stat:
         return self._storage.last_seen(self._address.uri)
@@ -77,10 +61,7 @@ class ObjectStorage:
     """See `Storage`; one for all stores of this process."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, Stat] = OrderedDict()
-        self._lock = threading.Lock()
-        self._blocks = Blocks()
-        self._threads: ThreadPoolExecutor | None = None
+        self.requests, self._blocks = Fetching(), Blocks()
         self._caches: dict[str, tuple[DiskCache, bool]] = {}  # of an object: where its blocks are, whether all fit
 
     def take(self, terms: Terms) -> None:
@@ -89,37 +70,24 @@ class ObjectStorage:
             self.bound(terms.requests)
         cache = DiskCache(terms.folder, terms.most_bytes)
         fits = sum(about.size_bytes for about in terms.files.values()) <= terms.most_bytes * 0.8  # and their headers
-        with self._lock:
-            for path, about in terms.files.items() if terms.folder else ():
-                uri = _address(path).uri
-                self._caches[uri] = cache, fits
-                self._seen.setdefault(uri, about)
+        for path, about in terms.files.items() if terms.folder else ():
+            address = _address(path)
+            self._caches[address.uri] = cache, fits
+            self.requests.suppose(address, about)
 
     def bound(self, requests: int, memory_bytes: int | None = None) -> None:
         """Have at most so many requests under way, and keep blocks in an eighth of the memory."""
         if memory_bytes is not None:
             self._blocks.bound(min(memory_bytes // 8, HELD_BYTES))
-        if requests == LIMIT.most:
-            return
-        LIMIT.set(requests)
-        with self._lock:
-            old, self._threads = self._threads, None
-        if old is not None:
-            old.shutdown(wait=False)
+        self.requests.bound(requests)
 
     def stat(self, path: str) -> Stat:
         address = _address(path)
         _check_named(address)
-        try:
-            return self._see(address, ask(address, lambda client: client.head(address.key)))
-        except OSError as error:  # of which the answer to such a request does not say the reason
-            if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EIO:
-                ask(address, lambda client: client.try_range(address.key))
-            raise
+        return self.requests.stat(address)
 
     def last_seen(self, path: str) -> Stat:
-        uri = _address(path).uri
-        return self._seen.get(uri) or self.stat(uri)
+        return self.requests.last_seen(_address(path)) or self.stat(path)
 
     def open(self, path: str) -> ObjectReader:
         return ObjectReader(self, _address(path))
@@ -129,7 +97,7 @@ class ObjectStorage:
         address = _address(path)
         _check_named(address)
         answer = ask(address, lambda client: client.get(address.key))
-        size = self._see(address, answer.meta).size_bytes
+        size = self.requests.see(address, answer.meta).size_bytes
         if size > most_bytes:
             raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
         if size <= BLOCK_BYTES:
@@ -180,7 +148,7 @@ class ObjectStorage:
         prefix = f"{address.key}/" if address.key else ""
         for about in pages(address):
             if (name := about["path"][len(prefix) :]) and about["path"].startswith(prefix):
-                yield name, self._see(Address(address.root, about["path"]), about)
+                yield name, self.requests.see(Address(address.root, about["path"]), about)
 
     @property
     def most_expected(self) -> int:
@@ -195,26 +163,38 @@ class ObjectStorage:
         if about.size_bytes:
             self._begin(address, about, 0)
 
-    def of_one_content(self, address: Address, read: Callable[[Stat], Result]) -> Result:
-        """What `read` gives, called again with what the object is now where it was replaced meanwhile."""
-        for _ in range(_ATTEMPTS):
-            try:
-                return read(self.last_seen(address.uri))
-            except _ReplacedError:
-                self.stat(address.uri)
-        raise DataError("is replaced again and again while it is read", source=address.uri)
+    def begin(self, path: str, about: Stat, into: Bytes, start: int = 0) -> Callable[[], None]:
+        """Have the array, all of which that content of the object has, filled by other threads; gives what waits for
+        them.
 
-    def read_parts(self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]) -> None:
-        """Fill each (start, array) with what lies in the object from there on, by many requests at once."""
-        parts = [
-            (start + at, array[at : at + PART_BYTES])
-            for start, array in ranges
-            for at in range(0, len(array), PART_BYTES)
-        ]
-        if len(parts) == 1:
-            self._fetch(address, about, *parts[0])
-            return
-        _wait([self._submit(self._fetch, address, about, *part) for part in parts])
+        Raises, then: OSError, and ReplacedError where the object has another content.
+        """
+        address = _address(path)
+        if self.is_kept(address):
+            return lambda: self._filled(address, about, into, start)
+        return self.requests.begin(address, about, [(start, into)])
+
+    def _filled(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+        self.open(address.uri).fill(into, start)
+        if self.last_seen(address.uri) != about:
+            raise ReplacedError
+
+    def read_each(self, files: Sequence[tuple[str, Stat, Bytes]]) -> Iterator[None]:
+        """Fill each array with its whole object, (path, content, array), in order; small ones are a request each, many
+        of which are under way.
+
+        Raises: as what `begin` gives.
+        """
+
+        def read(one: tuple[str, Stat, Bytes]) -> None:
+            path, about, into = one
+            address = _address(path)
+            if self.is_kept(address) or not len(into):
+                self._filled(address, about, into, 0)
+            else:
+                self.requests.fetch(address, about, 0, into)
+
+        return done_in_turn(read, files, self.requests.submit, LIMIT.most)
 
     def read_scattered(self, path: str, starts: list[int], stops: list[int]) -> tuple[Bytes, list[int]]:
         """(bytes, where in them each range begins) of ascending ranges; ranges close to each other are one request."""
@@ -234,7 +214,7 @@ class ObjectStorage:
                 raise DataError(f"ends at byte {about.size_bytes}, where {runs[-1][1]} are needed", source=path)
             wanted = [(start, data[at : at + stop - start]) for start, stop, at in runs]
             if not self.is_kept(address, whole=True):
-                self.read_parts(address, about, wanted)
+                self.requests.read_parts(address, about, wanted)
                 return
             for start, into in wanted:
                 for number in range(start // BLOCK_BYTES, -(-(start + len(into)) // BLOCK_BYTES)):
@@ -242,7 +222,7 @@ class ObjectStorage:
             for start, into in wanted:
                 self.read_blocks(address, about, into, start)
 
-        self.of_one_content(address, read)
+        self.requests.of_one_content(address, read)
         return data, places
 
     def read_blocks(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
@@ -284,14 +264,14 @@ class ObjectStorage:
         for number in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
             block = self._from_disk(address, about, number)
             if block is None:
-                waiting.append(self._submit(fetch, number))
+                waiting.append(self.requests.submit(fetch, number))
             else:
                 place(number, block)
-        _wait(waiting)
+        wait_for(waiting)
 
     def _begin(self, address: Address, about: Stat, number: int) -> None:
         key = (_key(address, about), number)
-        self._blocks.begin(key, partial(self._block, address, about, number), self._submit)
+        self._blocks.begin(key, partial(self._block, address, about, number), self.requests.submit)
 
     def _block(self, address: Address, about: Stat, number: int) -> Bytes:
         block = self._from_disk(address, about, number)
@@ -306,66 +286,10 @@ class ObjectStorage:
     def _fetched(self, address: Address, about: Stat, number: int) -> Bytes:
         start = number * BLOCK_BYTES
         block = np.empty(min(BLOCK_BYTES, about.size_bytes - start), np.uint8)
-        self._fetch(address, about, start, block)
+        self.requests.fetch(address, about, start, block)
         if (cache := self._caches.get(address.uri)) is not None:
             cache[0].put((address.uri, about, number), block)
         return block
-
-    def _fetch(self, address: Address, about: Stat, start: int, into: Bytes) -> None:
-        """Fill the array by one request, or more where an answer ends early: each goes on where the last one ended."""
-        done = failed = 0
-        while True:
-            before = done
-            try:
-                with LIMIT.slots():
-                    for chunk in self._answer(address, about, start + done, start + len(into)):
-                        into[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                        done += len(chunk)
-                if done == len(into):
-                    return
-            except errors() as error:
-                failed = failed + 1 if done == before else 1
-                if failed == _ATTEMPTS:
-                    raise told(error, address) from None
-                time.sleep(random.uniform(0.5, 1) * 0.2 * 2**failed)
-            else:
-                failed += 1
-                if failed == _ATTEMPTS:
-                    raise DataError(f"ends at byte {start + done}, before its length", source=address.uri)
-
-    def _answer(self, address: Address, about: Stat, start: int, stop: int) -> Any:
-        """The bytes [start, stop) of an object that has more than start, as they come."""
-        answer = ask(address, lambda client: client.get(address.key, (start, stop)))
-        if self._see(address, answer.meta) != about:
-            raise _ReplacedError
-        return answer.stream(min_chunk_size=_CHUNK_BYTES)
-
-    def _see(self, address: Address, about: Any) -> Stat:
-        etag = (about["e_tag"] or "").strip('"')
-        changed = int(about["last_modified"].timestamp()) * 10**9  # in seconds, as all answers have it
-        now = Stat(about["size"], 0 if etag else changed, etag)
-        with self._lock:
-            self._seen[address.uri] = now
-            self._seen.move_to_end(address.uri)
-            if len(self._seen) > _SEEN:
-                self._seen.popitem(last=False)
-        return now
-
-    def _submit(self, call: Any, *args: Any) -> Future[Any]:
-        check_process()
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(LIMIT.most, thread_name_prefix="recordmill-request")
-            return self._threads.submit(call, *args)
-
-
-def _wait(waiting: list[Future[Any]]) -> None:
-    try:
-        for future in waiting:
-            future.result()
-    finally:
-        for future in waiting:  # one has failed: nobody wants the others
-            future.cancel()
 
 
 def _address(path: str) -> Address:

@@ -123,8 +123,10 @@ class Connection(Protocol):
     def create(self, key: str, data: bytes) -> bool:
         """Make a small object unless it is there; whether it was made."""
 
-    def upload(self, key: str, path: str, part_bytes: int, at_once: int) -> None:
-        """Make or replace an object of a file of this machine, by parts of which several may be under way."""
+    def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
+        """Make or replace an object of a file of this machine, or of what comes, by parts of which several may be under
+        way. An error of what comes is raised, and there is no object then.
+        """
 
     def delete(self, keys: Sequence[str], root: str) -> None:
         """Remove objects, and the folders below the root that are empty then, where there are folders; some kinds of

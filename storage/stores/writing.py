@@ -6,15 +6,21 @@ An object appears whole or not at all, and nothing is renamed. A put whose answe
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.client import ask, client, errors, pages, told
 from recordmill.storage.stores.limit import LIMIT
+from recordmill.storage.stores.objects import ObjectStorage
 
 PART_BYTES = 8 << 20  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
 MOST_PARTS = 9_000  # stores take 10,000
@@ -23,6 +29,9 @@ AT_ONCE = 4  # parts of one object that are under way, and in memory
 _SMALL_BYTES, _SMALL_AT_ONCE = 1 << 20, 32  # files of up to 1 MiB: how many of them are put at once
 _SHARE = 8  # of the memory: what a run has used before does not all go back to the system
 _LARGE_AT_ONCE = 8  # of others, of 32 MiB at most in memory each
+_GROWING_AT_ONCE = 2  # parts of a file that is still written: they come no faster than it is made
+GROWING_BYTES = (_GROWING_AT_ONCE + 1) * PART_BYTES  # in memory: those, and the one that waits for its turn
+_LOOK_SEC = 0.02  # how often such a file's length is asked for
 
 
 class Listed(NamedTuple):
@@ -52,14 +61,74 @@ def upload(path: str, uri: str, size_bytes: int) -> None:
         ask(address, lambda client: client.upload(address.key, path, part_bytes, at_once))
 
 
+class _DroppedError(Exception):
+    """There is to be no object, or it would have too many parts."""
+
+
+class GrowingFile:
+    """A file of this machine that becomes an object while it is still written: its parts go up as they come. What was
+    written may not change any more, so the file must grow at its end alone. One thread writes it, and another puts it.
+
+    path: of a file that is there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._ended, self._is_whole = threading.Event(), False
+
+    def end(self, whole: bool) -> None:
+        """Nothing more comes. whole: it is what the object is to be; else there is to be none."""
+        self._is_whole = whole
+        self._ended.set()
+
+    def close(self) -> None:
+        """Let go of the file; nobody puts it any more."""
+        os.close(self._descriptor)
+
+    def put(self, uri: str) -> bool:
+        """Make or replace the object, which takes until the file has ended; False where it is not there then: the file
+        has one part alone, or too many, or is not whole, or no request can be spared.
+
+        Raises:
+            OSError: a request failed, several times.
+        """
+        address = _address(uri)
+        if not self._has(PART_BYTES + 1):
+            return False
+        with LIMIT.spared(_GROWING_AT_ONCE) as at_once:
+            if not at_once:
+                return False
+            try:
+                ask(address, lambda client: client.upload(address.key, self._parts(), PART_BYTES, at_once))
+            except _DroppedError:
+                return False
+        return True
+
+    def _parts(self) -> Iterator[bytes]:
+        for number in range(MOST_PARTS):
+            is_full = self._has((number + 1) * PART_BYTES)
+            if self._ended.is_set() and not self._is_whole:
+                break
+            part = os.pread(self._descriptor, PART_BYTES, number * PART_BYTES)
+            if part:
+                yield part
+            if not is_full:
+                return
+        raise _DroppedError
+
+    def _has(self, size_bytes: int) -> bool:
+        """Wait until the file is so long, or has ended; whether it is."""
+        while os.fstat(self._descriptor).st_size < size_bytes:
+            if self._ended.wait(_LOOK_SEC):
+                return os.fstat(self._descriptor).st_size >= size_bytes
+        return True
+
+
 def upload_all(
     root: str, files: Mapping[str, str], memory_bytes: int, done: Callable[[str], None] = lambda name: None
 ) -> None:
     """Make objects of files of this machine, many at once. files: names below the root to paths; memory_bytes: what
     the command may hold, of which parts under way take an eighth; done: called with each name that is there.
-
-    Raises:
-        RecordmillError: a file became another one, or an object is not as long as its file.
     """
     sizes = {name: Path(path).stat().st_size for name, path in files.items()}
 
@@ -75,10 +144,49 @@ def upload_all(
     ):
         for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // _SHARE // held))):
             pass
-    folders = {name.partition("/")[0] for name in sizes if "/" in name}
+
+
+def check_uploaded(root: str, files: Mapping[str, str]) -> None:
+    """Hold the objects, as the store lists them, against the files of which they were made; names as of `upload_all`.
+
+    Raises:
+        RecordmillError: an object is not there, or not as long as its file.
+    """
+    sizes = {name: Path(path).stat().st_size for name, path in files.items() if "/" in name}
+    folders = {name.partition("/")[0] for name in sizes}
     there = {f"{folder}/{item.name}": item.size_bytes for folder in folders for item in listed(f"{root}/{folder}")}
-    if missing := [name for name, size in sizes.items() if "/" in name and there.get(name) != size]:
+    if missing := [name for name, size in sizes.items() if there.get(name) != size]:
         raise RecordmillError(f"{root}/{missing[0]}: is not there as it was put; nothing was committed")
+
+
+def copy_object(objects: ObjectStorage, source: str, target: str, size_bytes: int) -> None:
+    """Make or replace the object `target` of what `source` holds, within the store where it does that."""
+    old, new = Address.parse(source), Address.parse(target)
+    assert old is not None
+    assert new is not None
+    assert old.root == new.root, (source, target)
+    most = client(new).most_named_bytes
+    if most is None or size_bytes <= most:
+        ask(new, lambda client: client.name(old.key, new.key))
+        return
+
+    part_bytes = max(PART_BYTES, -(-size_bytes // MOST_PARTS))
+    # what is not closed is no object; reading and writing take turns with the slots, for who reads may wait for others
+    writer = ask(new, lambda client: client.writer(new.key, part_bytes))
+    with contextlib.closing(objects.open(source)) as reader:
+        for at in range(0, size_bytes, PART_BYTES):
+            block = reader.fill(np.empty(min(PART_BYTES, size_bytes - at), np.uint8), at)
+            _within(new, partial(writer.write, block.tobytes()))
+    _within(new, writer.close)
+
+
+def _within(address: Address, call: Callable[[], object]) -> None:
+    """Do it in a slot for requests; what the store says of it is said in a sentence of our own."""
+    with LIMIT.slots():
+        try:
+            call()
+        except OSError as error:
+            raise told(error, address) from None
 
 
 def put_if_absent(uri: str, data: bytes) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from recordmill.base.threads import one_ahead, thread_map
+from recordmill.base.threads import done_in_turn, one_ahead, thread_map
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -90,3 +92,29 @@ def test_a_consumer_that_stops_leaves_no_thread() -> None:
     found.close()  # type: ignore[attr-defined]
     assert not made[0].is_alive()
     assert len(made) <= 2
+
+
+def test_what_is_done_in_turn_is_given_in_order() -> None:
+    done: list[int] = []
+    with ThreadPoolExecutor(4) as pool:
+        given = [len(done) for _ in done_in_turn(done.append, range(500), pool.submit, 4)]
+        assert sorted(done) == list(range(500))
+        assert all(there > number for number, there in enumerate(given))
+        assert list(done_in_turn(done.append, [], pool.submit, 4)) == []
+
+
+def test_an_error_of_what_is_done_in_turn_stands_in_its_place_and_ends_the_rest() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> None:
+        if item == 7:
+            raise ValueError(item)
+        done.append(item)
+
+    with ThreadPoolExecutor(1) as pool:
+        turns = done_in_turn(work, range(1_000_000), pool.submit, 1)
+        assert len(list(itertools.islice(turns, 7))) == 7
+        with pytest.raises(ValueError, match="7"):
+            next(turns)
+    assert done[:7] == list(range(7))
+    assert len(done) < 999_999

@@ -21,8 +21,8 @@ from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import ENTRY_DTYPE, Run
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.building.slices import RunSlice
+from recordmill.shards.entries.names import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER
-from recordmill.shards.names import ShardName
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 

@@ -18,7 +18,8 @@ import pytest
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.commit import CommitConflict, commit, tidy
 from recordmill.shards.dead_runs import LOCK_NAME, clean_dead
-from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
+from recordmill.shards.entries.shard_info import ShardInfo
+from recordmill.shards.manifest import Manifest, Part, generations, is_data_set, load, manifest_path
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.storage.removal import Folder
 
@@ -342,8 +343,8 @@ def test_manifests_round_trip_and_later_formats_are_refused(tmp_path: Path) -> N
     text = manifest.to_json()
     assert Manifest.from_json(text) == manifest
     assert Manifest.from_json(text.replace('"run": {', '"added_by_a_minor": 1, "run": {')) == manifest
-    with pytest.raises(DataError, match="format version 3"):
-        Manifest.from_json(text.replace('"version": [\n  2,', '"version": [\n  3,'))
+    with pytest.raises(DataError, match="format version 4"):
+        Manifest.from_json(text.replace('"version": [\n  2,', '"version": [\n  4,'))
     for broken in ("", "[]", "{}", '{"format": "recordmill", "version": [2, 0]}', text.replace('"parts"', '"bits"')):
         with pytest.raises(DataError, match=r"^manifest: "):
             Manifest.from_json(broken)

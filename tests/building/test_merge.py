@@ -23,8 +23,8 @@ from recordmill.building.merge import fan_in, merge, window_entries
 from recordmill.building.run_file import Buckets, Held, Run
 from recordmill.building.shard_writer import cut_frames, write_shard
 from recordmill.building.slices import RunCutter, RunSlice
+from recordmill.shards.entries.names import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER
-from recordmill.shards.names import ShardName
 
 ONE = Buckets(1, 1, 2**64)
 

@@ -28,9 +28,9 @@ from recordmill.building.run_file import Buckets, Histogram
 from recordmill.building.spread import runs as run_module
 from recordmill.building.spread import scale
 from recordmill.building.spread import survey as surveys
-from recordmill.building.spread.digests import Digests
+from recordmill.building.spread.digests import DigestPart, Digests
 from recordmill.building.spread.ingesting import Account
-from recordmill.building.spread.place import Place
+from recordmill.building.spread.place import Place, Shared
 from recordmill.building.spread.runs import RUN_DTYPE, gather, slices
 from recordmill.building.spread.scale import Build
 from recordmill.building.spread.shards import Placed
@@ -40,13 +40,21 @@ from recordmill.exporting.spread import scale as reading
 from recordmill.exporting.spread.jobs import MadeFile, MadeJob, ReadRun, begin
 from recordmill.exporting.spread.scale import Read
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.manifest import ShardInfo
+from recordmill.shards.entries import pages
+from recordmill.shards.entries.pages import Paged
+from recordmill.shards.entries.shard_info import ShardInfo
+from recordmill.shards.manifest import FORMAT_VERSION, PAGED_VERSION, Manifest, Part
 from recordmill.shards.pieces import PIECE_BYTES, Piece
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.inputs.contract import UNIT_BYTES, Unit
 from recordmill.sources.inputs.tables import FileTable, UnitTable, bytes_of, rows_of, unit_sizes
-from recordmill.storage.listing import InputFile, Stat
+from recordmill.storage.files import put_bytes
+from recordmill.storage.listed.coded import Coded
+from recordmill.storage.listed.files import InputFile, StoredFiles, row_of
+from recordmill.storage.listed.rows import StoredRows
+from recordmill.storage.listing import Stat
 
+PLACE = Place("s3://bucket/out", "0" * 12)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -113,6 +121,10 @@ def account(at: int) -> Account:
     return Account(at, run, 2**60 + at, 10**6 + at, Rejected(Counter()))
 
 
+def part(at: int) -> DigestPart:
+    return DigestPart(at, at + 100, Shared[Digests](PLACE, f"digests-{at:012x}.pickle", f"{at:064x}"))
+
+
 def placed(at: int) -> Placed:
     one = info(at)
     return Placed(0, at, one, ((f"index/{one.name}", 10**7 + at), (one.name, one.bytes)))
@@ -141,6 +153,7 @@ OBJECTS: dict[str, tuple[Callable[[int], Any], int, int | None]] = {  # what mak
     ),
     "account": (account, scale.ACCOUNT_MEMORY + RUN_DTYPE.itemsize, None),
     "placed": (placed, scale.PLACED_MEMORY, None),
+    "digests of a group": (part, scale.PART_MEMORY, None),
     "piece": (
         lambda at: Piece(at, 10**6 + at, 8000 + at, 10**9 + at, 2 * 10**9 + at),
         reading.PIECE_MEMORY,
@@ -200,10 +213,10 @@ def test_lists_of_a_plan_are_what_they_were_made_of_and_as_large_as_the_formulas
     assert (rows_of(again), rows_of([replace(unit, rows=3) for unit in units])) == (None, 15_000)
     assert scale.FILE_BYTES / 2 < len(pickle.dumps(of_files)) / 5000 <= scale.FILE_BYTES
     assert scale.UNIT_BYTES_KEPT / 2 < len(pickle.dumps(of_units)) / 5000 <= scale.UNIT_BYTES_KEPT
-    digests = Digests(5000, {at: digest(at) for at in range(4000)})
-    assert (digests[3], len(digests), 4000 in digests) == (digest(3), 4000, False)
-    assert digests.without({4001: ""}).tolist() == [at for at in range(4000, 5000) if at != 4001]
-    assert len(pickle.dumps(digests)) / 5000 <= scale.DIGEST_MEMORY + 1
+    stored = StoredFiles(StoredRows.write(map(row_of, files), block_rows=500))
+    numbers = np.arange(5000)
+    held = stored.choose(numbers > 9).with_splits(Coded((numbers[10:] % 3).astype(np.uint32), ["a", "b", None]))
+    assert scale.LISTED_MEMORY / 2 < len(pickle.dumps(held)) / 5000 <= scale.LISTED_MEMORY + 0.5
 
 
 @dataclass(frozen=True)
@@ -280,6 +293,37 @@ def test_a_build_that_is_real_and_small_is_what_the_formulas_say(
     few, more = (len(replace(manifest, parts=(part,)).to_json()) for part in many)
     assert scale.SHARD_TEXT / 2 < (more - few) / 2000 <= scale.SHARD_TEXT
     assert json.loads(manifest.to_json())
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_a_manifest_takes_what_the_formulas_say_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paged: bool
+) -> None:
+    count, page = 6000, 1000
+    shards = [replace(info(at), name=f"train-{at:05d}-of-{count:05d}.tfrecord") for at in range(count)]
+    for module in (pages, scale):
+        monkeypatch.setattr(module, "MOST_NAMED", page if paged else count)
+        monkeypatch.setattr(module, "PAGE_SHARDS", page)
+    build = Build(count, 1, asked_shard_bytes=1)
+    assert (build.shards, build.pages) == (count, 6 * paged)
+    folder = f"{tmp_path}/data-0/pages"
+    Path(folder).mkdir(parents=True)
+    written = pages.write_pages({"train": shards}, lambda name, data: put_bytes(f"{folder}/{name}", data))
+    splits = {"train": Paged(f"{tmp_path}/data-0", "train", "none", written["train"]) if paged else tuple(shards)}
+    part = Part("data-0", "csv", splits, {}, 1, 0)
+    text = Manifest("x", "none", {}, "", (part,), {}, version=PAGED_VERSION if paged else FORMAT_VERSION).to_json()
+    assert build.manifest_bytes / 2 < len(text) <= build.manifest_bytes + 1000
+    size = sum(path.stat().st_size for path in Path(folder).iterdir())
+    assert build.pages_bytes / 2 <= size <= build.pages_bytes
+    pages._read.cache_clear()
+    tracemalloc.start()
+    try:
+        found = sum(shard.records for *_, shard in Manifest.from_json(text, out=str(tmp_path)).each_shard())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == sum(shard.records for shard in shards)
+    assert build.manifest_memory / 2 < most <= build.manifest_memory
 
 
 @pytest.mark.parametrize("size", [10**11, 10**12, 10**13])

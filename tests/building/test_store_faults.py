@@ -13,7 +13,8 @@ from store_server import Store, of_s3, settings
 from recordmill.base.errors import RecordmillError
 from recordmill.building.store_commit import commit_to_store
 from recordmill.shards import store_run
-from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, load
+from recordmill.shards.entries.shard_info import ShardInfo
+from recordmill.shards.manifest import Manifest, Part, generations, load
 from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.stores import client
 

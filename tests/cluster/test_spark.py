@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import shards, tree
+from conftest import fit_and_compare, shards, tree
 from driver import Driver, run
 from hosts import wait
 from spark_hosts import SparkHosts
@@ -27,6 +27,10 @@ def test_images_give_the_same_shards(spark: SparkHosts, images: Path, tmp_path: 
     package.build(images, tmp_path / "local", num_shards=3)
     run("build", "images", images, "--out", tmp_path / "out", "--num-shards=3", "--no-preflight", *spark.flags)
     assert shards(tmp_path / "out") == shards(tmp_path / "local")
+
+
+def test_a_transform_is_fitted_there_and_its_build(spark: SparkHosts, table: Path, tmp_path: Path) -> None:
+    fit_and_compare(table, tmp_path, "--no-preflight", *spark.flags)
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy"])

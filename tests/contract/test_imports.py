@@ -165,21 +165,26 @@ def test_reading_needs_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
 
 def test_a_second_run_imports_no_compiler(tmp_path: Path) -> None:
     """What was compiled before is called as machine code; nor is anything else imported that is slow."""
-    (tmp_path / "in.csv").write_text("a,b\n" + "1,x\n" * 20)
+    (tmp_path / "in.csv").write_text("a,b\n" + f"1,{'x' * 1000}\n" * 10_000)  # of two ranges
+    (tmp_path / "in.jsonl").write_text('{"a": 1, "b": ["x"]}\n' * 20)
     slow = {"numba", "scipy", "pandas", "PIL", "pyarrow.dataset"}
 
-    def loaded(*args: str) -> set[str]:
-        return loaded_after(f"from recordmill.__main__ import main; assert main({list(args)!r}) == 0") & slow
+    def loaded(*commands: list[str]) -> set[str]:
+        ran = "; ".join(f"assert main({args!r}) == 0" for args in commands)
+        return loaded_after(f"from recordmill.__main__ import main; {ran}") & slow
 
-    def of_two(*args: str) -> set[str]:
+    def of_two(*commands: list[str]) -> set[str]:
         """What the second run loaded; the first one may have compiled."""
-        return [loaded(*args, "--out", str(tmp_path / f"{args[0]} {number}")) for number in (1, 2)][1]
+        outs = [[str(tmp_path / f"{args[0]} {args[1]} {number}") for args in commands] for number in (1, 2)]
+        return [loaded(*([*args, "--out", out] for args, out in zip(commands, to, strict=True))) for to in outs][1]
 
-    assert "numba" not in of_two("build", "csv", str(tmp_path / "in.csv"), "--quiet")  # the rest is Beam's
-    shards = str(tmp_path / "build 1")
-    assert not of_two("read", shards, "--to", "parquet", "--quiet")
-    assert not loaded("inspect", shards)
-    assert not loaded("head", shards)
+    two_ranges = ["build", "csv", str(tmp_path / "in.csv"), "--quiet", "--memory", "256MiB", "--threads", "2"]
+    lines = ["build", "jsonl", str(tmp_path / "in.jsonl"), "--quiet"]
+    assert "numba" not in of_two(two_ranges, lines)  # the rest is Beam's
+    shards = str(tmp_path / "build jsonl 1")
+    assert not of_two(["read", shards, "--to", "parquet", "--quiet"])
+    assert not loaded(["inspect", shards])
+    assert not loaded(["head", shards])
 
 
 def test_windows_is_refused_with_a_clear_word() -> None:

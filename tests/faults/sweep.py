@@ -2,9 +2,9 @@
 
     LD_PRELOAD=shim.so python sweep.py JOB HOW FOLDER [STEP]
 
-JOB: `build`, `rebuild` (over a data set), `read-TO`, `reread-TO` (over a result). HOW: kill, EIO, ENOSPC. This process
-has imported everything; each case is a fork of it. STEP: only every so many. Prints what is wrong, a JSON object a
-line, and at last {"cases": N}.
+JOB: `build`, `rebuild` (over a data set), `repaged-build` (whose manifests name pages of entries), `read-TO`,
+`reread-TO` (over a result). HOW: kill, EIO, ENOSPC. This process has imported everything; each case is a fork of it.
+STEP: only every so many. Prints what is wrong, a JSON object a line, and at last {"cases": N}.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 import recordmill
 from recordmill.base.errors import RecordmillError
+from recordmill.shards.entries import pages
 
 CODES = {"kill": 0, "EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 SECONDS = 60  # a case that takes longer hangs
@@ -35,6 +36,8 @@ def make_job(job: str, root: Path) -> tuple[Callable[[Path], object], Callable[[
     rows, others = root / "rows.csv", root / "others.csv"
     rows.write_text("a,b\n" + "".join(f"{i},x{i}\n" for i in range(40)))
     others.write_text("a,b\n" + "".join(f"{i},y{i}\n" for i in range(30)))
+    if "paged" in job:
+        pages.MOST_NAMED, pages.PAGE_SHARDS = 0, 1
     if job.endswith("build"):
         options: dict[str, Any] = {"splits": "train=0.5,test=0.5", "threads": 1, "name": "x"}
         new = lambda out: recordmill.build(str(rows), str(out), overwrite=overwrite, **options)  # noqa: E731

@@ -30,9 +30,10 @@ from recordmill.records.tfrecord.frames import frame, scan
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
+from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, map_table
 from recordmill.shards.loads.hints import read_hint
-from recordmill.shards.manifest import Manifest, Part, ShardInfo
+from recordmill.shards.manifest import Manifest, Part
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv

@@ -78,7 +78,7 @@ def test_the_bytes_are_the_same_wherever_runs_wait_for_their_shards(
     created = run_file.create_file
     monkeypatch.setattr(run_file, "create_file", lambda path: (in_files.append(str(path)), created(path))[1])
     monkeypatch.setattr(BuildPlan, "held_bytes", held_bytes)
-    monkeypatch.setattr(ingest, "_arena_bytes", lambda plan, group: 20_000)
+    monkeypatch.setattr(ingest, "_run_bytes", lambda plan, group, most: 20_000)
     result = recordmill.build(table(3000), tmp_path / "out", **options)
     assert shard_bytes(result) == shard_bytes(expected)
     assert bool(in_files) == (held_bytes < 5_000_000)

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from hdfs_server import hadoop_server
 from store_server import Store
-from test_read_store_out import source, test_a_read_into_a_store_is_the_local_one  # noqa: F401
+from test_read_store_out import (  # noqa: F401
+    large,
+    source,
+    test_a_read_into_a_store_is_the_local_one,
+    test_what_is_put_while_it_is_made_is_the_local_file,
+)
 from test_store_main_job import test_the_main_job_from_store_to_store_is_the_local_one  # noqa: F401
 from test_store_out import (  # noqa: F401
     test_a_build_into_a_store_is_the_local_one,

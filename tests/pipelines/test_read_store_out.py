@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,11 @@ from store_server import BUCKET, KEY, SECRET, Store, azure_server, s3_server
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.base.errors import RecordmillError, UsageError
-from recordmill.exporting import store_publish
+from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.exporting.job import GROWING
+from recordmill.exporting.stored import publish, uploads
 from recordmill.shards import store_run
+from recordmill.storage.stores import writing
 
 STORES = (s3_server, azure_server)
 
@@ -31,6 +35,13 @@ STORES = (s3_server, azure_server)
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("in") / "set"
     return str(write_data_set(folder, {"train": mixed_rows(120), "test": mixed_rows(20, 120)}, shards=2))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """24 MB that hardly get smaller."""
+    texts = [base64.b64encode(np.random.default_rng(at).bytes(450_000)).decode() for at in range(40)]
+    return str(recordmill.build({"text": texts}, tmp_path_factory.mktemp("large") / "set", num_shards=3).out)
 
 
 def result(store: Store, out: str) -> dict[str, bytes]:
@@ -70,6 +81,39 @@ def test_a_read_into_a_store_is_the_local_one(
         key = said["files"][said["files"].index(f"{out}/{summary['folder']}/train")].partition(f"{BUCKET}/")[2]
         fetched = np.load(io.BytesIO(store.objects(f"{store.root}/{key}")["id.npy"]))
         assert np.array_equal(fetched, np.arange(120))
+
+
+@pytest.mark.parametrize("to", ["parquet", *(pytest.param(to, marks=pytest.mark.sweep) for to in GROWING[1:])])
+def test_what_is_put_while_it_is_made_is_the_local_file(
+    store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "PART_BYTES", 5 << 20)  # 5 MiB: the least that S3 takes
+    options = {"to": to, "file_size": "17MB"}
+    recordmill.read(large, tmp_path / "near", **options)
+    out = f"{out}-{to}"
+    begun, left = threading.Semaphore(0), list[object]()
+    put, end, upload_all = writing.GrowingFile.put, writing.GrowingFile.end, writing.upload_all
+    with monkeypatch.context() as patched:  # no file is whole before its upload has begun
+        patched.setattr(writing.GrowingFile, "put", lambda self, uri: begun.release() or put(self, uri))
+        patched.setattr(
+            writing.GrowingFile,
+            "end",
+            lambda self, whole: (not whole or begun.acquire(timeout=60)) and end(self, whole),
+        )
+        patched.setattr(uploads, "upload_all", lambda *given: left.append(given[1]) or upload_all(*given))
+        recordmill.read(large, out, storage_requests=64, **options)
+    assert left == [{}]
+    assert result(store, out) == local(tmp_path / "near")
+    assert recordmill.read(large, f"{out}-1", storage_requests=1, **options).written == 40
+    assert result(store, f"{out}-1") == result(store, out)
+    shutil.copytree(large, tmp_path / "bad")
+    shard = max((tmp_path / "bad").rglob("*.tfrecord"))
+    data = bytearray(shard.read_bytes())
+    data[-5] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(DataError, match="CRC of the data"):
+        recordmill.read(tmp_path / "bad", f"{out}-2", **options)
+    assert store.objects(f"{out}-2") == {}
 
 
 def test_files_and_rejects_are_the_local_ones(store: Store, out: str, tmp_path: Path) -> None:
@@ -217,13 +261,13 @@ def test_a_read_that_fails_leaves_the_old_result(
     def fail(*_: object) -> Any:
         raise OSError(5, "the store failed", out)
 
-    finish = store_publish._finish
+    finish = publish._finish
     with monkeypatch.context() as patched:
         if at == "_finish":  # it has committed: the next read tidies up
-            patched.setattr(store_publish, at, lambda *given: finish(*given) if max(given[1]) == 1 else fail())
+            patched.setattr(publish, at, lambda *given: finish(*given) if max(given[1]) == 1 else fail())
             assert recordmill.read(source, out, overwrite=True, limit=5).written == 10
         else:
-            patched.setattr(store_run if at == "put_if_absent" else store_publish, at, fail)
+            patched.setattr(store_run if at == "put_if_absent" else uploads, at, fail)
             with pytest.raises(OSError, match="the store failed"):
                 recordmill.read(source, out, overwrite=True, limit=5)
     after = store.objects(out)

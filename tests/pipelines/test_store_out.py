@@ -19,7 +19,7 @@ from recordmill.building.commit import CommitConflict
 from recordmill.shards import store_run
 from recordmill.shards.manifest import generations, load
 from recordmill.storage import files
-from recordmill.storage.stores import bucket, placing, writing
+from recordmill.storage.stores import bucket, writing
 from recordmill.storage.stores.limit import LIMIT
 
 ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
@@ -200,5 +200,5 @@ def test_what_is_too_large_to_be_copied_by_the_store_is_put_anew(
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", data)
     monkeypatch.setattr(bucket.Bucket, "most_named_bytes", 1000)
     monkeypatch.setattr(LIMIT, "most", requests)
-    placing.copy_object(files._OBJECTS, f"{out}/old", f"{out}/new", len(data))
+    writing.copy_object(files._OBJECTS, f"{out}/old", f"{out}/new", len(data))
     assert store.objects(out) == {"old": data, "new": data}

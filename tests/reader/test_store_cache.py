@@ -23,7 +23,7 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.storage import files
-from recordmill.storage.stores import disk_cache, objects
+from recordmill.storage.stores import disk_cache, fetching, objects
 from recordmill.storage.stores.disk_cache import DiskCache
 from recordmill.storage.stores.limit import LIMIT
 
@@ -43,7 +43,7 @@ def store(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setattr(objects, "BLOCK_BYTES", 10_000)
-    monkeypatch.setattr(objects, "PART_BYTES", 20_000)
+    monkeypatch.setattr(fetching, "PART_BYTES", 20_000)
     with fault_proxy(store.endpoint) as between, settings(**of_s3(between.url)):
         yield between
 
@@ -84,12 +84,12 @@ def test_whoever_unpickles_it_makes_no_request(store: Store, proxy: Proxy, tmp_p
     text = pickle.dumps(dataset)
     proxy.begin()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_read, (text, objects.BLOCK_BYTES, objects.PART_BYTES)) == expected
+        assert pool.apply(_read, (text, objects.BLOCK_BYTES, fetching.PART_BYTES)) == expected
     assert proxy.requests == []
 
 
 def _read(text: bytes, block_bytes: int, part_bytes: int) -> list[Any]:
-    objects.BLOCK_BYTES, objects.PART_BYTES = block_bytes, part_bytes
+    objects.BLOCK_BYTES, fetching.PART_BYTES = block_bytes, part_bytes
     return all_ways(pickle.loads(text))
 
 

@@ -4,7 +4,9 @@ are those of a plan that keeps nothing, also where the last record changes what 
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -17,19 +19,23 @@ from hypothesis import strategies as st
 from source_reading import check_chunk, input_files
 
 from recordmill.base.errors import RecordmillError
-from recordmill.sources.csv import ranges
+from recordmill.sources.csv import infer, ranges
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.inputs import kept
 from recordmill.sources.inputs.contract import PlanOptions
-from recordmill.sources.inputs.kept import Kept
+from recordmill.sources.inputs.kept import Kept, Piece
 from recordmill.sources.jsonl import plan as json_plan
 from recordmill.sources.jsonl import tape as json_tape
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.sources.values import labels
+from recordmill.storage.arrow_ipc import BatchWriter
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "csv"
-KEPT_BYTES = 1 << 30
-
-Plan = Callable[[int], Any]  # by how many bytes may be kept
+# (how much may be kept in memory, whether the rest may be in files): all, some and the rest, hardly any, some only
+ROOMS = [(1 << 30, False), (8_000, True), (800, True), (8_000, False)]
+Room = tuple[int, bool]
+Plan = Callable[[Room], Any]  # by how much may be kept
 
 
 def told(source: Any) -> list[Any]:
@@ -54,17 +60,17 @@ def sorted_out(found: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
     )
 
 
-def planned(plan: Plan, kept_bytes: int) -> Any:
+def planned(plan: Plan, room: Room) -> Any:
     """The plan, or the error that it ends in."""
     try:
-        return plan(kept_bytes)
+        return plan(room)
     except RecordmillError as error:
         return error
 
 
-def check_same(plan: Plan) -> Any:
+def check_same(plan: Plan, room: Room = ROOMS[0]) -> Any:
     """That a plan that keeps and one that doesn't say and give the same, or fail alike; the first, once more unread."""
-    without, kept = planned(plan, 0), planned(plan, KEPT_BYTES)
+    without, kept = planned(plan, (0, False)), planned(plan, room)
     if isinstance(without, RecordmillError):
         assert (type(kept), str(kept)) == (type(without), str(without))
         return None
@@ -74,11 +80,17 @@ def check_same(plan: Plan) -> Any:
     assert sorted_out(told(kept)) == expected
     assert sorted_out(told(kept)) == expected  # what was given is read again from the file
     assert sorted_out(told(again)) == expected
-    return plan(KEPT_BYTES)
+    if kept.kept.folder:
+        assert not os.listdir(kept.kept.folder), "what was read is no file any more"
+    return plan(room)
 
 
-def places(kept: Kept) -> int:
-    return len(kept._found)
+def where(kept: Kept[Piece]) -> set[str]:
+    """In what something is kept."""
+    found = {"a file" if one.path else "memory" for one in kept._found.values()}
+    return found | (
+        {"both"} if any(one.path and isinstance(one.pieces[0], Piece) for one in kept._found.values()) else set()
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------ CSV
@@ -130,7 +142,9 @@ def csv_text(rows: range, names: list[str], late: Any) -> bytes:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece is a few rows, so that a range has several."""
+    """A piece is a few rows, so that a range has several, and is worth a file."""
+    monkeypatch.setattr(kept, "_LEAST_FILE_BYTES", 0)
+    monkeypatch.setattr(kept, "_PIECE_BYTES", 16)
     monkeypatch.setattr(ranges, "_FIELDS", 24)
     monkeypatch.setattr(json_tape, "BATCH_ROWS", 5)
     monkeypatch.setattr(json_plan, "cut_regions", _small_regions)
@@ -146,7 +160,7 @@ EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(1000, marks=pyt
 @EXAMPLES
 @pytest.mark.usefixtures("small_pieces")
 def test_csv_that_changes_its_mind_late(examples: int) -> None:
-    kept = set[bool]()
+    found = set[str]()
 
     @settings(max_examples=examples, deadline=None)
     @given(
@@ -156,23 +170,55 @@ def test_csv_that_changes_its_mind_late(examples: int) -> None:
         st.sampled_from([200, 1000, 1 << 20]),
         common_options,
         st.integers(1, 3),
+        st.sampled_from(ROOMS),
     )
-    def check(names: list[str], sizes: list[int], late: Any, range_bytes: int, options: Any, threads: int) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+    def check(
+        names: list[str], sizes: list[int], late: Any, range_bytes: int, options: Any, threads: int, room: Room
+    ) -> None:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as spool:
             paths = [Path(folder, f"{number}.csv") for number in range(len(sizes))]
             for path, size in zip(paths, sizes, strict=True):
                 path.write_bytes(csv_text(range(size), names, late if path is paths[-1] else None))
 
-            def plan(kept_bytes: int) -> Any:
-                common = PlanOptions(threads=threads, kept_bytes=kept_bytes, **options)
+            def plan(room: Room) -> Any:
+                common = PlanOptions(threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options)
                 return csv_source._plan(tuple(input_files(*paths)), CsvOptions(header=True), common, range_bytes)
 
-            source = check_same(plan)
+            source = check_same(plan, room)
             if source is not None:
-                kept.add(bool(places(source.kept)))
+                found.update(where(source.kept))
 
     check()
-    assert True in kept, "nothing was kept, so nothing was compared"
+    assert found, "nothing was kept, so nothing was compared"
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, spool = tmp_path / "a.csv", tmp_path / "spool"
+    spool.mkdir()
+    rows = csv_text(range(200), ["whole", "text"], None).replace(b"\n70,", b"\nbad\n70,")
+
+    def plan(room: Room) -> Any:
+        common = PlanOptions(parsed_bytes=room[0], parsed_folder=str(spool) * room[1])
+        return csv_source.plan_csv(input_files(path), CsvOptions(header=True), common)
+
+    path.write_bytes(rows)
+    source = check_same(plan, (8_000, True))
+    assert where(source.kept) == {"a file", "both"}
+    assert len(os.listdir(spool)) == 1
+    path.write_bytes(rows + b"late,x\n")  # the whole column is text, and what was parsed as numbers is forgotten
+    for file in spool.iterdir():
+        file.unlink()
+    assert where(check_same(plan, (8_000, True)).kept) == set()
+    assert not os.listdir(spool)
+
+    def no_room(self: BatchWriter, batch: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    path.write_bytes(rows)
+    monkeypatch.setattr(BatchWriter, "write", no_room)
+    assert where(check_same(plan, (8_000, True)).kept) == set()
+    assert not os.listdir(spool)
 
 
 @pytest.mark.parametrize("most_bytes", [20_000, pytest.param(10_000_000, marks=pytest.mark.sweep)])
@@ -183,11 +229,11 @@ def test_real_csv_files(most_bytes: int) -> None:
     assert paths
 
     def check(path: Path) -> bool:
-        def plan(kept_bytes: int) -> Any:
-            return csv_source.plan_csv(input_files(path), CsvOptions(), PlanOptions(threads=2, kept_bytes=kept_bytes))
+        def plan(room: Room) -> Any:
+            return csv_source.plan_csv(input_files(path), CsvOptions(), PlanOptions(threads=2, parsed_bytes=room[0]))
 
         source = check_same(plan)
-        return source is not None and bool(places(source.kept))
+        return source is not None and bool(where(source.kept))
 
     assert sum(map(check, paths)) > 20
 
@@ -252,7 +298,7 @@ def json_text(rows: range, names: list[str], late: Any) -> bytes:
 @EXAMPLES
 @pytest.mark.usefixtures("small_pieces")
 def test_json_lines_that_change_their_mind_late(examples: int) -> None:
-    kept = set[bool]()
+    found = set[str]()
 
     @settings(max_examples=examples, deadline=None)
     @given(
@@ -261,20 +307,66 @@ def test_json_lines_that_change_their_mind_late(examples: int) -> None:
         late_values,
         common_options,
         st.integers(1, 3),
+        st.sampled_from(ROOMS),
     )
-    def check(names: list[str], sizes: list[int], late: Any, options: Any, threads: int) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+    def check(names: list[str], sizes: list[int], late: Any, options: Any, threads: int, room: Room) -> None:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as spool:
             paths = [Path(folder, f"{number}.jsonl") for number in range(len(sizes))]
             for path, size in zip(paths, sizes, strict=True):
                 path.write_bytes(json_text(range(size), names, late if path is paths[-1] else None))
 
-            def plan(kept_bytes: int) -> Any:
-                common = PlanOptions(threads=threads, kept_bytes=kept_bytes, **options)
+            def plan(room: Room) -> Any:
+                common = PlanOptions(threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options)
                 return plan_jsonl(input_files(*paths), JsonlOptions(max_line_bytes=400), common)
 
-            source = check_same(plan)
+            source = check_same(plan, room)
             if source is not None:
-                kept.add(bool(places(source.kept)))
+                found.update(where(source.kept))
 
     check()
-    assert True in kept, "nothing was kept, so nothing was compared"
+    assert found, "nothing was kept, so nothing was compared"
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_lines_are_kept_in_memory_and_in_a_file(tmp_path: Path) -> None:
+    path, spool = tmp_path / "a.jsonl", tmp_path / "spool"
+    spool.mkdir()
+    lines = json_text(range(100), ["whole", "list", "some"], None).splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:50], b"\n{bad\n", *lines[50:]]))
+
+    def plan(room: Room) -> Any:
+        common = PlanOptions(parsed_bytes=room[0], parsed_folder=str(spool) * room[1])
+        return plan_jsonl(input_files(path), JsonlOptions(), common)
+
+    assert where(check_same(plan, (8_000, True)).kept) >= {"a file", "both"}
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("late", [None, '"c7"', '"new"', "7", "null"])
+@pytest.mark.parametrize("declared", [{}, {"label": "string"}])
+def test_a_label_that_gets_beyond_its_classes_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, late: str | None, declared: dict[str, str]
+) -> None:
+    """Eight classes are the most here, and the last record may bring a ninth, a number, or nothing new."""
+    monkeypatch.setattr(labels, "MAX_CLASSES", 8)
+    monkeypatch.setattr(infer, "MAX_CLASSES", 8)
+    values = [f'"c{row % 8}"' for row in range(120)] + ([late] if late else [])
+    path = tmp_path / f"a.{kind}"
+    if kind == "csv":
+        path.write_text("label,x\n" + "".join(f"{'' if value == 'null' else value},1\n" for value in values))
+    else:
+        path.write_text("".join(f'{{"label": {value}, "x": 1}}\n' for value in values))
+
+    def plan(room: Room) -> Any:
+        common = PlanOptions(label="label", dtypes=declared, parsed_bytes=room[0])
+        if kind == "csv":
+            return csv_source._plan(tuple(input_files(path)), CsvOptions(header=True), common, 200)
+        return plan_jsonl(input_files(path), JsonlOptions(), common)
+
+    source = check_same(plan)
+    if late == '"new"' or (late == "7" and (kind == "csv" or declared)):
+        assert isinstance(planned(plan, ROOMS[0]), RecordmillError)
+    elif source is not None:
+        assert source.schema["label"].classes == tuple(f"c{number}" for number in range(8))
+        assert where(source.kept) == {"memory"}

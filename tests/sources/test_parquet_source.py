@@ -22,6 +22,7 @@ from recordmill.sources.arrow import parquet as parquet_source
 from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, plan_parquet
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.storage.digest import digest_file
+from recordmill.storage.range_file import mapped_file
 
 
 def write(path: Path, table: pa.Table | dict[str, Any], **options: Any) -> Path:
@@ -62,6 +63,14 @@ def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.Monkey
     assert max(chunk.rows for chunk in source.read(source.units[0])) < 70  # a row group is read in several batches
     assert read_all(source) == expected
     assert source.digests == {0: digest_file(str(path))}
+    requests: list[str] = []
+    monkeypatch.setattr(parquet_source, "mapped_file", lambda of: requests.append(of) or mapped_file(of))
+    for kept_bytes in (path.stat().st_size, path.stat().st_size - 1):
+        kept = plan(path, kept_bytes=kept_bytes)
+        requests.clear()
+        assert (kept.units, kept.digests, read_all(kept)) == (source.units, source.digests, expected)
+        copies = len(source.units)  # read_all reads a copy, too, which has nothing of what was kept
+        assert len(requests) == copies + (0 if kept_bytes == path.stat().st_size else copies)
 
 
 def test_nested_and_other_types(tmp_path: Path) -> None:

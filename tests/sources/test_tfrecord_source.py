@@ -14,17 +14,20 @@ import pytest
 from made_data_set import MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.records.example import by_hand
 from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.sources.inputs.contract import Payloads, PlanOptions, Source
-from recordmill.sources.tfrecord import look
+from recordmill.sources.tfrecord import blocks, look
 from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
+from recordmill.storage import digest
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
+from recordmill.storage.stores import local
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("y", "string", required=True)))
 
@@ -59,12 +62,17 @@ def plan(*paths: Path, splits: tuple[str | None, ...] = (), **common: Any) -> Tf
 
 
 def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Reject]]:
+    """All that another process gives, which has nothing of what the plan kept."""
+    return read_here(pickle.loads(pickle.dumps(source)))
+
+
+def read_here(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Reject]]:
     assert isinstance(source, Source)
     rows: list[tuple[int, int, bytes]] = []
     rejects: list[Reject] = []
     for unit in source.units:
         before = len(rows) + len(rejects)
-        for chunk in pickle.loads(pickle.dumps(source)).read(unit):
+        for chunk in source.read(unit):
             assert isinstance(chunk.records, Payloads)
             bounds = chunk.records.offsets.tolist()
             found = [chunk.records.data[start:stop].tobytes() for start, stop in itertools.pairwise(bounds)]
@@ -72,6 +80,17 @@ def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Rej
             rejects += chunk.rejects
         assert unit.rows == len(rows) + len(rejects) - before
     return rows, rejects
+
+
+def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Have files be read in blocks, and units, of that size."""
+    for module, name in (
+        (blocks, "UNIT_BYTES"),
+        (look, "UNIT_BYTES"),
+        (blocks, "DIGESTED_BYTES"),
+        (digest, "DIGESTED_BYTES"),
+    ):
+        monkeypatch.setattr(module, name, size)
 
 
 PAYLOADS = [example(n % 128, "y" * (n % 50)) for n in range(500)]
@@ -86,7 +105,7 @@ def test_payloads_are_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert source.digests == {0: digest_file(str(path))}
     expected = [(0, number, payload) for number, payload in enumerate(PAYLOADS)]
     assert read(source) == (expected, [])
-    monkeypatch.setattr(look, "UNIT_BYTES", 2000)
+    set_block_bytes(monkeypatch, 2000)
     monkeypatch.setattr(tfrecord_source, "BATCH_BYTES", 300)
     source = plan(path, schema=SCHEMA, threads=2)
     assert compressed or len(source.units) > 5
@@ -157,7 +176,7 @@ def test_a_data_set_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, com
         tmp_path / "out", {"train": mixed_rows(300), "val.id": mixed_rows(40, 300)}, compression=compression
     )
     write(out / "data-old" / "train-00000-of-00001.tfrecord", PAYLOADS)
-    monkeypatch.setattr(look, "UNIT_BYTES", 5000)
+    set_block_bytes(monkeypatch, 5000)
     source = plan(*sorted(out.rglob("*.tfrecord*")))
     assert source.schema == MIXED
     assert source.notes == (
@@ -205,6 +224,8 @@ def test_files_of_others(shared_data: Path) -> None:
             batch.payload(at).tobytes() for batch in read_frames(str(path)) for at in range(len(batch))
         ]
         total += len(rows)
+        kept = said(path, kept_bytes=1 << 24)
+        assert kept == said(path) == in_many_passes(path)
     assert total > 20_000
 
 
@@ -224,31 +245,93 @@ def test_what_is_no_record_of_the_schema_is_a_reject(tmp_path: Path) -> None:
     assert len(read(plan(path))[1]) == 4
 
 
-@pytest.mark.parametrize("damage", [None, "payload", "header", "cut", "no Example"])
-@pytest.mark.parametrize("options", [{}, {"schema": SCHEMA}])
+@pytest.fixture
+def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each request to the disk gives from now on."""
+    counts: list[int] = []
+    fill = local.LocalReader.fill
+
+    def counted(reader: local.LocalReader, into: Any, start: int) -> Any:
+        counts.append(len(fill(reader, into, start)))
+        return into[: counts[-1]]
+
+    monkeypatch.setattr(local.LocalReader, "fill", counted)
+    return counts
+
+
+def said(*paths: Path, **common: Any) -> Any:
+    """All that a plan says and its units give, or its error."""
+    try:
+        source = plan(*paths, **common)
+    except DataError as error:
+        return str(error)
+    return source.schema, source.notes, source.digests, read_here(source)
+
+
+def in_many_passes(*paths: Path, **common: Any) -> Any:
+    """The same of a plan that looks at each file by a pass for each thing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(look, "blocks", lambda shards, size: iter(()))
+        return said(*paths, **common)
+
+
+def late(x: list[int] | bytes, y: bytes = b"text", **more: int) -> bytes:
+    return by_hand.example({"x": x, "y": y, **more})
+
+
+LATE = {
+    "no Example": b"\xff\xff",
+    "larger than a block": example(1, "y" * 40) * 80,
+    "a longer list": late([1, 2]),
+    "a feature that is missing": by_hand.example({"y": "text"}),
+    "another kind": late(b"1"),
+    "an unknown feature": late([1], z=1),
+    "no UTF-8": late([1], b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 20, 2000])
+@pytest.mark.parametrize("what", ["nothing", "payload", "header", "cut", *LATE])
+@pytest.mark.parametrize("options", [{}, {"schema": SCHEMA}, {"threads": 3}])
 def test_a_plan_of_one_pass_is_that_of_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str | None, options: dict[str, Any]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read_bytes: list[int],
+    block_bytes: int,
+    what: str,
+    options: dict[str, Any],
 ) -> None:
-    late = [b"\xff\xff"] if damage == "no Example" else []
+    """In blocks or whole, kept or read again, whatever comes late in the last file."""
+    set_block_bytes(monkeypatch, block_bytes)
+    last = [LATE[what]] if what in LATE else []
     paths = [
         write(tmp_path / "a.tfrecord", PAYLOADS[:70]),
         write(tmp_path / "b.tfrecord", []),
         write(tmp_path / "c.tfrecord.gz", PAYLOADS[70:90], True),
-        write(tmp_path / "d.tfrecord", [*PAYLOADS[90:], *late]),
+        write(tmp_path / "d.tfrecord", [*PAYLOADS[90:], *last]),
     ]
     data = bytearray(paths[3].read_bytes())
-    data[{"payload": -9, "header": 3}.get(damage or "", 0)] ^= damage in ("payload", "header")
-    paths[3].write_bytes(data[:-2] if damage == "cut" else data)
-    reads: list[str] = []
-    for name in ("read_range", "digest_file", "cut"):
-        whole = getattr(look, name)
-        monkeypatch.setattr(
-            look, name, lambda *args, whole=whole, name=name, **kws: reads.append(name) or whole(*args, **kws)
-        )
-    once = plan(*paths, **options)
-    if damage in (None, "no Example"):
-        assert sorted(reads) == ["cut", "digest_file", *["read_range"] * 3]
-    monkeypatch.setattr(look, "_at_once", lambda *args: None)
-    assert plan(*paths, **options) == once
-    assert once.digests == {number: digest_file(str(path)) for number, path in enumerate(paths)}
-    assert len(read(once)[0]) >= (400 if damage != "header" else 80)
+    data[{"payload": -9, "header": 3}.get(what, 0)] ^= what in ("payload", "header")
+    paths[3].write_bytes(data[:-2] if what == "cut" else data)
+    read_bytes.clear()
+    kept = said(*paths, **options, kept_bytes=1 << 20)
+    if what not in ("payload", "header", "cut", "larger than a block", "another kind"):
+        sizes = [path.stat().st_size for path in paths]  # once, but the head of each; the compressed one for its digest
+        assert sum(read_bytes) <= sum(sizes) + sum(min(size, 4096) for size in sizes) + sizes[2]
+    assert kept == said(*paths, **options) == in_many_passes(*paths, **options)
+    assert isinstance(kept, str) == (what == "another kind" and "schema" not in options)
+    if not isinstance(kept, str):
+        assert kept[2] == {number: digest_file(str(path)) for number, path in enumerate(paths)}
+        assert len(kept[3][0]) >= (400 if what != "header" else 80)
+
+
+def test_what_finds_no_room_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_block_bytes(monkeypatch, 2000)
+    paths = [write(tmp_path / "a.tfrecord", PAYLOADS), write(tmp_path / "b.tfrecord.gz", PAYLOADS, True)]
+    expected = [(file, at, payload) for file in (0, 1) for at, payload in enumerate(PAYLOADS)]
+    kept = []
+    for kept_bytes in (0, 9000, 40_000, 1 << 20):
+        source = plan(*paths, kept_bytes=kept_bytes)
+        kept.append(sum(source.kept.has((unit.first_file, unit.start)) for unit in source.units))
+        assert read_here(source) == (expected, [])
+    assert kept[0] == 0 < kept[1] < kept[2] < kept[3] == len(source.units)

@@ -18,10 +18,12 @@ from recordmill.storage.digest import digest_file
 from recordmill.storage.files import (
     Bytes,
     Stat,
+    begin_range,
     check_unchanged,
     expect,
     map_file,
     read_blocks,
+    read_each,
     read_exactly,
     read_into,
     read_range,
@@ -29,8 +31,9 @@ from recordmill.storage.files import (
     stat,
 )
 from recordmill.storage.listing import list_inputs
-from recordmill.storage.stores import client, objects
+from recordmill.storage.stores import client, fetching, objects
 from recordmill.storage.stores.address import Address
+from recordmill.storage.stores.fetching import Fetching
 from recordmill.storage.stores.objects import ObjectStorage
 
 SIZE = 60_000
@@ -39,9 +42,9 @@ SIZE = 60_000
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(objects, "PART_BYTES", 3000)
+    monkeypatch.setattr(fetching, "PART_BYTES", 3000)
     monkeypatch.setattr(objects, "_GAP_BYTES", 50)
-    monkeypatch.setattr(objects.time, "sleep", lambda _: None)
+    monkeypatch.setattr(fetching.time, "sleep", lambda _: None)
     monkeypatch.setattr(files, "_OBJECTS", ObjectStorage())
 
 
@@ -56,7 +59,18 @@ def web(tmp_path: Path, small_blocks: None) -> Iterator[WebFiles]:
 
 @pytest.mark.parametrize(
     ("start", "stop"),
-    [(0, None), (0, 1), (999, 1001), (1000, 2000), (59_999, None), (60_000, None), (70_000, None), (5, 40_000), (7, 7)],
+    [
+        (0, None),
+        (60_001, 60_002),
+        (0, 1),
+        (999, 1001),
+        (1000, 2000),
+        (59_999, None),
+        (60_000, None),
+        (70_000, None),
+        (5, 40_000),
+        (7, 7),
+    ],
 )
 def test_ranges_are_the_files(web: WebFiles, start: int, stop: int | None) -> None:
     data = np.frombuffer((web.folder / "a").read_bytes(), np.uint8)
@@ -105,6 +119,45 @@ def test_what_is_expected_is_asked_for_at_once(web: WebFiles) -> None:
     assert sorted(web.requests) == sorted(f"GET /f{at} bytes=0-499" for at in range(20))
 
 
+def read_all(found: list[tuple[str, Stat]]) -> list[bytes]:
+    into = np.empty(sum(about.size_bytes for _, about in found), np.uint8)
+    return [data.tobytes() for data in read_each([(path, about, f"name of {path}") for path, about in found], into)]
+
+
+@pytest.mark.parametrize("fault", ["", FAIL, CUT, SLOW])
+def test_whole_files_are_a_request_each(web: WebFiles, tmp_path: Path, fault: str) -> None:
+    sizes = [5, 0, 700, 1000, 40_000, 1]
+    for at, size in enumerate(sizes):
+        (web.folder / f"f{at}").write_bytes(bytes([at]) * size)
+    (tmp_path / "near").write_bytes(b"near")
+    found = [(url, stat(url)) for url in (f"{web.url}/f{at}" for at in range(6))]
+    found.insert(3, (str(tmp_path / "near"), stat(str(tmp_path / "near"))))
+    wanted = [bytes([at]) * size for at, size in enumerate(sizes)]
+    wanted.insert(3, b"near")
+    web.requests.clear()
+    web.faults = {2: fault}
+    web.slow.set()
+    assert read_all(found) == wanted
+    if not fault:
+        assert sorted(web.requests) == [f"GET /f{at} bytes=0-{size - 1}" for at, size in enumerate(sizes) if size]
+    (web.folder / "f3").write_bytes(b"x" * 1000)
+    with pytest.raises(DataError, match=r"name of .*f3: changed while it was read"):
+        read_all(found)
+    (web.folder / "f3").unlink()
+    with pytest.raises(DataError, match=r"name of .*f3: can't be read: no such object"):
+        read_all(found)
+
+
+def test_ranges_that_were_asked_for_are_the_files(web: WebFiles) -> None:
+    data, url = (web.folder / "a").read_bytes(), f"{web.url}/a"
+    for start, stop in (0, 10), (100, 20_000), (SIZE - 5, SIZE + 5), (SIZE + 1, SIZE + 2):
+        assert begin_range(url, start, stop)().tobytes() == data[start:stop]
+    (web.folder / "a").write_bytes(data[::-1])
+    assert begin_range(url, 100, 20_000)().tobytes() == data[::-1][100:20_000]
+    reads = [begin_range(url, 0, 20_000), begin_range(url, 30_000, 30_010)]
+    assert [read().tobytes() for read in reads] == [data[::-1][:20_000], data[::-1][30_000:30_010]]
+
+
 @pytest.mark.parametrize("fault", [FAIL, CUT, SLOW])
 @pytest.mark.parametrize("number", range(12))
 def test_a_fault_at_any_request_changes_nothing(web: WebFiles, fault: str, number: int) -> None:
@@ -151,14 +204,14 @@ def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatc
     """An object is replaced between the requests for one range."""
     url, path = f"{web.url}/a", web.folder / "a"
     stat(url)
-    fetch, old = ObjectStorage._fetch, path.read_bytes()
+    fetch, old = Fetching.fetch, path.read_bytes()
 
-    def replacing(self: ObjectStorage, address: Address, about: Stat, start: int, into: Bytes) -> None:
+    def replacing(self: Fetching, address: Address, about: Stat, start: int, into: Bytes) -> None:
         fetch(self, address, about, start, into)
         if start == 0:
             path.write_bytes(old[::-1])
 
-    monkeypatch.setattr(ObjectStorage, "_fetch", replacing)
+    monkeypatch.setattr(Fetching, "fetch", replacing)
     assert read_range(url, 0, 20_000).tobytes() in (old[:20_000], old[::-1][:20_000])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import check_split_name
-from recordmill.shards.names import SUFFIXES, ShardName
+from recordmill.shards.entries.names import SUFFIXES, ShardName, page_name
 from recordmill.storage.digest import ALGORITHMS
 from recordmill.storage.strict_json import MOST_COUNT, Fields, show
 
@@ -20,6 +20,10 @@ DATA_FOLDER = r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<the fingerprint's 
 _REJECT_FILE = re.compile(r"rejects/[0-9a-z]{1,64}(?:-[0-9]{1,9})?\.[0-9]{5,9}\.jsonl", re.ASCII)
 _PLAIN_TEXT = r"[^\x00-\x1f\x7f]{0,1000}"
 _HEX = r"[0-9a-f]"
+PAGED = 3  # the major version whose manifests name pages of entries, not entries
+PAGE_FORMAT = "recordmill page"
+MOST_PAGE_BYTES = 16 << 20  # 16 MiB: ten times what a build writes
+_MOST_ENTRIES = 1 << 14  # of a page
 
 
 def is_data_folder(name: str) -> bool:
@@ -67,24 +71,50 @@ def _check_part(part: Fields, compression: str, major: int) -> int:
     part.count("records_read")
     part.count("records_rejected")
     splits = part.object("splits")
-    total, names = 0, set[str]()
+    total, check = 0, _check_pages if major == PAGED else _check_entries
     for split in splits.value:
         try:
             check_split_name(split)
         except UsageError as error:
             splits.refuse(str(error), split)
-        for shard in splits.objects(split):
-            name = shard.text("name")
-            if not _is_shard(name, split, compression):
-                shard.refuse(f"is {show(name)}, no shard of this split (compression {compression})", "name")
-            if name in names:
-                shard.refuse(f"is {show(name)}, which another shard has", "name")
-            names.add(name)
-            total += shard.count("records")
-            shard.count("bytes")
-            shard.count("framed_bytes")
-            _check_digest(shard, major)
-            shard.text("sum", f"{_HEX}{{16}}", "16 hexadecimal digits")
+        total += check(splits, split, compression, major)
+    return total
+
+
+def _check_entries(splits: Fields, split: str, compression: str, major: int) -> int:
+    """Gives the records of the split."""
+    total, names = 0, set[str]()
+    for shard in splits.objects(split):
+        if (name := check_entry(shard, split, compression, major)) in names:
+            shard.refuse(f"is {show(name)}, which another shard has", "name")
+        names.add(name)
+        total += shard.count("records")
+    return total
+
+
+def check_entry(shard: Fields, split: str, compression: str, major: int = PAGED) -> str:
+    """Gives the name of the shard; DataError for what is no entry of one of this split."""
+    name = shard.text("name")
+    if not _is_shard(name, split, compression):
+        shard.refuse(f"is {show(name)}, no shard of this split (compression {compression})", "name")
+    for field in ("records", "bytes", "framed_bytes"):
+        shard.count(field)
+    _check_digest(shard, major)
+    shard.text("sum", f"{_HEX}{{16}}", "16 hexadecimal digits")
+    return name
+
+
+def _check_pages(splits: Fields, split: str, compression: str, major: int) -> int:
+    """Gives the records of the split."""
+    total = 0
+    for number, page in enumerate(splits.object(split).objects("pages")):
+        if page.text("name") != (name := page_name(split, number)):
+            page.refuse(f"is {show(page.text('name'))}, not {name}", "name")
+        page.count("bytes", most=MOST_PAGE_BYTES)
+        page.count("shards", 1, _MOST_ENTRIES)
+        page.count("shard_bytes")
+        _check_digest(page, major)
+        total += page.count("records")
     return total
 
 

@@ -50,3 +50,12 @@ class ShardName:
             return None
         compression = "gzip" if match["suffix"].endswith(".gz") else "none"
         return cls(match["split"], int(match["index"]), int(match["of"]), compression)
+
+
+def page_name(split: str, number: int) -> str:
+    """The name of a page of the split's entries.
+
+    >>> page_name("train", 2)
+    'train-00002.json'
+    """
+    return f"{split}-{number:05d}.json"

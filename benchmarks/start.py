@@ -1,0 +1,67 @@
+"""How long commands take from the shell to their end on a small data set: imports and compiled code from the disk.
+
+    python benchmarks/start.py [--runs 20]
+
+1,000 records of three features are built first; then each command runs so many times in a process of its own, after
+one run that counts for nothing and leaves its files in the page cache. Medians of wall and processor time. Byte code is
+written by the first run, also where PYTHONDONTWRITEBYTECODE says otherwise: installed packages have it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from harness import machine
+
+ROWS = 1000
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    return {
+        "--help": ["--help"],
+        "inspect": ["inspect", str(folder / "data")],
+        "head": ["head", str(folder / "data")],
+        "read": ["read", str(folder / "data"), "--out", str(folder / "new")],
+        "doctor": ["doctor", "--runner=FnApiRunner"],
+        "build": ["build", str(folder / "rows.csv"), "--out", str(folder / "new")],
+    }
+
+
+def timed(command: list[str], new: Path) -> tuple[float, float]:
+    """(wall, processor) seconds of one run, which may make the folder `new`."""
+    shutil.rmtree(new, ignore_errors=True)
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([sys.executable, "-m", "recordmill", *command], check=True, capture_output=True, env=environment)
+    wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    runs = parser.parse_args().runs
+    print(machine())
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = (f"{number},name{number},{number / 7}\n" for number in range(ROWS))
+        (folder / "rows.csv").write_text("id,name,x\n" + "".join(rows))
+        timed(["build", str(folder / "rows.csv"), "--out", str(folder / "data")], folder / "new")
+        print(f"{'':10} {'wall':>8} {'CPU':>8}")
+        for command, arguments in commands(folder).items():
+            found = [timed(arguments, folder / "new") for _ in range(runs + 1)][1:]
+            wall, cpu = (statistics.median(column) for column in zip(*found, strict=True))
+            print(f"{command:10} {wall:6.2f} s {cpu:6.2f} s")
+
+
+if __name__ == "__main__":
+    main()

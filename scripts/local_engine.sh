@@ -1,0 +1,90 @@
+# What flink_local.sh and spark_local.sh share; sourced by them. They set dir (where all of it lies), jar (the job server), page (of the cluster) and mark (what is in the command
+# line of each process that `up` starts, and of no other), and define distribution, up, is_up, ready and flags.
+beam_version=2.62.0
+worker="$dir/worker"
+
+get() {  # get FOLDER VERSION PACKAGE...: Python packages that bring the engine's jars, from PyPI
+  local folder="$dir/$1" version="$2"
+  shift 2
+  [ ! -e "$folder/got-$version" ] || return 0
+  rm -rf "$folder"  # what an interrupted run has left is no distribution
+  "${PYTHON:-python3}" -m venv "$folder"
+  "$folder/bin/pip" install --quiet --no-deps "$@"
+  touch "$folder/got-$version"
+}
+
+build_job_server() {  # build_job_server ARTIFACT MAIN-CLASS [ENTRIES]: what Beam's clients submit through, by Maven. ENTRIES: of its jar's manifest, XML
+  [ ! -s "$jar" ] || return 0
+  rm -rf "$dir/jar" && mkdir -p "$dir/jar"
+  cat >"$dir/jar/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>local</groupId><artifactId>job-server</artifactId><version>1</version>
+<dependencies><dependency>
+<groupId>org.apache.beam</groupId><artifactId>$1</artifactId><version>$beam_version</version>
+</dependency></dependencies>
+<build><plugins><plugin><groupId>org.apache.maven.plugins</groupId><artifactId>maven-shade-plugin</artifactId><version>3.5.1</version>
+<executions><execution><phase>package</phase><goals><goal>shade</goal></goals><configuration>
+<createDependencyReducedPom>false</createDependencyReducedPom>
+<filters><filter><artifact>*:*</artifact><excludes><exclude>META-INF/*.SF</exclude><exclude>META-INF/*.DSA</exclude><exclude>META-INF/*.RSA</exclude></excludes></filter></filters>
+<transformers><transformer implementation="org.apache.maven.plugins.shade.resource.ServicesResourceTransformer"/>
+<transformer implementation="org.apache.maven.plugins.shade.resource.ManifestResourceTransformer"><mainClass>$2</mainClass>
+<manifestEntries>${3:-}</manifestEntries></transformer></transformers>
+</configuration></execution></executions></plugin></plugins></build>
+</project>
+POM
+  (cd "$dir/jar" && mvn -q -B -Dstyle.color=never package)
+  mv "$dir/jar/target/job-server-1.jar" "$jar"
+  rm -rf "$dir/jar"
+}
+
+write_worker() {  # the command that the engine's own processes start for each of their slots
+  printf '#!/bin/sh\nexport PYTHONPATH="%s"\nexec "%s" -m recordmill.transforms.worker "$@"\n' "${PYTHONPATH:-}" "$(command -v python || command -v python3)" >"$worker"
+  chmod +x "$worker"
+}
+
+pids() {  # of what stands in the pid files and is still what `up` started
+  cat "$dir"/pid/*.pid 2>/dev/null | while read -r pid; do
+    { tr '\0' '\n' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qF -- "$mark" && echo "$pid"
+  done || true
+}
+
+bring_up() {
+  [ -z "$(pids)" ] || { echo "already up: $page"; return; }
+  command -v java >/dev/null || { echo "Java is needed: install a JDK 17" >&2; exit 1; }
+  [ -s "$jar" ] || command -v mvn >/dev/null || { echo "Maven is needed, once, to build the job server" >&2; exit 1; }
+  ! curl -s -o /dev/null "$page" || { echo "$page is taken by something else: the port is an option of $0" >&2; exit 1; }
+  mkdir -p "$dir"; distribution
+  rm -rf "$dir/tmp" && mkdir -p "$dir/log" "$dir/pid" "$dir/tmp"
+  write_worker; up
+  for _ in $(seq 120); do
+    is_up && { echo "up: $page, $ready; $0 submit build INPUT --out OUT"; return; }
+    sleep 0.5
+  done
+  echo "it did not come up within a minute; see $dir/log" >&2
+  exit 1
+}
+
+bring_down() {
+  local running
+  running="$(pids)"
+  for pid in $running; do kill "$pid" 2>/dev/null || true; done
+  for _ in $(seq 40); do [ -n "$(pids)" ] || break; sleep 0.25; done
+  for pid in $(pids); do kill -9 "$pid" 2>/dev/null || true; done
+  rm -rf "$dir/pid" "$dir/tmp"
+  echo "down: $(echo "$running" | wc -w) processes stopped"
+}
+
+command_line() {  # command_line ARGUMENTS...: of the script that sources this
+  case "${1:-}" in
+    up) bring_up ;;
+    submit)
+      shift
+      [ -n "$(pids)" ] || { echo "not up: $0 up" >&2; exit 1; }
+      mapfile -t given < <(flags)
+      exec python -m recordmill "$@" "${given[@]}" ;;
+    flags) flags ;;
+    fetch) mkdir -p "$dir"; distribution ;;
+    down) bring_down ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+}
