@@ -139,6 +139,13 @@ class UnitTable(Table[Unit]):
         return self._values
 
 
+def sizes_of(files: Sequence[InputFile]) -> npt.NDArray[np.int64]:
+    """[files] how large each is; a table makes no objects for it."""
+    if isinstance(files, FileTable):
+        return files.sizes
+    return np.array([file.stat.size_bytes for file in files], np.int64)
+
+
 def bytes_of(files: Sequence[InputFile]) -> int:
     """How large all of them are together."""
     if isinstance(files, FileTable):
