@@ -56,7 +56,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.fetching": "base reader.sampling records.columns records.tfrecord schemas shards shards.loads",
     "reader.images": "base images reader.fetching reader.sampling records.columns schemas",
     "reader.collating": "base base.people reader.fetching reader.sampling records.columns schemas",
-    "reader.faces": "base reader.collating reader.fetching reader.images reader.sampling records.columns "
+    "reader.faces": "base base.people reader.collating reader.fetching reader.images reader.sampling records.columns "
     "records.writers schemas storage",
     "reader.torch": "base reader.collating reader.faces reader.fetching reader.images reader.sampling records.columns "
     "schemas",
