@@ -37,7 +37,7 @@ def again(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any
     more is handed out anew, whoever let go of it and however late. (The pool gives such memory back to the system
     within milliseconds, and new pages took two fifths of the time in which TensorFlow was fed.)
 
-    Up to 128 MiB are kept for that, until `let_go`.
+    Up to 128 MiB are kept for that, or a single one that is larger, until `let_go`; what came back last stays longest.
     """
     kind = np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
@@ -64,8 +64,13 @@ def _taken(size: int) -> pa.Buffer:
 
 
 def _keep(buffer: pa.Buffer) -> None:
-    if sum(one.size for one in list(_idle.values())) + buffer.size <= _IDLE_BYTES:
-        _idle[buffer.address] = buffer
+    """Keep it, and of the others, the latest first, what there is room for beside it."""
+    room_bytes = _IDLE_BYTES - buffer.size
+    for at, one in reversed(list(_idle.items())):
+        room_bytes -= one.size
+        if room_bytes < 0:
+            _idle.pop(at, None)
+    _idle[buffer.address] = buffer
 
 
 def filled(shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

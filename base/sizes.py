@@ -1,8 +1,11 @@
-"""Sizes as people write them: `128MiB` to bytes, and bytes to `128.0 MiB`."""
+"""Sizes as people write them: `128MiB` to bytes, and bytes to `128.0 MiB`; and whole numbers, as whoever gives them."""
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import re
+from typing import Any
 
 from recordmill.base.errors import UsageError
 
@@ -32,6 +35,23 @@ def bytes_of(size: str | int, name: str) -> int:
     if size_bytes < 1:
         raise UsageError(f"{name} must be at least 1, not {size}")
     return size_bytes
+
+
+def whole(number: Any, name: str, least: int | None = None) -> int:
+    """A whole number as Python's own, also where it is NumPy's or a tensor.
+
+    Raises:
+        UsageError: it is none, or below the least.
+    """
+    found = None
+    if not isinstance(number, bool):
+        with contextlib.suppress(TypeError):  # of floats, texts, arrays
+            found = operator.index(number)
+    if found is None:
+        raise UsageError(f"{name} is a whole number, not {number!r:.99}")
+    if least is not None and found < least:
+        raise UsageError(f"{name} must be at least {least}, not {found}")
+    return found
 
 
 def show_size(size_bytes: float) -> str:

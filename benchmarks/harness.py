@@ -25,12 +25,15 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Measured:
-    """start_up, work: seconds. peak: bytes of resident memory. base: of them, before the work began."""
+    """start_up, work: seconds. peak: bytes of resident memory. base: of them, before the work began. cpu: seconds of
+    processors that the work took, the system's included; beside others' work it says more than wall time.
+    """
 
     start_up: float
     work: float
     peak: int
     base: int
+    cpu: float
 
 
 def job(prepare: Callable[..., Callable[[], object]], *args: str) -> None:
@@ -38,11 +41,17 @@ def job(prepare: Callable[..., Callable[[], object]], *args: str) -> None:
     started = time.perf_counter()
     work = prepare(*args)
     begun = time.perf_counter()
-    base = resident_bytes()
+    base, before = resident_bytes(), _cpu_sec()
     work()
-    ended = time.perf_counter()
+    ended, cpu = time.perf_counter(), _cpu_sec() - before
     peak = max(peak_bytes(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
-    print("MEASURED", json.dumps([begun - started, ended - begun, peak, base]))
+    print("MEASURED", json.dumps([begun - started, ended - begun, peak, base, cpu]))
+
+
+def _cpu_sec() -> float:
+    """What this process and its children have taken so far."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def peak_bytes() -> int:
@@ -93,16 +102,19 @@ def compare(
                 results[name].append(run(*command, python=(pythons or {}).get(name, sys.executable)))
     medians = {
         name: Measured(
-            *(statistics.median(getattr(one, field) for one in found) for field in ("start_up", "work", "peak", "base"))
+            *(
+                statistics.median(getattr(one, field) for one in found)
+                for field in ("start_up", "work", "peak", "base", "cpu")
+            )
         )  # type: ignore[arg-type]
         for name, found in results.items()
     }
     first = next(iter(medians.values()))
-    print(f"{'':44} {'start-up':>9} {'work':>9} {'ratio':>7} {'peak':>9} {'runs':>5}")
+    print(f"{'':44} {'start-up':>9} {'work':>9} {'ratio':>7} {'CPU':>9} {'peak':>9} {'runs':>5}")
     for name, one in medians.items():
         print(
             f"{name:44} {one.start_up:7.1f} s {one.work:7.2f} s {one.work / first.work:6.1f}x "
-            f"{one.peak / 2**20:5.0f} MiB {len(results[name]):5}"
+            f"{one.cpu:7.2f} s {one.peak / 2**20:5.0f} MiB {len(results[name]):5}"
         )
     return medians
 

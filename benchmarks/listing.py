@@ -1,7 +1,11 @@
-"""What a driver holds of very many input files, listed as a build lists them, and how large they are as the list that
-workers read slices of.
+"""What a driver holds of very many input files, and how large they are as the list that workers read slices of.
 
-python benchmarks/listing.py [FILES]    1,000,000 unless it is told
+python benchmarks/listing.py [FILES]            empty files on a disk, 1,000,000 unless told, listed as for a build
+python benchmarks/listing.py [FILES] --names    a server of S3 that has names only, in a process of its own: its
+                                                listing, and the plan of a build of images, with classes, from that
+python benchmarks/listing.py [FILES] --csv      small files of CSV on a disk: the plan, which reads each of them
+
+Memory is the most that the process held at once, above what it held before (VmHWM of Linux).
 """
 
 from __future__ import annotations
@@ -9,52 +13,145 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import Process
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
-from recordmill.sources.inputs.tables import FileTable
-from recordmill.storage.listing import list_inputs
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import plan_csv
+from recordmill.sources.images.source import plan_images
+from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.inputs.tables import FileTable, as_tables
+from recordmill.storage.listing import Listing, list_inputs
 
-IN_FOLDER = 1_000
+IN_FOLDER, CLASSES, PAGE, SAMPLE = 1_000, 100, 1_000, 10_000
 
 Value = TypeVar("Value")
 
 
-def main(count: int) -> None:
+def main(count: int, way: str) -> None:
+    if way:
+        (of_names if way == "--names" else of_csv)(count)
+        return
     with tempfile.TemporaryDirectory() as folder:
         make_files(Path(folder), count)
         listing = measured("listed", count, lambda: list_inputs([folder], data_extensions={"csv"}))
-        size = len(pickle.dumps(FileTable.of(listing.files)))
-        print(f"as a list of columns, of which workers read slices: {size / count:.0f} bytes a file")
+        show_size(listing)
 
 
-def make_files(folder: Path, count: int) -> None:
-    """Empty CSV files, so many in each folder."""
+def of_csv(count: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        make_files(Path(folder), count, b"a,b\n1,x\n")
+        files = list_inputs([folder]).files
+        plan_csv(files[:SAMPLE], CsvOptions(), PlanOptions())  # what is loaded, and used again
+        measured("planned", count, lambda: plan_csv(files, CsvOptions(), PlanOptions()))
+
+
+def of_names(count: int) -> None:
+    server = Process(target=serve, args=(count, port := free_port()), daemon=True)
+    server.start()
+    os.environ |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+    os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    warm = list_inputs(["s3://bucket/in/class-000"])  # what a first request loads
+    plan_images(warm, None, PlanOptions())
+    listing = measured("listed", count, lambda: list_inputs(["s3://bucket/in"]))
+    show_size(listing)
+    plan: Any = measured("planned", count, lambda: as_tables(plan_images(listing, None, PlanOptions()), here=False))
+    print(f"{len(plan.files):,} files of {len(plan.schema['label'].classes)} classes in {len(plan.units):,} units")
+    server.terminate()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def serve(count: int, port: int) -> None:
+    """Answer listings of a bucket: `in/class-034/image-000012345.jpg`, in ascending order, PAGE at a time."""
+
+    class Names(BaseHTTPRequestHandler):
+        protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
+
+        def do_HEAD(self) -> None:
+            self.answer(404, b"")
+
+        def do_GET(self) -> None:
+            asked = dict(parse_qsl(urlsplit(self.path).query))
+            if "prefix" not in asked:
+                self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+                return
+            first = int(asked.get("continuation-token", 0))
+            last = min(first + PAGE, count if asked["prefix"] == "in/" else IN_FOLDER)
+            is_last = last == count or asked["prefix"] != "in/"
+            more = "" if is_last else f"<NextContinuationToken>{last}</NextContinuationToken>"
+            head = f"<ListBucketResult><Name>bucket</Name><IsTruncated>{str(not is_last).lower()}</IsTruncated>{more}"
+            data = (head + "".join(entry(at, count) for at in range(first, last)) + "</ListBucketResult>").encode()
+            self.answer(200, data)
+
+        def answer(self, status: int, data: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing is said."""
+
+    ThreadingHTTPServer(("127.0.0.1", port), Names).serve_forever()
+
+
+def entry(at: int, count: int) -> str:
+    name = f"in/class-{at * CLASSES // count:03d}/image-{at:09d}.jpg"
+    about = f'<ETag>"{at:032x}"</ETag><Size>{100_000 + at % 1_000}</Size>'
+    return f"<Contents><Key>{name}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>{about}</Contents>"
+
+
+def show_size(listing: Listing) -> None:
+    some = listing.files[:SAMPLE]
+    size = len(pickle.dumps(FileTable.of(some)))
+    print(f"as a list of columns, of which workers read slices: {size / len(some):.0f} bytes a file")
+
+
+def make_files(folder: Path, count: int, data: bytes = b"") -> None:
+    """CSV files of these bytes, so many in each folder."""
     for first in range(0, count, IN_FOLDER):
         inner = folder / f"{first // IN_FOLDER:06d}"
         inner.mkdir()
         for number in range(first, min(first + IN_FOLDER, count)):
-            os.close(os.open(inner / f"part-{number:09d}.csv", os.O_CREAT | os.O_WRONLY))
+            (inner / f"part-{number:09d}.csv").write_bytes(data)
 
 
 def measured(what: str, count: int, make: Callable[[], Value]) -> Value:
     gc.collect()
-    before, started = resident(), time.monotonic()
+    Path("/proc/self/clear_refs").write_text("5")  # the most is that from here on
+    before, started = held("VmRSS"), time.monotonic()
     value = make()
     seconds = time.monotonic() - started
+    most = held("VmHWM") - before
     gc.collect()
-    print(f"{what}: {seconds:.1f} s, {(resident() - before) / count:.0f} bytes of memory a file")
+    left = held("VmRSS") - before
+    print(
+        f"{what}: {seconds:.1f} s, at most {most / 2**20:.0f} MiB at once, {left / 2**20:.0f} MiB left "
+        f"({left / count:.0f} bytes a file)",
+        flush=True,
+    )
     return value
 
 
-def resident() -> int:
-    """Bytes that this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def held(field: str) -> int:
+    """Bytes that the system counts for this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    numbers, ways = ([word for word in sys.argv[1:] if word.startswith("--") == way] for way in (False, True))
+    main(int(numbers[0]) if numbers else 1_000_000, "".join(ways))

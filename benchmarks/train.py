@@ -1,27 +1,53 @@
 """Records a second that a training loop gets, beside tf.data tuned by hand: `python benchmarks/train.py OUT [ROUNDS]`.
 
-OUT is a data set of the rows of make_csv.py (`recordmill build csv rows.csv --out OUT`) or one with lists, in the page
-cache. Batches of 256, shuffled, one epoch, lists padded to the longest of the batch, a consumer that does nothing; the
-ways alternate, so that what else runs on the machine hits all of them; the table has medians, CPU seconds of the whole
-process, and each way's ratio to tf.data in the same round. Then how well each order is shuffled, beside a true
+OUT is a data set of the rows of make_csv.py (`recordmill build csv rows.csv --out OUT`), in the page cache, or, where
+there is nothing of that name, gets 1,000,000 records of lists of 1 to 199 int64 in 8 shards. Batches of 256, shuffled,
+one epoch, lists padded to the longest of the batch, a consumer that does nothing; the ways alternate, so that what else
+runs on the machine hits all of them; the table has medians, CPU seconds of this process and those that it started, and
+each way's ratio to tf.data in the same round; `train_peers` says what of others is measured. Then when the first batch
+comes, from before the data set is opened, in processes of their own; and how well each order is shuffled, beside a true
 permutation and tf.data's buffer.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
+import train_peers
 
 import recordmill
 from recordmill.reader.faces.tf_parse import parser
 
 BATCH, BUFFER, OPEN_FILES = 256, 10_000, 16
+LISTS, MOST_ITEMS, SHARDS = 1_000_000, 200, 8
+FIRST = """
+import sys, time
+import numpy, {imported}
+import recordmill
+begun = time.perf_counter()
+next(iter(recordmill.open(sys.argv[1]).{face}({batch}{more})))
+print(time.perf_counter() - begun)
+"""
 Way = Callable[[int], Iterable[object]]
+
+
+def made(out: str) -> str:
+    if not os.path.exists(out):
+        random = np.random.default_rng(0)
+        lengths = random.integers(1, MOST_ITEMS, LISTS)
+        splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        lists = pa.ListArray.from_arrays(splits, pa.array(random.integers(0, 30_000, splits[-1])))
+        recordmill.build(pa.table({"tokens": lists, "label": random.integers(0, 2, LISTS)}), out, num_shards=SHARDS)
+    return out
 
 
 def tuned(ds: recordmill.Dataset) -> Way:
@@ -66,10 +92,25 @@ def ways_of(ds: recordmill.Dataset) -> dict[str, Way]:
 
 def measure(way: Way, seed: int) -> tuple[float, float, float]:
     """(seconds, CPU seconds, seconds to the first batch) of one epoch."""
-    start, cpu, first = time.perf_counter(), time.process_time(), 0.0
+    start, cpu, first = time.perf_counter(), cpu_seconds(), 0.0
     for _ in way(seed):
         first = first or time.perf_counter() - start
-    return time.perf_counter() - start, time.process_time() - cpu, first
+    return time.perf_counter() - start, cpu_seconds() - cpu, first
+
+
+def cpu_seconds() -> float:
+    """Of this process, and of those that it started, also where they still run."""
+    ticks = 0
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            ticks += sum(map(int, Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    return sum(os.times()[:4]) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def first_batch(out: str, face: str, imported: str, more: str) -> float:
+    """Seconds to the first batch from before the data set is opened, in a process that has imported what is needed."""
+    script = FIRST.format(imported=imported, face=face, batch=BATCH, more=more)
+    return float(subprocess.run([sys.executable, "-c", script, out], capture_output=True, check=True).stdout)
 
 
 def quality(order: np.ndarray) -> str:
@@ -86,19 +127,29 @@ def buffered(records: int, seed: int) -> np.ndarray:
 
 
 def main(out: str, rounds: int) -> None:
-    ds = recordmill.open(out)
-    ways, found = ways_of(ds), {}
+    ds = recordmill.open(made(out))
+    print(
+        ", ".join(f"{name}: {'installed' if has else 'not installed'}" for name, has in train_peers.installed().items())
+    )
+    ways = {name: (way, len(ds)) for name, way in ways_of(ds).items()} | train_peers.of_tables(ds)
+    found: dict[str, list[tuple[float, float, float]]] = {}
     for seed in range(rounds):
-        for name, way in ways.items():
+        for name, (way, _) in ways.items():
             found.setdefault(name, []).append(measure(way, seed))
     print("| way | records/s | records per CPU s | of tuned tf.data: wall | CPU | first batch |")
     print("|---|---|---|---|---|---|")
     base = found["tuned tf.data"]
     for name, runs in found.items():
         wall, cpu, first = (statistics.median(run[at] for run in runs) for at in range(3))
+        records = ways[name][1]
         ratios = [statistics.median(b[at] / r[at] for b, r in zip(base, runs, strict=True)) for at in range(2)]
-        rates = f"{len(ds) / wall / 1e3:,.0f} k | {len(ds) / cpu / 1e3:,.0f} k"
+        ratios = [ratio * records / len(ds) for ratio in ratios]
+        rates = f"{records / wall / 1e3:,.0f} k | {records / cpu / 1e3:,.0f} k"
         print(f"| {name} | {rates} | {ratios[0]:.2f} | {ratios[1]:.2f} | {first * 1e3:.0f} ms |")
+    for mode in ("window", "global"):
+        for face, imported, more in (("batches", "numpy", ""), ("to_tf", "tensorflow", ", label=False")):
+            seconds = [first_batch(out, face, imported, f", shuffle={mode!r}{more}") for _ in range(3)]
+            print(f"{face}, {mode}: first batch {statistics.median(seconds) * 1e3:,.0f} ms after the open begins")
     print("\n| order | rank correlation | mean displacement | neighbours kept |\n|---|---|---|---|")
     orders = {"true permutation": np.random.default_rng(0).permutation(len(ds))}
     for mode in ("window", "global"):

@@ -1,12 +1,13 @@
 """Images a second that a training loop gets, beside tf.data tuned by hand: `python benchmarks/train_images.py FOLDER
-[ROUNDS] [IMAGES]`.
+[ROUNDS] [IMAGES] [uint8|float32]`.
 
-FOLDER gets, once, a data set of 2,000 JPEGs of 500 x 375 pixels. Batches of 256, shuffled, brought to 224 x 224 as
-`tf.image.resize` does, as uint8 and as float32 in [0, 1], three epochs, a consumer that does nothing; the ways
-alternate, so that what else runs on the machine hits all of them. Medians, CPU seconds of the whole process, and each
-way's ratio to tf.data in the same round. `to_torch` (with PyTorch), Grain (over this data set, with this project's
-decoder) and SPDL (over files, with FFmpeg's decoder and resizing, if there is a libavcodec) are measured where they are
-installed; a line says which are not.
+FOLDER gets, once, a data set of 10,000 JPEGs of 500 x 375 pixels, of which 2,000 are distinct. Batches of 256,
+shuffled, brought to 224 x 224 as `tf.image.resize` does, as uint8 and as float32 in [0, 1], one epoch, a consumer that
+does nothing; the ways alternate, so that what else runs on the machine hits all of them. Medians, CPU seconds of this
+process and those that it started, and each way's ratio to tf.data in the same round. Tuned tf.data decodes JPEGs by
+TensorFlow's default, which is less exact; a second row has the accurate arithmetic, and so the pixels, of the other
+ways. `to_torch` (with PyTorch) and what `train_peers` has are measured where they are installed; a line says which are
+not. Last what decoding and resizing alone cost, by one thread, in calls one after the other.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ import io
 import os
 import statistics
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from importlib import import_module
 
 import numpy as np
 import tensorflow as tf
+import train_peers
 from PIL import Image
 from train import measure
 
 import recordmill
 from recordmill.reader import Images
 
-BATCH, BUFFER, OPEN_FILES, SIDE, EPOCHS = 256, 1000, 16, 224, 3
+BATCH, BUFFER, OPEN_FILES, SIDE, DISTINCT = 256, 1000, 16, 224, 2000
 HEIGHT, WIDTH = 375, 500
 Way = Callable[[int], Iterable[object]]
 
@@ -51,20 +52,21 @@ def made(folder: str, count: int) -> str:
     out = os.path.join(folder, f"images-{count}")
     if not os.path.exists(out):
         random = np.random.default_rng(0)
-        images = [photograph(random) for _ in range(count)]
-        print(f"{count} JPEGs of {sum(map(len, images)) // count >> 10} KiB")
+        distinct = [photograph(random) for _ in range(min(count, DISTINCT))]
+        print(f"{count} JPEGs of {sum(map(len, distinct)) // len(distinct) >> 10} KiB")
+        images = [distinct[number % len(distinct)] for number in range(count)]
         recordmill.build({"image": images, "label": np.arange(count) % 10}, out, label="label", num_shards=8)
     return out
 
 
-def tuned(ds: recordmill.Dataset, scaled: bool) -> Way:
+def tuned(ds: recordmill.Dataset, scaled: bool, dct_method: str = "") -> Way:
     """What TensorFlow's guides on images and on performance make of it."""
     paths = [file.path for file in ds.catalog.files]
     spec = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
     def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         found = tf.io.parse_single_example(record, spec)
-        image = tf.image.resize(tf.io.decode_jpeg(found["image"], 3), [SIDE, SIDE])
+        image = tf.image.resize(tf.io.decode_jpeg(found["image"], 3, dct_method=dct_method), [SIDE, SIDE])
         return image / 255 if scaled else tf.cast(tf.round(image), tf.uint8), found["label"]
 
     def batches(seed: int) -> Iterable[object]:
@@ -75,11 +77,8 @@ def tuned(ds: recordmill.Dataset, scaled: bool) -> Way:
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=False,
         )
-        decoded = (
-            records.shuffle(BUFFER, seed)
-            .repeat(EPOCHS)
-            .map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
-        )
+        mixed = records.shuffle(BUFFER, seed)
+        decoded = mixed.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
         return decoded.batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     return batches
@@ -89,94 +88,40 @@ def ways_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
     wanted = Images(SIDE, SIDE, scale=1 / 255 if scaled else None)
     ways: dict[str, Way] = {
         "tuned tf.data": tuned(ds, scaled),
-        "batches": lambda seed: ds.batches(BATCH, shuffle=True, seed=seed, epochs=EPOCHS, decode_images=wanted),
-        "to_tf": lambda seed: ds.to_tf(BATCH, seed=seed, epochs=EPOCHS, decode_images=wanted),
-        "to_tf, portable": lambda seed: ds.to_tf(BATCH, seed=seed, epochs=EPOCHS, portable=True, decode_images=wanted),
+        "tuned tf.data, accurate": tuned(ds, scaled, "INTEGER_ACCURATE"),
+        "batches": lambda seed: ds.batches(BATCH, shuffle=True, seed=seed, decode_images=wanted),
+        "to_tf": lambda seed: ds.to_tf(BATCH, seed=seed, decode_images=wanted),
+        "to_tf, portable": lambda seed: ds.to_tf(BATCH, seed=seed, portable=True, decode_images=wanted),
     }
     if importlib.util.find_spec("torch"):
-        ways["to_torch"] = lambda seed: ds.to_torch(BATCH, shuffle=True, seed=seed, epochs=EPOCHS, decode_images=wanted)
-    if importlib.util.find_spec("grain"):
-        ways["Grain, threads"] = grained(ds, wanted)
-    if has_spdl():
-        ways["SPDL, threads"] = spdled(ds, wanted)
-    return ways
+        ways["to_torch"] = lambda seed: ds.to_torch(BATCH, shuffle=True, seed=seed, decode_images=wanted)
+    return ways | train_peers.of_images(ds, wanted)
 
 
-def grained(ds: recordmill.Dataset, wanted: Images) -> Way:
-    """Grain's threads over single records, with this project's decoder: what its own order and batching cost."""
-    import grain
+def floors(ds: recordmill.Dataset, scaled: bool) -> None:
+    """CPU time of one image by one thread: decoded, and decoded and resized, with nothing around it."""
+    from recordmill.reader.images.decode import Encoded
+    from recordmill.reader.images.rows import decoded
 
-    def batches(seed: int) -> Iterable[object]:
-        source = grain.MapDataset.source(ds).shuffle(seed=seed).repeat(EPOCHS).map(Decoded(wanted))
-        return source.to_iter_dataset(grain.ReadOptions(num_threads=ds.threads)).batch(BATCH)
-
-    return batches
-
-
-def has_spdl() -> bool:
-    """Whether SPDL is there with FFmpeg's libraries, which its wheel does not bring."""
-    try:
-        return bool(import_module("spdl.io.lib")._import_libspdl())
-    except (ImportError, RuntimeError):
-        return False
+    wanted = Images(SIDE, SIDE, scale=1 / 255 if scaled else None)
+    images = [np.frombuffer(data, np.uint8) for data in ds[:DISTINCT:8].column("image").to_pylist()]
+    jobs = {"decoded": lambda data: Encoded(data, wanted).pixels(), "and resized": lambda data: decoded(data, wanted)}
+    for name, job in jobs.items():
+        begun = time.process_time()
+        for data in images:
+            job(data)
+        print(f"one image {name}, {wanted.numpy_dtype}: {(time.process_time() - begun) / len(images) * 1e3:.3f} ms")
 
 
-def jpegs(ds: recordmill.Dataset) -> list[str]:
-    """The images as files beside the data set, as SPDL's users have them."""
-    folder = os.path.join(os.path.dirname(os.path.abspath(str(ds.catalog.files[0].path))), "jpegs")
-    paths = [os.path.join(folder, f"{number:06d}.jpg") for number in range(len(ds))]
-    if not os.path.exists(paths[-1]):
-        os.makedirs(folder, exist_ok=True)
-        for path, row in zip(paths, ds, strict=True):
-            with open(path, "wb") as file:
-                file.write(row["image"])
-    return paths
-
-
-def spdled(ds: recordmill.Dataset, wanted: Images) -> Way:
-    """SPDL's pipeline of threads: batches of shuffled paths, decoded and resized by FFmpeg to pixels of its own."""
-    import spdl.io
-    from spdl.pipeline import PipelineBuilder
-
-    paths = np.array(jpegs(ds))
-
-    def load(batch: list[str]) -> np.ndarray:
-        pixels = np.asarray(spdl.io.to_numpy(spdl.io.load_image_batch(batch, width=SIDE, height=SIDE)))
-        return pixels if wanted.scale is None else pixels * np.float32(wanted.scale)
-
-    def batches(seed: int) -> Iterable[object]:
-        random = np.random.default_rng(seed)
-        orders = (random.permutation(len(paths)) for _ in range(EPOCHS))
-        parts = (part for order in orders for part in np.split(order, range(BATCH, len(order), BATCH)))
-        source = (paths[part].tolist() for part in parts)
-        pipeline = PipelineBuilder().add_source(source).pipe(load, concurrency=ds.threads).add_sink(4)
-        with (built := pipeline.build(num_threads=ds.threads)).auto_stop():
-            yield from built
-
-    return batches
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """A record with its image decoded, by this project's decoder."""
-
-    wanted: Images
-
-    def __call__(self, record: dict[str, object]) -> dict[str, object]:
-        from recordmill.reader.images.rows import decoded
-
-        return {**record, "image": decoded(np.frombuffer(record["image"], np.uint8), self.wanted)}
-
-
-def main(folder: str, rounds: int, count: int) -> None:
+def main(folder: str, rounds: int, count: int, kinds: list[str]) -> None:
     warnings.simplefilter("ignore")
     ds = recordmill.open(made(folder, count))
-    there = {name: bool(importlib.util.find_spec(name)) for name in ("simplejpeg", "grain")} | {"spdl": has_spdl()}
+    there = {name: bool(importlib.util.find_spec(name)) for name in ("simplejpeg", "torch")} | train_peers.installed()
     print(", ".join(f"{name}: {'installed' if has else 'not installed'}" for name, has in there.items()))
     print("| way | as | images/s | images per CPU s | of tuned tf.data: wall | CPU | first batch |")
     print("|---|---|---|---|---|---|---|")
-    for scaled in (False, True):
-        ways, found = ways_of(ds, scaled), {}
+    for kind in kinds:
+        ways, found = ways_of(ds, kind == "float32"), {}
         for seed in range(rounds):
             for name, way in ways.items():
                 found.setdefault(name, []).append(measure(way, seed))
@@ -184,13 +129,14 @@ def main(folder: str, rounds: int, count: int) -> None:
         for name, runs in found.items():
             wall, cpu, first = (statistics.median(run[at] for run in runs) for at in range(3))
             ratios = [statistics.median(b[at] / r[at] for b, r in zip(base, runs, strict=True)) for at in range(2)]
-            rates = (
-                f"{'float32' if scaled else 'uint8'} | {EPOCHS * len(ds) / wall:,.0f} | {EPOCHS * len(ds) / cpu:,.0f}"
-            )
+            rates = f"{kind} | {len(ds) / wall:,.0f} | {len(ds) / cpu:,.0f}"
             print(f"| {name} | {rates} | {ratios[0]:.2f} | {ratios[1]:.2f} | {first * 1e3:.0f} ms |")
+    for kind in kinds:
+        floors(ds, kind == "float32")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3, 4):
+    if len(sys.argv) not in (2, 3, 4, 5):
         sys.exit(__doc__)
-    main(sys.argv[1], *(int(number) for number in [*sys.argv[2:], *("5", "2000")[len(sys.argv) - 2 :]]))
+    given = dict(enumerate(sys.argv))
+    main(given[1], int(given.get(2, 5)), int(given.get(3, 10_000)), [given[4]] if 4 in given else ["uint8", "float32"])

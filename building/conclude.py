@@ -33,10 +33,11 @@ from recordmill.shards.manifest import FORMAT_VERSION, INDEX_FOLDER, INPUTS_NAME
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.sums import add_sums
+from recordmill.sources.inputs.tables import bytes_of
 from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
 from recordmill.storage.files import atomic_write, check_unchanged, is_remote, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, make_folder, paths_in, remove_file, rename
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 from recordmill.storage.locks import alone
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
@@ -303,7 +304,7 @@ def write_inputs(plan: BuildPlan, read: Mapping[int, str]) -> dict[str, Any]:
             text = b"".join(line(first + at, file) for at, file in enumerate(some))
             whole.update(text)
             write_all(list_file, text)
-    size = sum(file.stat.size_bytes for file in plan.source.files)
+    size = bytes_of(plan.source.files)
     return {"files": len(plan.source.files), "bytes": size, "list": INPUTS_NAME, "digest": whole.text()}
 
 

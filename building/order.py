@@ -25,7 +25,8 @@ from recordmill.base.siphash import U64, derive_key, hash_bytes, hash_positions
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
 from recordmill.schemas.splits import check_split_name
 from recordmill.sources.inputs.contract import Source
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.coded import Coded
+from recordmill.storage.listed.files import InputFile, splits_of
 
 DEFAULT_SPLIT = "train"
 _ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
@@ -81,7 +82,8 @@ def split_names(options: OrderOptions, files: Sequence[InputFile]) -> tuple[str,
         UsageError: fractions are asked for although the folders say splits; mixing them would leak test records into
             training.
     """
-    said = dict.fromkeys(file.split for file in files if file.split is not None)
+    used = splits_of(files).used
+    said = [split for split in used if split is not None]
     if len(said) > 1 and options.splits:
         raise UsageError(
             f"the inputs' folders or names already say splits ({', '.join(said)}), and --splits would mix them: "
@@ -89,7 +91,7 @@ def split_names(options: OrderOptions, files: Sequence[InputFile]) -> tuple[str,
         )
     if options.splits:
         return tuple(name for name, _ in options.splits)
-    rest = (DEFAULT_SPLIT,) if any(file.split is None for file in files) or not said else ()
+    rest = (DEFAULT_SPLIT,) if None in used or not said else ()
     order = {"train": 0, "validation": 1, "test": 2}
     return tuple(sorted({*said, *rest}, key=lambda name: (order.get(name, 3), name)))
 
@@ -108,10 +110,13 @@ class Ordering:
         self._first_row = None if options.shuffle else _first_rows(source)
         self.span = 2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)  # keys lie in [0, span)
         self._thresholds = split_thresholds(options)
-        self._said = np.array(
-            [self.names.index(file.split or DEFAULT_SPLIT) for file in source.files] if not options.splits else [],
-            np.uint16,
-        )
+        self._said = np.empty(0, np.uint16) if options.splits else self._said_by(splits_of(source.files))
+
+    def _said_by(self, splits: Coded) -> npt.NDArray[np.uint16]:
+        """[files] the place in the names of each one's split."""
+        names = {*splits.used}
+        places = [self.names.index(word or DEFAULT_SPLIT) if word in names else 0 for word in splits.words]
+        return np.array(places, np.uint16)[splits.numbers]
 
     def place(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]

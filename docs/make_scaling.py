@@ -16,7 +16,6 @@ from recordmill.building.cuts import GROWN_SHARDS, MOST_SHARDS, ShardOptions
 from recordmill.building.spread.scale import (
     MOST_BUCKETS,
     Build,
-    most_files,
     most_files_in_workers,
     most_merged_bytes,
     most_planned_bytes,
@@ -92,13 +91,8 @@ def walls() -> list[Sequence[str]]:
     shard, memory = ShardOptions.shard_bytes, show_size(MEMORY_BYTES)
     return [
         (
-            f"{most_files():,} input files",
-            f"what the driver finds of them takes {memory} there, beside `--memory`",
-            "fewer and larger files, or more memory where the command is typed",
-        ),
-        (
             f"{most_files_in_workers():,} input files",
-            f"the digests of all of them take {memory} in the worker that commits, beside `--memory`",
+            f"what the worker that commits holds of them and of their digests takes {memory}, beside `--memory`",
             "fewer and larger files, or more memory in workers",
         ),
         (

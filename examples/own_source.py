@@ -20,7 +20,8 @@ from recordmill.base.errors import Reject
 from recordmill.schemas.arrow import to_arrow
 from recordmill.sources.inputs.contract import Chunk, Unit
 from recordmill.sources.inputs.layout import read_layout
-from recordmill.storage.listing import InputFile, list_inputs
+from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listing import list_inputs
 
 SCHEMA = recordmill.Schema(
     (recordmill.Feature("id", "int64"), recordmill.Feature("name", "string"), recordmill.Feature("price", "float64"))

@@ -249,7 +249,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     if settings.transform_from is not None and settings.schema is None:
         before = find_transform(settings.transform_from)
         settings = replace(settings, schema=before.raw, may_lack=before.may_lack)
-    planned = as_tables(plan_source(source, folder, out, settings))
+    planned = as_tables(plan_source(source, folder, out, settings), is_local(settings.runner))
     for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
         _check_column(planned, option, column)
     splits = split_names(settings.order, planned.files)

@@ -18,12 +18,13 @@ from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run_folder import RunFolder
 from recordmill.sources.inputs.contract import PlanOptions, Source
 from recordmill.sources.inputs.detect import detect_kind, keep_kind
-from recordmill.sources.inputs.layout import AUTO, NONE, read_layout
+from recordmill.sources.inputs.layout import AUTO, NONE, read_layout, with_splits
 from recordmill.sources.inputs.own import check_source, is_meant_as_source
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
 from recordmill.storage.files import is_remote
 from recordmill.storage.folders import real_path
-from recordmill.storage.listing import InputFile, Listing, list_inputs
+from recordmill.storage.listed.files import InputFile, StoredFiles
+from recordmill.storage.listing import Listing, list_inputs
 from recordmill.storage.walk import within
 
 
@@ -50,7 +51,12 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         from recordmill.sources.arrow.memory import spool
 
         return spool(source, folder.spool, common)
-    listing = list_inputs(inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS)
+    listing = list_inputs(
+        inputs,
+        follow_links=settings.follow_links,
+        data_extensions=DATA_EXTENSIONS,
+        folder=os.fspath(folder.path),
+    )
     if not is_local(settings.runner):
         listing = _for_workers(listing)
     _check_apart(listing, out)
@@ -66,7 +72,9 @@ def _for_workers(listing: Listing) -> Listing:
     def whole(path: str) -> str:
         return path if is_remote(path) else os.path.abspath(path)
 
-    files = tuple(replace(file, path=whole(file.path)) for file in listing.files)
+    files = listing.files
+    if not isinstance(files, StoredFiles):  # whose paths are whole, since they were walked or listed
+        files = tuple(replace(file, path=whole(file.path)) for file in files)
     return replace(listing, files=files, named=frozenset(map(whole, listing.named)))
 
 
@@ -150,13 +158,13 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
     return noted
 
 
-def _tables(kind: str, listing: Listing, split_from: str) -> tuple[tuple[InputFile, ...], tuple[str, ...]]:
+def _tables(kind: str, listing: Listing, split_from: str) -> tuple[Sequence[InputFile], tuple[str, ...]]:
     """The files of a kind that holds many records a file, with the splits that folders and names say,
     and what is worth noting.
     """
     kept = keep_kind(listing, kind)
     layout = read_layout(kept.files, kept.roots, split_from=split_from, class_from=NONE)
-    files = tuple(replace(file, split=split) for file, split in zip(kept.files, layout.splits, strict=True))
+    files = with_splits(kept.files, layout.splits)
     return files, (*kept.notes, *layout.notes)
 
 

@@ -28,6 +28,8 @@ def wanted_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int
         TypeError: these are no numbers. IndexError: there are not so many records.
     """
     wanted = np.asarray(records)
+    if wanted.dtype == np.bool_ and wanted.ndim == 1 and wanted.size:
+        raise TypeError(f"a bool for each record is a condition: ds.filter(mask) gives its records, not {records!r}")
     if wanted.dtype == np.bool_ or (wanted.size and wanted.dtype.kind not in "iu") or wanted.ndim != 1:
         raise TypeError(f"records are addressed by a number, a slice or a list of numbers, not by {records!r}")
     wanted = wanted.astype(np.int64)

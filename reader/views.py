@@ -130,7 +130,7 @@ def check_read(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None
     UsageError: a feature is not read, or a number is taken for one.
     """
     if isinstance(names, str):
-        raise UsageError(f"give a list of features: [{names!r}]")
+        raise UsageError(f"give a list of features: {[name.strip() for name in names.split(',')]}")
     for name in names:
         if not isinstance(name, str):
             raise UsageError(f"{name!r} is no feature's name: ds.filter([...]) and ds.take([...]) take record numbers")

@@ -10,29 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat as modes
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
 from recordmill.storage.files import Stat, input_path, is_remote, plain_name, read_range, stat
-from recordmill.storage.folders import has_name, is_folder, real_path
+from recordmill.storage.folders import is_folder, real_path
+from recordmill.storage.listed.files import InputFile, StoredFiles
+from recordmill.storage.listed.rows import Row, StoredRows
+from recordmill.storage.listed.sorting import Sorter
 from recordmill.storage.store_walk import walk_store
 from recordmill.storage.walk import Found, Ignored, Walk, has_magic, within
 
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """One input file.
-
-    root: the ordinal of the INPUT it was found under; name: its path relative to that root, with `/`; never absolute.
-    path: where to open it. stat: what it was when it was listed. split: what its folders or its name say, or None.
-    """
-
-    root: int
-    name: str
-    path: str
-    stat: Stat
-    split: str | None = None
+_SHOWN = 3  # names in a message
 
 
 @dataclass(frozen=True)
@@ -55,12 +45,12 @@ class Root:
 class Listing:
     """The files of all INPUTs.
 
-    files: sorted by (root, name as bytes). roots: the INPUTs, by ordinal. ignored: how many files per reason were left
-    out. notes: the same in words, with names. named: the paths of files given by their own name, which nothing may
-    leave out silently.
+    files: sorted by (root, name as bytes); of very many, a list on a disk. roots: the INPUTs, by ordinal. ignored: how
+    many files per reason were left out. notes: the same in words, with names. named: the paths of files given by their
+    own name, which nothing may leave out silently.
     """
 
-    files: tuple[InputFile, ...]
+    files: Sequence[InputFile]
     roots: tuple[Root, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -71,10 +61,17 @@ class Listing:
         return sum(file.stat.size_bytes for file in self.files)
 
 
-def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_extensions: Collection[str] = ()) -> Listing:
+def list_inputs(
+    inputs: Sequence[str],
+    *,
+    follow_links: bool = False,
+    data_extensions: Collection[str] = (),
+    folder: str | None = None,
+) -> Listing:
     """The files that the INPUTs name.
 
-    data_extensions: lower-case, without dots; they promise data, so an empty file of these is kept.
+    data_extensions: lower-case, without dots; they promise data, so an empty file of these is kept. folder: where very
+    many files are sorted and kept; None: among the system's temporary files.
 
     - A path that exists is taken by its own name, whatever characters it holds; a glob (`*`, `?`, `[a-z]`, `**`) is
       what doesn't exist.
@@ -98,59 +95,108 @@ def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_exten
         raise UsageError("no INPUT: name files, folders, a quoted glob or @list.txt")
     ignored = Ignored(data_extensions)
     roots: list[Root] = []
-    files: list[InputFile] = []
     named: set[str] = set()
+    found = _Gathered(folder)
     for ordinal, given in enumerate(map(os.fspath, inputs)):
-        root, found, by_name = _resolve(given, follow_links, ignored)
+        root, by_name = _resolve(given, follow_links, ignored, found, ordinal)
         roots.append(root)
         named.update(by_name)
-        files.extend(InputFile(ordinal, file.name, file.path, file.stat) for file in found)
-    files.sort(key=lambda file: (file.root, file.name))  # code points sort as their UTF-8 bytes do
-    _check_names(files)
-    _check_once(files, roots)
-    return Listing(tuple(files), tuple(roots), dict(ignored.count), tuple(ignored.notes()), frozenset(named))
+    files = found.files(roots)
+    return Listing(files, tuple(roots), dict(ignored.count), tuple(ignored.notes()), frozenset(named))
 
 
-def _resolve(given: str, follow_links: bool, ignored: Ignored) -> tuple[Root, list[Found], Iterable[str]]:
-    """The root, its files and which of these were given by their own names."""
+class _Gathered:
+    """What the INPUTs name, as it is found, to files in order, each once."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder, self._rows = folder, Sorter(folder)
+
+    def of(self, root: int) -> Callable[[Found], None]:
+        """What takes the files of that INPUT, of which a pattern may find one in two ways."""
+        return lambda file: self.add(root, file, 0)
+
+    def add(self, root: int, file: Found, line: int) -> None:
+        """line: of a list, two of which must not name the same file."""
+        about = file.stat
+        self._rows.add((root, file.name, line, file.path, about.size_bytes, about.mtime_ns, about.etag))
+
+    def files(self, roots: Sequence[Root]) -> Sequence[InputFile]:
+        """All of them.
+
+        Raises:
+            UsageError: a name is not UTF-8, or a file is named twice.
+        """
+        rows = _named_well(_each_once(self._rows.sorted()))  # code points sort as their UTF-8 bytes do
+        if not self._rows.is_spilled:
+            files = tuple(InputFile(root, name, path, Stat(*about)) for root, name, path, *about in rows)
+            _check_once(files, roots)
+            return files
+        stored = StoredRows.write(rows, self._folder)
+        if len(roots) > 1 or not roots[0].folder:  # else each name is a path of its own
+            by_path = Sorter(self._folder)
+            for root, name, path, *_ in stored:
+                by_path.add((path, root, name))
+            _check_once((InputFile(root, name, path, Stat(0, 0)) for path, root, name in by_path.sorted()), roots, True)
+        return StoredFiles(stored)
+
+
+def _each_once(rows: Iterable[Row]) -> Iterator[Row]:
+    """(root, name, path, size, mtime, etag) of sorted rows that have the line behind the name."""
+    last: Row = ()
+    for row in rows:
+        if row[:4] != last[:4]:
+            yield (*row[:2], *row[3:])
+        last = row
+
+
+def _resolve(
+    given: str, follow_links: bool, ignored: Ignored, found: _Gathered, ordinal: int
+) -> tuple[Root, Iterable[str]]:
+    """The root, and which of its files were given by their own names."""
     path = input_path(given)
     if not path:
         raise UsageError("an INPUT is empty: name files, folders, a quoted glob or @list.txt")
     if path[0] == "@" and not os.path.lexists(path):
-        return _read_list(given, input_path(path[1:]), follow_links, ignored)
-    base, found = _expand(path, given, follow_links, ignored)
-    by_name = _named(path, found)
-    return Root(given, base, not by_name and is_folder(path)), found, by_name
+        root, files, named = _read_list(given, input_path(path[1:]), follow_links, ignored)
+        for line, file in enumerate(files):
+            found.add(ordinal, file, line)
+        return root, named
+    base, single = _expand(path, given, follow_links, ignored, found.of(ordinal))
+    return Root(given, base, single is None and is_folder(path)), () if single is None else (single,)
 
 
-def _named(path: str, found: Sequence[Found]) -> list[str]:
-    """The file that the path is, if it is no folder and no glob."""
+def _expand(
+    path: str, given: str, follow_links: bool, ignored: Ignored, take: Callable[[Found], None]
+) -> tuple[str, str | None]:
+    """The real folder that names are relative to, and the file that the path is, if it is no folder and no glob."""
+    count = 0
+
+    def counted(file: Found) -> None:
+        nonlocal count
+        count += 1
+        take(file)
+
     if is_remote(path):
-        return [path] if [file.path for file in found] == [path] else []
-    return [found[0].path] if has_name(path) and not is_folder(path) else []
-
-
-def _expand(path: str, given: str, follow_links: bool, ignored: Ignored) -> tuple[str, list[Found]]:
-    """The real folder that names are relative to, and the files of one path or glob."""
-    if is_remote(path):
-        return _of_store(path, given, ignored)
+        return _of_store(path, given, ignored, take)
     if os.path.isdir(path):
-        walk = Walk(path, follow_links, ignored)
+        walk = Walk(path, follow_links, ignored, counted)
         walk.everything()
     elif os.path.lexists(path):
-        return _single(path)
+        base, single = _single(path)
+        take(single)
+        return base, single.path
     elif has_magic(path):
         fixed, pattern = _split_glob(path)
         if not os.path.isdir(fixed):
             raise UsageError(f"{given}: there is no folder {fixed}")
-        walk = Walk(fixed, follow_links, ignored)
+        walk = Walk(fixed, follow_links, ignored, counted)
         walk.matching(pattern)
     else:
         raise UsageError(f"{given}: no such file or folder{_hint(path)}")
-    found = walk.finish()
-    if not found:
+    walk.finish()
+    if not count:
         raise _nothing(given, has_magic(path) and not os.path.isdir(path), ignored)
-    return walk.root, found
+    return walk.root, None
 
 
 def _nothing(given: str, is_glob: bool, ignored: Ignored) -> UsageError:
@@ -158,24 +204,28 @@ def _nothing(given: str, is_glob: bool, ignored: Ignored) -> UsageError:
     return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
 
 
-def _of_store(path: str, given: str, ignored: Ignored) -> tuple[str, list[Found]]:
+def _of_store(path: str, given: str, ignored: Ignored, take: Callable[[Found], None]) -> tuple[str, str | None]:
     path, is_glob = path.rstrip("/"), False
     try:
         with contextlib.suppress(FileNotFoundError):
             about, (base, _, name) = stat(path), path.rpartition("/")
-            return base, [Found(plain_name(name, path), path, about)]
+            take(Found(plain_name(name, path), path, about))
+            return base, path
         base, pattern = path, None
         if has_magic(path) and not is_folder(path):
             (base, pattern), is_glob = _split_glob(path), True
-        found = walk_store(base, pattern, ignored)
+        is_empty = True
+        for file in walk_store(base, pattern, ignored):
+            take(file)
+            is_empty = False
     except OSError as error:
         raise UsageError(f"{given}: {error.strerror}") from error
-    if not found:
+    if is_empty:
         raise _nothing(given, is_glob, ignored)
-    return base, found
+    return base, None
 
 
-def _single(path: str) -> tuple[str, list[Found]]:
+def _single(path: str) -> tuple[str, Found]:
     folder, name = os.path.split(path)
     try:
         about = os.stat(path)
@@ -185,7 +235,7 @@ def _single(path: str) -> tuple[str, list[Found]]:
     if not modes.S_ISREG(about.st_mode):
         raise UsageError(f"{path}: neither a file nor a folder (a pipe or a device); write it to a file first")
     base = os.path.realpath(folder or ".")
-    return base, [Found(name, os.path.join(base, name), Stat(about.st_size, about.st_mtime_ns))]
+    return base, Found(name, os.path.join(base, name), Stat(about.st_size, about.st_mtime_ns))
 
 
 def _split_glob(path: str) -> tuple[str, str]:
@@ -214,14 +264,15 @@ def _read_list(given: str, list_path: str, follow_links: bool, ignored: Ignored)
         if not entry.strip():
             continue
         path = _beside(folder, input_path(entry), list_path)
+        by_name: dict[str, Found] = {}  # a pattern may find a file in two ways
         try:
-            files = _expand(path, entry, follow_links, ignored)[1]
+            _, single = _expand(path, entry, follow_links, ignored, _into(by_name))
         except UsageError as error:
             raise UsageError(
                 f"{list_path}, line {number}: {error} (paths are relative to the list's folder, {folder})"
             ) from error
-        found.extend(files)
-        named.extend(_named(path, files))
+        found.extend(by_name.values())
+        named.extend(() if single is None else (single,))
     if not found:
         raise UsageError(f"{given}: the list is empty; it needs one path a line")
     if len({is_remote(file.path) for file in found}) > 1:
@@ -238,6 +289,13 @@ def _read_list(given: str, list_path: str, follow_links: bool, ignored: Ignored)
     )
 
 
+def _into(by_name: dict[str, Found]) -> Callable[[Found], None]:
+    def take(file: Found) -> None:
+        by_name[file.name] = file
+
+    return take
+
+
 def _beside(folder: str, entry: str, list_path: str) -> str:
     """The path, or URI, that a line of a list names."""
     if is_remote(entry) or not is_remote(folder):
@@ -247,12 +305,17 @@ def _beside(folder: str, entry: str, list_path: str) -> str:
     return f"{folder}/{entry.removeprefix('./')}"
 
 
-def _check_names(files: Sequence[InputFile]) -> None:
-    bad = [file for file in files if not file.name.isascii() and not _is_utf8(file.name)]
+def _named_well(rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows; raises UsageError behind the last one if names are not UTF-8."""
+    bad, shown = 0, list[str]()
+    for row in rows:
+        if not row[1].isascii() and not _is_utf8(row[1]):
+            bad += 1
+            shown += [ascii(os.fsencode(row[2]))[1:]] if bad <= _SHOWN else []
+        yield row
     if bad:
-        shown = ", ".join(ascii(os.fsencode(file.path))[1:] for file in bad[:3])
         raise UsageError(
-            f"{len(bad)} file name(s) are not UTF-8, so no manifest can hold them: {shown}; rename them "
+            f"{bad} file name(s) are not UTF-8, so no manifest can hold them: {', '.join(shown)}; rename them "
             "(convmv does) and build again"
         )
 
@@ -265,7 +328,8 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _check_once(files: Sequence[InputFile], roots: Sequence[Root]) -> None:
+def _check_once(files: Iterable[InputFile], roots: Sequence[Root], by_path: bool = False) -> None:
+    """by_path: they come in the order of their paths, so that one is held at a time."""
     seen: dict[str, InputFile] = {}
     for file in files:
         other = seen.setdefault(file.path, file)
@@ -273,6 +337,8 @@ def _check_once(files: Sequence[InputFile], roots: Sequence[Root]) -> None:
             both = roots[other.root].given, roots[file.root].given
             where = f"by {both[0]!r} and {both[1]!r}" if other.root != file.root else f"twice by {both[0]!r}"
             raise UsageError(f"{file.path} is named {where}: its records would be there twice; leave one out")
+        if by_path and other is file:
+            seen = {file.path: file}
 
 
 def _hint(path: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from recordmill.storage.files import below
 from recordmill.storage.walk import EMPTY, HIDDEN, Found, Ignored, clutter, extension_of
@@ -15,13 +15,13 @@ _TAKEN = ("", 0)
 _Verdict = tuple[str, int] | None  # (why it is left out, by which part); _TAKEN; None where it does not match
 
 
-def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> list[Found]:
-    """The objects below the folder, or those of them that match and all below the folders that match.
+def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> Iterator[Found]:
+    """The objects below the folder, or those of them that match and all below the folders that match, as they come.
 
     Raises:
         OSError: the store can't list them.
     """
-    root, found = folder.rstrip("/"), []
+    root = folder.rstrip("/")
     wanted = None if pattern is None else [(part, _regex(part)) for part in pattern.split("/")]
     for name, about in below(folder):
         parts = name.split("/")
@@ -34,8 +34,7 @@ def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> list[Found
         elif about.size_bytes == 0 and extension_of(name) not in ignored.data_extensions:
             ignored.add(EMPTY, name, f"{root}/{name}")
         else:
-            found.append(Found(name, f"{root}/{name}", about))
-    return found
+            yield Found(name, f"{root}/{name}", about)
 
 
 def _regex(part: str) -> re.Pattern[str]:

@@ -11,7 +11,7 @@ import os
 import re
 import stat as modes
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
@@ -102,11 +102,13 @@ class _Folder:
 
 
 class Walk:
-    """Everything below one root; found grows with each call, by name, so that overlapping patterns find a file once."""
+    """Everything below one root. take: is given each file as it is found; where a pattern finds one in two ways (`**`),
+    it comes twice.
+    """
 
-    def __init__(self, root: str, follow_links: bool, ignored: Ignored) -> None:
+    def __init__(self, root: str, follow_links: bool, ignored: Ignored, take: Callable[[Found], None]) -> None:
         self.root, self.follow_links, self.ignored = os.path.realpath(root), follow_links, ignored
-        self.found: dict[str, Found] = {}
+        self._take_found = take
         self.problems: list[str] = []
 
     def everything(self) -> None:
@@ -119,12 +121,11 @@ class Walk:
         """
         self._match(_Folder(self.root, ""), pattern.split("/"))
 
-    def finish(self) -> list[Found]:
-        """The files, or UsageError with what is wrong about the links and special files met."""
+    def finish(self) -> None:
+        """Raises UsageError with what is wrong about the links and special files met."""
         if self.problems:
             more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
             raise UsageError("; ".join(self.problems[:3]) + more)
-        return list(self.found.values())
 
     def _descend(self, top: _Folder) -> None:
         pending = [top]
@@ -176,7 +177,7 @@ class Walk:
         elif about.st_size == 0 and extension_of(name) not in self.ignored.data_extensions:
             self.ignored.add(EMPTY, name, path)
         else:
-            self.found[name] = Found(name, path, Stat(about.st_size, about.st_mtime_ns))
+            self._take_found(Found(name, path, Stat(about.st_size, about.st_mtime_ns)))
 
     def _take_link(self, folder: _Folder, entry: os.DirEntry[str], name: str, keep_files: bool) -> _Folder | None:
         target = os.path.realpath(entry.path)

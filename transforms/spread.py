@@ -6,7 +6,7 @@ Counters stand under one namespace, `recordmill`; they are for people: what a co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.building.run_file import Histogram
 from recordmill.building.spread.beginning import tidy_up
+from recordmill.building.spread.digests import DigestPart
 from recordmill.building.spread.finishing import digest_files, finish, without_digest
 from recordmill.building.spread.ingesting import Account, ingest_group
 from recordmill.building.spread.lease import alive
@@ -140,7 +141,7 @@ def place_made(made: Made, gaps: Iterable[tuple[int, int]], plan: SharedPlan) ->
         yield placed
 
 
-def digest_some(ordinals: tuple[int, ...], plan: SharedPlan) -> dict[int, str]:
+def digest_some(ordinals: tuple[int, ...], plan: SharedPlan) -> DigestPart:
     """The digests of inputs that no worker has read whole."""
     with alive(plan.place):
         return digest_files(plan, ordinals, progress_of(plan.place.run()))
@@ -151,9 +152,7 @@ def undigested(found: Survey, plan: SharedPlan) -> Iterator[tuple[int, ...]]:
     return without_digest(plan, found)
 
 
-def finish_build(
-    found: Survey, placed: Iterable[Placed], digests: Iterable[Mapping[int, str]], plan: SharedPlan
-) -> Manifest:
+def finish_build(found: Survey, placed: Iterable[Placed], digests: Iterable[DigestPart], plan: SharedPlan) -> Manifest:
     """Look, reconcile, commit."""
     with alive(plan.place):
         return finish(plan, found, placed, digests)

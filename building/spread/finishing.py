@@ -6,7 +6,6 @@ of this very step may have committed meanwhile.
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from recordmill.building.conclude import (
     tfds_files,
     write_inputs,
 )
+from recordmill.building.spread.digests import DigestList, DigestPart, Either, put_digests
 from recordmill.building.spread.place import NotSharedError, Place, SharedPlan, workbench
 from recordmill.building.spread.runs import REQUESTS
 from recordmill.building.spread.shards import Placed
@@ -41,7 +41,7 @@ from recordmill.shards.manifest import (
     manifest_path,
 )
 from recordmill.shards.sums import add_sums
-from recordmill.storage.files import give_name, listed_objects, put_bytes, put_if_absent, read_range, stat, sync_folder
+from recordmill.storage.files import give_name, hand_over, listed_objects, put_if_absent, stat, sync_folder
 from recordmill.storage.folders import exists, join, make_folder
 
 DIGESTED = 64  # files that one piece of work reads
@@ -56,21 +56,21 @@ def committed(place: Place) -> Manifest | None:
 def without_digest(plan: SharedPlan, survey: Survey) -> Iterator[tuple[int, ...]]:
     """Ordinals of inputs that nobody has read whole, as pieces of work for `digest_files`."""
     source = plan.load().source
-    missing = survey.digests.load().without(() if source is None else source.digests)
-    for first in range(0, len(missing), DIGESTED):
-        yield tuple(missing[first : first + DIGESTED].tolist())
+    missing = iter(()) if source is None else survey.digests.read().without(len(source.files), source.digests)
+    while some := tuple(itertools.islice(missing, DIGESTED)):
+        yield some
 
 
-def digest_files(plan: SharedPlan, ordinals: Sequence[int], progress: Progress) -> dict[int, str]:
-    """Ordinal to digest of these inputs; DataError if one changed since it was planned."""
+def digest_files(plan: SharedPlan, ordinals: Sequence[int], progress: Progress) -> DigestPart:
+    """The digests of these inputs, of which there are some; DataError if one changed since it was planned."""
     source = plan.load().source
     assert source is not None
-    return {at: digest_unchanged(source.files[at], progress) for at in ordinals}
+    found = put_digests(plan.place, {at: digest_unchanged(source.files[at], progress) for at in ordinals})
+    assert found is not None
+    return found
 
 
-def finish(
-    plan: SharedPlan, survey: Survey, placed: Iterable[Placed], digests: Iterable[Mapping[int, str]]
-) -> Manifest:
+def finish(plan: SharedPlan, survey: Survey, placed: Iterable[Placed], digests: Iterable[DigestPart]) -> Manifest:
     """Look, reconcile and commit; may be called again, and by several at once.
 
     Raises:
@@ -85,12 +85,9 @@ def finish(
     _reconcile(survey, shards)
     look(place, [pair for one in shards for pair in one.sizes])
     with workbench(plan) as bench:
-        given = copy.deepcopy(survey.digests.load())  # which this process may need once more as it is
-        for some in digests:
-            given.add(some)
-        inputs = write_inputs(bench, given)
+        inputs = write_inputs(bench, Either(DigestList(digests), survey.digests.read()))
         if bench.source is not None:
-            put_bytes(place.data(INPUTS_NAME), read_range(str(Path(bench.folder, "data", INPUTS_NAME))).tobytes())
+            hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), place.data(INPUTS_NAME))
         by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
         rejects = _place_rejects(place, survey.rejected.files)

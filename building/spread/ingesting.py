@@ -12,6 +12,7 @@ import numpy as np
 from recordmill.base.progress import Progress
 from recordmill.building.ingest import Ingested, ingest
 from recordmill.building.run_file import Histogram
+from recordmill.building.spread.digests import DigestPart, put_digests
 from recordmill.building.spread.place import REJECTS, Place, SharedPlan, workbench
 from recordmill.building.spread.runs import Runs, hand_over_run, no_runs
 from recordmill.shards.rejects import Rejected
@@ -21,7 +22,7 @@ from recordmill.shards.sums import add_sums
 @dataclass(frozen=True)
 class Account:
     """What became of a group: records read = those in `runs` + rejected. sum: of the records in runs. runs: as they are
-    listed. digests, counts: as `Ingested` has them.
+    listed. digests: of the files that were read whole. counts: as `Ingested` has them.
     """
 
     group: int
@@ -29,7 +30,7 @@ class Account:
     sum: int
     read: int
     rejected: Rejected
-    digests: Mapping[int, str] = field(default_factory=dict)
+    digests: DigestPart | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -56,5 +57,6 @@ def handed_over(place: Place, ingested: Ingested, total: Histogram) -> tuple[Acc
         runs = np.concatenate([runs, hand_over_run(place, run)])
     files = tuple(place.hand_over(path, REJECTS) for path in ingested.rejected.files)
     rejected = replace(ingested.rejected, files=files)
-    account = Account(ingested.group, runs, sums, ingested.read, rejected, ingested.digests, ingested.counts)
+    digests = put_digests(place, ingested.digests)
+    account = Account(ingested.group, runs, sums, ingested.read, rejected, digests, ingested.counts)
     return account, total

@@ -132,9 +132,22 @@ class Shared(Generic[Value]):
         value: Value = _loaded(self)
         return value
 
+    def read(self) -> Value:
+        """The value, read anew, for what is used once: few of those that are loaded are kept.
+
+        Raises:
+            NotSharedError: it is not there.
+        """
+        value: Value = _read(self)
+        return value
+
 
 @functools.lru_cache(maxsize=8)
 def _loaded(shared: Shared[Any]) -> Any:
+    return _read(shared)
+
+
+def _read(shared: Shared[Any]) -> Any:
     path = shared.place.run(SHARED, shared.name)
     try:
         data = read_range(path).tobytes()

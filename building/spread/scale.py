@@ -22,6 +22,7 @@ from recordmill.building.spread.tables import KEPT, ROWS
 from recordmill.shards.entries.pages import MOST_NAMED, PAGE_SHARDS
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.sources.inputs.contract import UNIT_BYTES
+from recordmill.storage.listed.sorting import HELD_ROWS
 
 READS_OF_A_SLICE = 4  # its two rows of the run's footer, its frames, its entries
 FOOTER_ROW = 16  # bytes
@@ -29,12 +30,13 @@ MOST_BUCKETS = Buckets.plan(1, 2**64, MOST_SHARDS).count
 
 # bytes in memory at most, of Python's objects
 FILE_MEMORY, UNIT_MEMORY = 640, 360  # of what the driver makes of the listing, and cuts
+LISTED_MEMORY = 8  # of a file, however many there are: whether it is chosen, and its split
 FAR_MEMORY = 2  # of a file, in every worker process: its split
 CUT_MEMORY = 450  # of a shard, in what every worker process that makes shards holds
 ACCOUNT_MEMORY = 1_200  # of a group, in the step that surveys
 PLACED_MEMORY = 1_300  # of a shard, in the last step
 ENTRY_MEMORY = 1_100  # of a shard, in whoever reads a manifest or a page, meanwhile
-DIGEST_MEMORY = 33  # of an input file, in both
+PART_MEMORY = 900  # of the digests that one worker has found, in both
 # bytes at most, in files
 FILE_BYTES, UNIT_BYTES_KEPT = 100, 60  # of the lists beside the plan, of which workers read slices
 GROUP_BYTES, BLOCK_BYTES, PLAN_BYTES = 8, 40, 20_000  # of the plan: a group, a block of a list, all else
@@ -236,8 +238,11 @@ class Build:
 
     @property
     def driver_memory(self) -> int:
-        """Of the driver, beside --memory: files and units as they are found, and as lists."""
-        return (FILE_MEMORY + FILE_BYTES) * self.files + (UNIT_MEMORY + UNIT_BYTES_KEPT) * self.units + self.plan_bytes
+        """Of the driver, beside --memory: files, as many as are not on a disk, and units, as they are found and as
+        lists.
+        """
+        files = (FILE_MEMORY + FILE_BYTES) * min(self.files, HELD_ROWS) + LISTED_MEMORY * self.files
+        return files + (UNIT_MEMORY + UNIT_BYTES_KEPT) * self.units + self.plan_bytes
 
     @property
     def plan_memory(self) -> int:
@@ -252,34 +257,25 @@ class Build:
 
     @property
     def survey_memory(self) -> int:
-        """Of the worker that adds up what was read, beside the plan: accounts, and digests of inputs read whole."""
-        digests = 0 if self.digest_groups else DIGEST_MEMORY * self.files
-        return (ACCOUNT_MEMORY + RUN_DTYPE.itemsize) * self.runs + digests + self.layout_memory
+        """Of the worker that adds up what was read, beside the plan: accounts, with the names of digests' files."""
+        part = 0 if self.digest_groups else PART_MEMORY
+        return (ACCOUNT_MEMORY + part + RUN_DTYPE.itemsize) * self.runs + self.layout_memory
 
     @property
     def last_memory(self) -> int:
-        """Of the worker that commits, beside the plan: shards, digests of all inputs, manifest and page as texts."""
-        digests = 3 * DIGEST_MEMORY * self.files  # those of the plan, of who read a file whole, and all
+        """Of the worker that commits, beside the plan: shards, names of digests' files, manifest and page as texts."""
         page = ENTRY_TEXT * PAGE_SHARDS if self.pages else 0
+        digests = PART_MEMORY * (self.digest_groups or self.runs)
         return PLACED_MEMORY * self.shards + digests + 2 * (self.manifest_bytes + page)
 
 
-def most_files(memory_bytes: int = MEMORY_BYTES) -> int:
-    """How many input files take so many bytes in the driver.
-
-    >>> most_files() // 1_000_000
-    2
-    """
-    return memory_bytes // (FILE_MEMORY + FILE_BYTES)
-
-
 def most_files_in_workers(memory_bytes: int = MEMORY_BYTES) -> int:
-    """How many input files take so many bytes in the worker that commits.
+    """How many input files, each cut into units, take so many bytes in the worker that commits.
 
     >>> most_files_in_workers() // 1_000_000
-    21
+    126
     """
-    return memory_bytes // (FAR_MEMORY + 3 * DIGEST_MEMORY)
+    return memory_bytes // (FAR_MEMORY + -(-PART_MEMORY // DIGESTED))
 
 
 def most_planned_bytes(memory_bytes: int = MEMORY_BYTES) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from recordmill.building.conclude import AccountsError, planned_rejects
 from recordmill.building.cuts import Cut, cut_shards
 from recordmill.building.run_file import Histogram
-from recordmill.building.spread.digests import Digests
+from recordmill.building.spread.digests import DigestList
 from recordmill.building.spread.ingesting import Account
 from recordmill.building.spread.place import REJECTS, Place, Shared, SharedPlan, workbench
 from recordmill.building.spread.runs import Runs, no_runs
@@ -58,7 +58,7 @@ class Survey:
     shards: int
     merges: int
     layout: Shared[Layout]
-    digests: Shared[Digests]
+    digests: Shared[DigestList]
 
 
 def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram | None) -> Survey:
@@ -73,13 +73,9 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
         before = replace(before, files=tuple(plan.place.hand_over(path, REJECTS) for path in before.files))
     rejected, read, total = before, before.total, 0
     counts: Counter[str] = Counter()
-    digests = Digests(0 if bench.source is None else len(bench.source.files))
-    held: list[Account] = []
-    for one in accounts:
-        digests.add(one.digests)
-        held.append(replace(one, digests={}))
+    held = sorted(accounts, key=lambda account: account.group)
     runs: list[Runs] = [no_runs()]
-    for one in sorted(held, key=lambda account: account.group):
+    for one in held:
         rejected += one.rejected
         read += one.read
         total = add_sums(total, one.sum)
@@ -108,7 +104,7 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
         len(cuts),
         merges,
         plan.place.share("layout", layout),
-        plan.place.share("digests", digests),
+        plan.place.share("digests", DigestList(one.digests for one in held if one.digests is not None)),
     )
 
 

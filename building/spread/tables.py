@@ -18,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.building.spread.digests import Digests, FarDigests
+from recordmill.building.spread.digests import FarDigests, Told
 from recordmill.building.spread.place import SHARED, NotSharedError, Place
 from recordmill.sources.inputs.contract import Source
-from recordmill.sources.inputs.tables import FileTable, Table, UnitTable
+from recordmill.sources.inputs.tables import FileTable, UnitTable
 from recordmill.storage.files import create_file, read_range, write_all
 from recordmill.storage.folders import make_scratch, remove_tree
+from recordmill.storage.listed.files import StoredFiles
+from recordmill.storage.listed.table import Table
 
 PER_FILE = ("heads", "columns", "shards")  # what some kinds know of each file, beside what it is
 ROWS = 4096  # files are 300 KiB or so, a request's worth
@@ -96,7 +98,7 @@ def with_far_tables(source: Source, place: Place) -> Source:
     """The source with its files and units in OUT, and what it knows of each file, where they are lists as
     `sources.inputs.tables` has them.
     """
-    if not (isinstance(source.files, FileTable) and isinstance(source.units, UnitTable)):
+    if not (isinstance(source.files, FileTable | StoredFiles) and isinstance(source.units, UnitTable)):
         return source
     lists: dict[str, Any] = {"files": share_table(place, "files", FileTable.of, source.files)}
     lists["units"] = share_table(place, "units", UnitTable.of, source.units)
@@ -105,7 +107,7 @@ def with_far_tables(source: Source, place: Place) -> Source:
         if isinstance(value, tuple) and len(value) == len(source.files):
             lists[name] = share_table(place, name, tuple, value)
     if source.digests:
-        known = place.share("digests", Digests(len(source.files), source.digests))
-        lists["digests"] = FarDigests(known)
+        told = share_table(place, "digests", tuple, Told(source.digests, len(source.files)))
+        lists["digests"] = FarDigests(told, len(source.digests))
     far: Source = replace(source, **lists)  # type: ignore[type-var]
     return far

@@ -128,6 +128,8 @@ def ways_of(collate: Mapping[str, Collate], schema: Schema) -> dict[str, Way]:
     Raises:
         UsageError: a name or a way that the schema does not have, or ways that exclude each other.
     """
+    if not isinstance(collate, Mapping):
+        raise UsageError(f"collate is a way by feature name, {{name: {_SAID}}}, not {collate!r}")
     ways: dict[str, Way] = {}
     for name, given in collate.items():
         if name not in schema:

@@ -105,6 +105,9 @@ class Batches(Iterator[Any]):
         """
         return self._course.state(self.schedule)
 
+    def __reduce__(self) -> Any:
+        raise TypeError("batches are not pickled: save their state(), and give it as state= where they go on")
+
     def close(self) -> None:
         """Stop reading ahead."""
         self._batches.close()

@@ -43,8 +43,9 @@ def order_of(order: Order, on_bad: str, ways: Mapping[str, Way]) -> Order:
         return order
     if order.num_hosts != 1 or order.pad_remainder:
         raise UsageError(
-            'on_bad="skip" makes batches of what is left, which hosts that skip other records can\'t agree upon: it '
-            "goes with neither num_hosts nor pad_remainder"
+            'on_bad="skip" makes batches of what is left, and hosts (or ranks of torch.distributed) that skip other '
+            "records would not have equally many: it goes with neither num_hosts nor pad_remainder. ds.filter leaves "
+            "records out by number, and `recordmill build` makes a data set without those that are damaged"
         )
     if gathered := [name for name, way in ways.items() if isinstance(way, Bucketed | Packed)]:
         raise UsageError(

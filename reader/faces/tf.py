@@ -12,8 +12,12 @@ from importlib import import_module
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
+
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.people.nearest import there_are
 from recordmill.base.room import let_go
+from recordmill.base.sizes import whole
 from recordmill.reader.collating.course import Course, Lot, make_course
 from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Collate, OneHot, Padded, Way, refuse_packed_images
@@ -23,7 +27,7 @@ from recordmill.reader.faces.tf_blocks import Sent, block_spec, blocks_of, decod
 from recordmill.reader.faces.tf_parse import parser
 from recordmill.reader.faces.tf_portable import serialized_records
 from recordmill.reader.faces.tf_records import RecordGraph
-from recordmill.reader.faces.tf_steps import prepared_steps
+from recordmill.reader.faces.tf_steps import free_iterators_at_exit, prepared_steps
 from recordmill.reader.fetching.beside import Beside
 from recordmill.reader.fetching.clock import spent
 from recordmill.reader.fetching.fetcher import Fetcher
@@ -32,6 +36,7 @@ from recordmill.reader.fetching.readable import Fetchable, Readable
 from recordmill.reader.images.features import images_by_feature
 from recordmill.reader.images.options import Images, Wanted
 from recordmill.reader.images.rows import ImageDecoder
+from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.feature import Schema
 
 if TYPE_CHECKING:
@@ -138,6 +143,7 @@ def _fed(
         course = begin.iteration(next(iterations), epochs)
         yield from _blocks(dataset, course, fetched, sent, ways, images, options, beside)
 
+    free_iterators_at_exit()
     fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(sent))
     others = {name: value for name, value in options.defaults.items() if name not in images}
     same = options.batch_size if drop or pad or course.packs is not None else None
@@ -195,8 +201,10 @@ def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
 
 
 def _check(dataset: Fetchable, options: Options) -> None:
-    if options.batch_size is not None and options.batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, or None for single records, not {options.batch_size}")
+    if options.batch_size is not None:
+        whole(options.batch_size, "batch_size", 1)
+    whole(options.start_step, "start_step", 0)
+    _check_defaults(dataset.schema, options.defaults)
     order = options.order
     if order.epochs is not None and order.epochs < 1:
         raise UsageError(f"epochs must be at least 1, or None for no end, not {order.epochs}")
@@ -209,8 +217,8 @@ def _check(dataset: Fetchable, options: Options) -> None:
     Beside(order.pad_remainder, options.ids).check(dataset.schema)
     if options.on_bad == "skip" and options.start_step:
         raise UsageError('on_bad="skip": nobody knows at which record step start_step begins; give a `state` instead')
-    if order.shuffle and options.shuffle_records < 1:
-        raise UsageError(f"shuffle_records must be at least 1, not {options.shuffle_records}")
+    if order.shuffle:
+        whole(options.shuffle_records, "shuffle_records", 1)
     if options.batch_size is None and (
         open_ended := [
             name
@@ -224,6 +232,18 @@ def _check(dataset: Fetchable, options: Options) -> None:
             f"batch_size=None gives single records, and {open_ended[0]!r} is collated as the batch has it: give "
             "Padded(length)"
         )
+
+
+def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
+    """Refuse what stands for no feature, or is none of its values."""
+    if not isinstance(defaults, Mapping):
+        raise UsageError(f"defaults is a value by feature name, not {defaults!r}")
+    for name, value in defaults.items():
+        if name not in schema:
+            raise UsageError(f"defaults: {name!r} is no feature that is read; {there_are(name, schema.names)}")
+        is_text = np.asarray(value).dtype.kind in "USO"
+        if is_text != is_bytes(schema[name]):
+            raise UsageError(f"defaults: {name!r} is {schema[name].describe()}, for which {value!r:.99} can't stand")
 
 
 def _label(schema: Schema, options: Options) -> tuple[Schema, str | None]:

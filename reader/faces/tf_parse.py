@@ -23,6 +23,16 @@ VALID = "/valid"  # behind the name of a feature that may be missing
 Tensors = dict[str, Any]
 
 
+def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for a data set's `map` and the like, which AutoGraph is not to convert: none of ours has a Python `if`
+    or loop over tensors, and looking for them takes longer than all else before the first batch.
+    """
+    import tensorflow as tf
+
+    converted: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
+    return converted
+
+
 def parser(schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
     """A function for `tf.data.Dataset.map`: [batch] serialized records to tensors by name.
 

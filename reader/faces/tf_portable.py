@@ -17,7 +17,7 @@ from recordmill.base.errors import UsageError
 from recordmill.reader.collating.form import LENGTH
 from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded, Way
 from recordmill.reader.faces.tf_converted import steps_in_graph
-from recordmill.reader.faces.tf_parse import VALID, Tensors, parser
+from recordmill.reader.faces.tf_parse import VALID, Tensors, as_it_is, parser
 from recordmill.reader.faces.tf_steps import padded_tensor
 from recordmill.reader.fetching.readable import Fetchable, Readable
 from recordmill.schemas.feature import Schema
@@ -59,13 +59,15 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
 
     kept = None if dataset.matching is None else tf.constant(dataset.matching.mask(0, sum(counts)))
 
+    @as_it_is
     def read(path: Any, compression: Any, count: Any, first: Any) -> Any:
         records = tf.data.TFRecordDataset(path, compression, _READ_BYTES).apply(
             tf.data.experimental.assert_cardinality(count)
         )
         if kept is None:
             return records
-        return records.enumerate(first).filter(lambda number, _: kept[number]).map(lambda _, record: record)
+        numbered = records.enumerate(first).filter(as_it_is(lambda number, _: kept[number]))
+        return numbered.map(as_it_is(lambda _, record: record))
 
     if not shuffle:
         records = shards.flat_map(read)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from recordmill.reader.collating.form import Form
 from recordmill.reader.collating.ways import Way
-from recordmill.reader.faces.tf_parse import VALID, Tensors
+from recordmill.reader.faces.tf_parse import VALID, Tensors, as_it_is
 from recordmill.reader.faces.tf_portable import TURN_RECORDS, collater, parser_of
 from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.images.graph import image_decoder
@@ -59,15 +59,15 @@ class RecordGraph:
         decode = self.images
         if decode is None:
             return records.batch(rows, drop_remainder=drop_remainder).map(
-                lambda batch: self.finish(batch, {}), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+                as_it_is(lambda batch: self.finish(batch, {})), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
             )
         decoded = records.map(
-            lambda record: (record, decode(record)), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            as_it_is(lambda record: (record, decode(record))), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
         batches = decoded.batch(
             rows, drop_remainder=drop_remainder, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
-        return batches.map(self.finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return batches.map(as_it_is(self.finish), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def usable(self, records: tf.data.Dataset) -> tf.data.Dataset:
         """What becomes of each record that can be used; TensorFlow's log names the others. What is wrong with the files
@@ -75,6 +75,7 @@ class RecordGraph:
         """
         import tensorflow as tf
 
+        @as_it_is
         def one(record: Any) -> Any:
             alone = self.batches(tf.data.Dataset.from_tensors(record), 1, False)
             return alone.ignore_errors(log_warning=True).unbatch()

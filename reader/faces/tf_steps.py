@@ -6,13 +6,16 @@ it.
 
 from __future__ import annotations
 
+import atexit
+import functools
+import gc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from recordmill.reader.collating.form import LENGTH, POSITION, SEGMENT
 from recordmill.reader.collating.ways import OneHot, Packed
 from recordmill.reader.faces.tf_blocks import SIZE, Sent
-from recordmill.reader.faces.tf_parse import VALID, Tensors
+from recordmill.reader.faces.tf_parse import VALID, Tensors, as_it_is
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.feature import Feature
 
@@ -41,6 +44,7 @@ def prepared_steps(
 
     apart = [one for one in sent if one.by_step]
 
+    @as_it_is
     def prepare(block: Tensors) -> Any:
         sliced: Tensors = {}
         for one in sent:
@@ -50,9 +54,11 @@ def prepared_steps(
             sliced[name].set_shape([None, batch_size, *value.shape[1:]])
         return given(sliced) if not apart else (sliced, _whole(block, apart, defaults), _about(block, apart))
 
+    @as_it_is
     def cut(sliced: Tensors, whole: dict[str, Tensors], about: Tensors) -> Any:
         steps, rows = about[SIZE][0], about[SIZE][1]
 
+        @as_it_is
         def step(found: Tensors) -> Any:
             number = found.pop(_NUMBER)
             for one in apart:
@@ -62,7 +68,26 @@ def prepared_steps(
         return tf.data.Dataset.from_tensor_slices({**sliced, _NUMBER: tf.range(steps)}).map(step)
 
     prepared = blocks.map(prepare, num_parallel_calls=_AHEAD, deterministic=True).prefetch(_AHEAD)
-    return prepared.flat_map(cut if apart else lambda *block: tf.data.Dataset.from_tensor_slices(_one(block)))
+    slices = as_it_is(lambda *block: tf.data.Dataset.from_tensor_slices(_one(block)))
+    return prepared.flat_map(cut if apart else slices)
+
+
+@functools.cache
+def free_iterators_at_exit() -> None:
+    """See to it that iterators which are left when the process ends are freed while Python still runs.
+
+    TensorFlow frees them as modules are taken down, and waits then for its threads, which wait for the interpreter, in
+    which no other thread runs any more: the process would never end.
+    """
+    atexit.register(_free_iterators)
+
+
+def _free_iterators() -> None:
+    import tensorflow as tf
+
+    for one in gc.get_objects():
+        if issubclass(type(one), tf.data.Iterator):
+            vars(one).clear()
 
 
 def _one(block: tuple[Any, ...]) -> Any:

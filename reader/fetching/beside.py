@@ -37,8 +37,10 @@ class Beside:
 
     def check(self, schema: Schema) -> None:
         """Raises:
-        UsageError: a feature of the records is called as one of them.
+        UsageError: a feature of the records is called as one of them, or there is nothing to give.
         """
+        if not schema.names and not self.features:
+            raise UsageError("batches would have nothing in them, since no feature is read: select some")
         for name, option in ((MASK, "pad_remainder"), (SHARD, "ids"), (INDEX, "ids")):
             if name in schema and any(feature.name == name for feature in self.features):
                 raise UsageError(f"{option} gives {name!r} beside the features, and one is called so: leave it out")

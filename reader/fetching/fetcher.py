@@ -33,6 +33,7 @@ from recordmill.shards.loads.batches import decode_block
 from recordmill.shards.pieces import FrameBlock
 
 STRETCH_BYTES = 8 << 20  # 8 MiB of frames: a call's fixed costs vanish, and the first batch comes at once
+_STRETCH_STEPS = 256  # at most, since each is made of arrays of its own: steps of single records, too, come at once
 _COPIES = 3  # a record under way is there as a frame, as columns and in the arrays that are made of them
 
 Result = TypeVar("Result")
@@ -112,7 +113,8 @@ class Fetcher:
         )
         goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
         goal = goal if dear else min(goal, STRETCH_BYTES * _COPIES)
-        return self.schedule.stretches(max(goal // step_bytes, 1), by_windows=dear, every=self.every)
+        most = goal // step_bytes if dear else min(goal // step_bytes, _STRETCH_STEPS)
+        return self.schedule.stretches(max(most, 1), by_windows=dear, every=self.every)
 
     def _work(self, row_bytes: int) -> Iterator[_Work]:
         streams = Streams(self.dataset.files, self.dataset.ends)

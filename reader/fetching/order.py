@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.sizes import whole
 from recordmill.reader.fetching.amounts import WINDOW_BYTES
 from recordmill.reader.fetching.readable import Fetchable
 from recordmill.reader.sampling.layout import Extent, Layout
@@ -26,6 +27,9 @@ class Order:
     drop_remainder, pad_remainder: what becomes of the records at an epoch's end that do not fill a step.
     num_hosts, host_index: in how many equal parts each step is cut, and which of them is wanted.
     state: where to go on.
+
+    Raises:
+        UsageError: seed or epochs are no whole numbers.
     """
 
     shuffle: bool | str = False
@@ -37,6 +41,11 @@ class Order:
     num_hosts: int = 1
     host_index: int = 0
     state: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", whole(self.seed, "seed"))
+        if self.epochs is not None:
+            object.__setattr__(self, "epochs", whole(self.epochs, "epochs"))
 
 
 def make_schedule(dataset: Fetchable, batch_size: int, order: Order) -> Schedule:

@@ -8,22 +8,26 @@ arithmetic, which is not its default) and most PNG. What it does not know, or de
 
 from __future__ import annotations
 
+import functools
+import io
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.images.header import BadImage
 from recordmill.reader.images.decode import SHRINKS
 from recordmill.reader.images.options import Floats, Images, RandomCrop
-from recordmill.reader.images.rows import black, decoded
+from recordmill.reader.images.rows import black, decoded_part
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
-# Bit depth and colour type (bytes 24 and 25) of the PNGs, as regular expressions, and components of the JPEGs that
-# TensorFlow decodes to so many channels as Pillow does; tried on the files of Pillow's own tests.
-_PNG_KINDS = {1: r"\C[\x00\x04]", 3: r"\C\C", 4: r"\x08[\x02\x06]"}
+# The heads of the PNGs, which end with bit depth and colour type, as regular expressions, and the components of the
+# JPEGs that TensorFlow decodes to so many channels as Pillow does; tried on the files of Pillow's own tests.
+_PNG_KINDS = {1: r"\C{25}[\x00\x04]", 3: r"\C{26}", 4: r"\C{24}\x08[\x02\x06]"}
 _PNG_HEAD = 26  # bytes
 _COMPONENTS = {1: (1,), 3: (1, 3), 4: ()}
 _MAY_BE_TURNED = r"\C*(Exif\x00\x00|eXIf)\C*"  # \C is any byte
@@ -45,13 +49,34 @@ def image_decoder(wanted: Images) -> Callable[[Any, Any], Any]:
     missing = black(wanted)
 
     def decode(data: Any) -> Any:
-        image = tf.cond(_is_native(data, wanted), lambda: _native(data, wanted), lambda: _own(data, wanted))
-        return tf.ensure_shape(image, wanted.shape)
+        return tf.ensure_shape(_resized(_part(data, wanted), wanted), wanted.shape)
 
     def decode_if_there(data: Any, valid: Any) -> Any:
         return decode(data) if valid is None else tf.cond(valid, lambda: decode(data), lambda: tf.constant(missing))
 
     return decode_if_there
+
+
+def _part(data: Any, wanted: Images) -> Any:
+    """uint8 [height, width, channels]: as much of an image as is kept.
+
+    A condition takes some tens of microseconds, so JPEGs, which are most, pass a single one.
+    """
+    import tensorflow as tf
+
+    channels = wanted.channels
+
+    def others() -> Any:
+        return tf.cond(
+            _is_native_png(data, wanted),
+            lambda: _cut(tf.io.decode_png(data, channels), wanted),
+            lambda: tf.numpy_function(lambda encoded: _own_part(encoded, wanted), [data], np.uint8),
+        )
+
+    if not _COMPONENTS[channels]:
+        return others()
+    decode = _shrunk if wanted.shrink else lambda data, wanted: _cut(_jpeg(data, channels), wanted)
+    return tf.cond(_is_native_jpeg(data, wanted), lambda: decode(data, wanted), others)
 
 
 def _starts(data: Any, magic: bytes) -> Any:
@@ -60,41 +85,35 @@ def _starts(data: Any, magic: bytes) -> Any:
     return tf.strings.substr(data, 0, len(magic)) == magic
 
 
-def _is_native(data: Any, wanted: Images) -> Any:
-    """Whether TensorFlow gives the pixels that are wanted."""
+def _is_native_jpeg(data: Any, wanted: Images) -> Any:
+    """Whether TensorFlow decodes it to the pixels that are wanted."""
     import tensorflow as tf
 
-    components = _COMPONENTS[wanted.channels]
-    jpeg = tf.constant(False)
-    if components:
-        jpeg = tf.cond(
-            _starts(data, _JPEG),
-            lambda: tf.reduce_any([tf.io.extract_jpeg_shape(data)[2] == count for count in components]),
-            lambda: False,
-        )
-    png = tf.cond(
-        _starts(data, _PNG) & (tf.strings.length(data) > _PNG_HEAD),
-        lambda: tf.strings.regex_full_match(tf.strings.substr(data, 24, 2), _PNG_KINDS[wanted.channels]),
-        lambda: False,
-    )
-    native = jpeg | png
+    jpeg = _starts(data, _JPEG)
+    components = tf.io.extract_jpeg_shape(tf.where(jpeg, data, _any_jpeg()))[2]
+    known = functools.reduce(operator.or_, [components == count for count in _COMPONENTS[wanted.channels]])
+    return _as_stored(data, jpeg & known, wanted)
+
+
+def _is_native_png(data: Any, wanted: Images) -> Any:
+    import tensorflow as tf
+
+    kind = tf.strings.regex_full_match(tf.strings.substr(data, 0, _PNG_HEAD), _PNG_KINDS[wanted.channels])
+    return _as_stored(data, _starts(data, _PNG) & kind, wanted)
+
+
+def _as_stored(data: Any, native: Any, wanted: Images) -> Any:
+    """Whether it is native, and nothing says that it is to be turned."""
+    import tensorflow as tf
+
     return native & ~tf.strings.regex_full_match(data, _MAY_BE_TURNED) if wanted.orientation else native
 
 
-def _native(data: Any, wanted: Images) -> Any:
-    """One image by TensorFlow's operations."""
+def _resized(image: Any, wanted: Images) -> Any:
+    """As `reader.images.resize` has it."""
     import tensorflow as tf
 
-    channels = wanted.channels
-    if not _COMPONENTS[channels]:
-        image = _part(tf.io.decode_png(data, channels), wanted)
-    else:
-        image = tf.cond(
-            _starts(data, _JPEG),
-            lambda: _shrunk(data, wanted) if wanted.shrink else _part(_jpeg(data, channels), wanted),
-            lambda: _part(tf.io.decode_png(data, channels), wanted),
-        )
-    image.set_shape([None, None, channels])
+    image.set_shape([None, None, wanted.channels])
     image = tf.image.resize(image, [wanted.height, wanted.width], antialias=wanted.antialias)
     if wanted.numpy_dtype == np.uint8:
         return tf.cast(tf.round(image), tf.uint8)  # what is between pixels is from 0 to 255
@@ -114,7 +133,7 @@ def _jpeg(data: Any, channels: int, ratio: int = 1) -> Any:
     return tf.io.decode_jpeg(data, channels, ratio=ratio, dct_method="INTEGER_ACCURATE")
 
 
-def _part(image: Any, wanted: Images) -> Any:
+def _cut(image: Any, wanted: Images) -> Any:
     import tensorflow as tf
 
     if wanted.crop is None:
@@ -148,14 +167,15 @@ def _center(height: Any, width: Any, wanted: Images) -> tuple[Any, Any, Any, Any
     return (height - own_height) // 2, (width - own_width) // 2, own_height, own_width
 
 
-def _own(data: Any, wanted: Images) -> Any:
-    import tensorflow as tf
-
-    return tf.numpy_function(lambda encoded: _decoded(encoded, wanted), [data], wanted.numpy_dtype)
-
-
-def _decoded(encoded: bytes, wanted: Images) -> npt.NDArray[Any]:
+def _own_part(encoded: bytes, wanted: Images) -> npt.NDArray[np.uint8]:
     try:
-        return decoded(np.frombuffer(encoded, np.uint8), wanted)
+        return decoded_part(np.frombuffer(encoded, np.uint8), wanted)
     except BadImage as error:
         raise DataError(error.message) from None
+
+
+@functools.cache
+def _any_jpeg() -> bytes:
+    """A whole one, for what looks at JPEGs and is given something else."""
+    Image.new("L", (1, 1)).save(data := io.BytesIO(), "JPEG")
+    return data.getvalue()

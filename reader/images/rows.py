@@ -125,10 +125,27 @@ class _Work:
 
 def _decode_into(data: Pixels, wanted: Images, key: int, number: int, budget: Budget, out: Array) -> None:
     image = Encoded(data, wanted)
+    box, by = _kept(image, wanted, key, number)
+    with budget.held(image.work_bytes):
+        resize_into(image.pixels(by), box, wanted, out)
+
+
+def _kept(image: Encoded, wanted: Images, key: int, number: int) -> tuple[Box, int]:
+    """(the part that is kept, in an image decoded smaller by a divisor, that divisor)."""
     box = box_of(image.height, image.width, wanted, key, number)
     by = image.shrink(box.height, box.width, wanted)
-    with budget.held(image.work_bytes):
-        resize_into(image.pixels(by), _divided(box, by), wanted, out)
+    return _divided(box, by), by
+
+
+def decoded_part(data: Pixels, wanted: Images) -> Pixels:
+    """One encoded image [bytes] as uint8 [height, width, channels], as much of it as is kept, which is no random part.
+
+    Raises:
+        BadImage: it can't be decoded.
+    """
+    image = Encoded(data, wanted)
+    part, by = _kept(image, wanted, 0, 0)
+    return image.pixels(by)[part.top : part.top + part.height, part.left : part.left + part.width]
 
 
 def decoded(data: Pixels, wanted: Images) -> Array:

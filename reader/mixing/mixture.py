@@ -43,6 +43,11 @@ def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first
     Raises:
         UsageError: there are none, a weight is no number above 0, the features differ, one is there twice.
     """
+    for pair in datasets:
+        if not (isinstance(pair, Sequence) and len(pair) == 2 and hasattr(pair[0], "file_records")):
+            raise UsageError(
+                f"a mixture takes [(data set, weight), ...], each as open() gives it, and not {pair!r:.99}"
+            )
     proportions = Proportions.of([weight for _, weight in datasets])
     parts = [dataset for dataset, _ in datasets]
     return Mixture(parts, proportions, _epoch_records(parts, proportions, stop))

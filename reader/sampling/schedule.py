@@ -134,6 +134,8 @@ class Schedule:
         epoch, position = state.get("epoch"), state.get("position")
         if not (isinstance(epoch, int) and isinstance(position, int) and min(epoch, position) >= 0):
             raise UsageError(f"state has epoch {epoch!r} and position {position!r}, which are no numbers from 0 on")
+        if position > self.steps.records:
+            raise UsageError(f"state has position {position}, and an epoch has {self.steps.records} records")
         return replace(self, epoch=epoch, position=position)
 
     def _named(self) -> dict[str, Any]:

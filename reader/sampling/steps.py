@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from recordmill.base.errors import UsageError
+from recordmill.base.sizes import whole
 from recordmill.reader.sampling.permutation import Int64s
 
 End = Literal["short", "drop", "pad"]
@@ -43,10 +44,8 @@ class Steps:
     host_index: int = 0
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, not {self.batch_size}")
-        if self.num_hosts < 1:
-            raise UsageError(f"num_hosts must be at least 1, not {self.num_hosts}")
+        for name, least in (("batch_size", 1), ("num_hosts", 1), ("host_index", None)):
+            object.__setattr__(self, name, whole(getattr(self, name), name, least))
         if not 0 <= self.host_index < self.num_hosts:
             raise UsageError(
                 f"host_index must be from 0 to {self.num_hosts - 1} (num_hosts - 1), not {self.host_index}"

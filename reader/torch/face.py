@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.base.sizes import bytes_of
+from recordmill.base.sizes import bytes_of, whole
 from recordmill.reader.fetching.amounts import MEMORY_BYTES, WINDOW_BYTES
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ class InTorch:
         from recordmill.reader.images.features import with_images
 
         iterable = _imported("iterable")
-        if epochs is not None and epochs < 1:
-            raise UsageError(f"epochs must be at least 1, or None for no end, not {epochs}")
+        if epochs is not None:
+            epochs = whole(epochs, "epochs", 1)
+        start_step = whole(start_step, "start_step", 0)
         if (num_hosts is None) != (host_index is None):
             raise UsageError("give num_hosts and host_index, or neither")
         ranks = None

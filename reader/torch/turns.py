@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from multiprocessing import context, reduction
 from typing import IO, Any
@@ -26,7 +27,7 @@ class Turns:
     """
 
     def __init__(self, number: int = 0) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="recordmill-", buffering=0)  # noqa: SIM115
+        self._hold(tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
         self._write({"next": number, "begun": []})
 
     def begin(self, key: str, worker: int, number: int | None = None) -> int:
@@ -89,4 +90,8 @@ class Turns:
         if isinstance(state, tuple):
             self.__init__(*state)  # type: ignore[misc]
         else:
-            self._file = os.fdopen(state.detach(), "r+b", buffering=0)
+            self._hold(os.fdopen(state.detach(), "r+b", buffering=0))
+
+    def _hold(self, file: IO[bytes]) -> None:
+        self._file = file
+        weakref.finalize(self, file.close)

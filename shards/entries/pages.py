@@ -13,7 +13,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, overload
+from typing import Any
 
 from recordmill.base.errors import DataError
 from recordmill.shards.entries.grammar import PAGE_FORMAT, check_entry, known_fields
@@ -21,6 +21,7 @@ from recordmill.shards.entries.names import ShardName, page_name
 from recordmill.shards.entries.shard_info import ShardInfo, info_of
 from recordmill.storage.digest import Digest, algorithm_of
 from recordmill.storage.folders import join
+from recordmill.storage.listed.table import Table
 from recordmill.storage.strict_json import Fields, parse, read_bounded
 
 MOST_NAMED = 8_192  # shards that a manifest names itself: some 2 MiB of text, of which parsing makes 7 MiB
@@ -43,7 +44,7 @@ class Page:
     shard_bytes: int
 
 
-class Paged(Sequence[ShardInfo]):
+class Paged(Table[ShardInfo]):
     """The shards of a split, in order, read page by page as they are asked for. folder: `data-<id>`, where it lies.
 
     Raises:
@@ -66,20 +67,9 @@ class Paged(Sequence[ShardInfo]):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    @overload
-    def __getitem__(self, at: int) -> ShardInfo: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[ShardInfo, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> ShardInfo | tuple[ShardInfo, ...]:
-        if isinstance(at, slice):
-            return tuple(self[number] for number in range(*at.indices(len(self))))
-        number = at + len(self) if at < 0 else at
-        if not 0 <= number < len(self):
-            raise IndexError(f"{at}: there are {len(self)}")
-        page = bisect.bisect_right(self._ends, number)
-        return self._entries(page)[number - self._ends[page] + self.pages[page].shards]
+    def _item(self, at: int) -> ShardInfo:
+        page = bisect.bisect_right(self._ends, at)
+        return self._entries(page)[at - self._ends[page] + self.pages[page].shards]
 
     def __iter__(self) -> Iterator[ShardInfo]:
         for page in range(len(self.pages)):
@@ -88,9 +78,7 @@ class Paged(Sequence[ShardInfo]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Paged):
             return (self.split, self.compression, self.pages) == (other.split, other.compression, other.pages)
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return super().__eq__(other)
 
     def __hash__(self) -> int:
         return hash((self.split, self.pages))

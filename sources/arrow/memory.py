@@ -30,7 +30,7 @@ from recordmill.sources.values.unify import Unifier
 from recordmill.storage.arrow_ipc import BatchWriter, open_batches
 from recordmill.storage.digest import combine, file_chunk_digests
 from recordmill.storage.files import Stat, stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 NAME = "memory"  # what stands for a file's name in keys, rejects and the manifest
 

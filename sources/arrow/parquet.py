@@ -31,7 +31,7 @@ from recordmill.sources.values.overrides import finish_schema
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.digest import chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, check_unchanged, is_remote, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile, settled
 from recordmill.storage.range_file import mapped_file
 
 UNION, STRICT = "union", "strict"
@@ -73,7 +73,7 @@ class ParquetSource:
     """columns: by file, the top-level columns to read. digests: of the files that are not read whole, by one unit."""
 
     schema: Schema
-    files: tuple[InputFile, ...]
+    files: Sequence[InputFile]
     units: tuple[Unit, ...]
     columns: tuple[tuple[str, ...], ...]
     digests: Mapping[int, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     kept.settle(lambda _: True)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    return ParquetSource(schema, tuple(files), units, columns, digests, notes, kept=kept)
+    return ParquetSource(schema, settled(files), units, columns, digests, notes, kept=kept)
 
 
 def _digests(

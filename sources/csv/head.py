@@ -25,7 +25,7 @@ from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.sources.values.field_kernels import LENGTH
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
 from recordmill.storage.files import read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter is told
 SAMPLE_ROWS = 100

@@ -31,7 +31,7 @@ from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.inputs.kept import Kept, Piece
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, file_chunk_digests
 from recordmill.storage.files import check_unchanged, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 RANGE_BYTES = 4 * DIGESTED_BYTES  # 32 MiB: whole digest chunks, and a unit's worth of rows
 TAIL_BYTES = 64 << 10  # 64 KiB read beyond a range: enough to end its last row nearly always

@@ -17,7 +17,7 @@ from recordmill.sources.csv.ranges import ScannedRange
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.values.labels import MAX_CLASSES, ClassNames, check_label, with_label
 from recordmill.sources.values.overrides import apply_dtypes, select_given
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 _FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
 _SHOWN_COLUMNS = 20  # in a note about columns: a table of 3,000 columns is no help

@@ -57,7 +57,7 @@ from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
 from recordmill.storage.files import ahead, check_unchanged, read_blocks, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile, settled
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CsvSource:
     """
 
     schema: Schema
-    files: tuple[InputFile, ...]
+    files: Sequence[InputFile]
     units: tuple[Unit, ...]
     digests: Mapping[int, str]
     notes: tuple[str, ...]
@@ -219,10 +219,10 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
     """
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))
-    return _plan(tuple(files), options, common, min(max(share // DIGESTED_BYTES, 1) * DIGESTED_BYTES, RANGE_BYTES))
+    return _plan(settled(files), options, common, min(max(share // DIGESTED_BYTES, 1) * DIGESTED_BYTES, RANGE_BYTES))
 
 
-def _plan(files: tuple[InputFile, ...], options: CsvOptions, common: PlanOptions, range_bytes: int) -> CsvSource:
+def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, range_bytes: int) -> CsvSource:
     if not files:
         raise UsageError("no CSV files among the inputs")
     threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
@@ -270,7 +270,7 @@ def _used_names(common: PlanOptions) -> set[str]:
     return {*label, *common.dtypes, *(common.schema.names if common.schema is not None else ())}
 
 
-def _empty_files(files: tuple[InputFile, ...], parts: Sequence[ScannedRange]) -> tuple[str, ...]:
+def _empty_files(files: Sequence[InputFile], parts: Sequence[ScannedRange]) -> tuple[str, ...]:
     filled = {part.file for part in parts if part.rows}
     empty = [file.name for ordinal, file in enumerate(files) if ordinal not in filled]
     return (
@@ -280,7 +280,7 @@ def _empty_files(files: tuple[InputFile, ...], parts: Sequence[ScannedRange]) ->
     )
 
 
-def _blank_lines(files: tuple[InputFile, ...], heads: Sequence[Head], parts: Sequence[ScannedRange]) -> Counter[str]:
+def _blank_lines(files: Sequence[InputFile], heads: Sequence[Head], parts: Sequence[ScannedRange]) -> Counter[str]:
     found = Counter({file.name: head.blank_lines for file, head in zip(files, heads, strict=True)})
     for part in parts:
         found[files[part.file].name] += part.blank_lines
@@ -296,7 +296,7 @@ def _shared(heads: tuple[Head, ...]) -> tuple[Head, ...]:
 
 
 def _units(
-    files: tuple[InputFile, ...], heads: Sequence[Head], parts: Sequence[ScannedRange]
+    files: Sequence[InputFile], heads: Sequence[Head], parts: Sequence[ScannedRange]
 ) -> tuple[tuple[Unit, ...], dict[tuple[int, int], int]]:
     """(units in order, the physical line where each part of a file starts)."""
     by_file: dict[int, list[ScannedRange]] = {}

@@ -22,7 +22,8 @@ from recordmill.base.people.nearest import did_you_mean
 from recordmill.sources.images.label_file import LabelRows, read_label_file
 from recordmill.storage.files import input_path, is_remote
 from recordmill.storage.folders import join, real_path
-from recordmill.storage.listing import InputFile, Root
+from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listing import Root
 
 _PATH_COLUMNS = (
     *(

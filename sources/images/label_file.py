@@ -21,7 +21,7 @@ from recordmill.sources.csv.source import CsvSource, plan_csv
 from recordmill.sources.inputs.contract import Chunk, PlanOptions, Source
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.storage.files import open_reader, stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 _FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
     **dict.fromkeys(("csv", "tsv", "txt"), lambda file, common: plan_csv([file], CsvOptions(header=True), common)),

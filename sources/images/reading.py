@@ -20,7 +20,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
 from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.files import Bytes, expect, read_into
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 
 def read_images(

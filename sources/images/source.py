@@ -38,7 +38,8 @@ from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import apply_dtypes, select_given
 from recordmill.storage.files import input_path, read_range
 from recordmill.storage.folders import real_path
-from recordmill.storage.listing import InputFile, Listing
+from recordmill.storage.listed.files import InputFile, chosen, where
+from recordmill.storage.listing import Listing
 
 STRUCTURE, DECODE = "structure", "decode"
 REJECT, IGNORE = "reject", "ignore"
@@ -176,8 +177,8 @@ class ImageSource:
     """The `Source` of image files; side holds the columns that don't come from the image itself, a row per file."""
 
     schema: Schema
-    files: tuple[InputFile, ...]
-    units: tuple[Unit, ...]
+    files: Sequence[InputFile]
+    units: Sequence[Unit]
     side: pa.RecordBatch
     options: ImageOptions
     notes: tuple[str, ...] = ()
@@ -246,44 +247,43 @@ def plan_images(
         raise UsageError(
             f"--label {common.label}: images have a label by their folders, or by a column of --labels FILE"
         )
-    files = [file for file, kept in zip(files, keep.tolist(), strict=True) if kept]
+    files = chosen(files, keep)
     side = pa.RecordBatch.from_pydict(columns).filter(pa.array(keep)) if columns else _no_columns(len(files))
     schema, more = _schema(side, common)
     if said.class_names and "label" in schema and (names := schema["label"].classes) is not None:
         here = side.column("class_name").to_pylist()
         known, unknown = known_classes(files, here, names, options.unknown_class)
-        files, side = (
-            [file for file, is_known in zip(files, known, strict=True) if is_known],
-            side.filter(pa.array(known)),
-        )
+        files, side = chosen(files, known), side.filter(pa.array(known))
         rejects = [*rejects, *unknown]
     side, files, bad, lost = _conform_side(side, schema, files)
     notes += [*left, *said.notes, *more, *lost]
-    return ImageSource(schema, tuple(files), _units(files), side, options, (*listing.notes, *notes), (*rejects, *bad))
+    return ImageSource(schema, files, _units(files), side, options, (*listing.notes, *notes), (*rejects, *bad))
 
 
-def _choose(listing: Listing, labels: str | None) -> tuple[list[InputFile], list[str]]:
+def _choose(listing: Listing, labels: str | None) -> tuple[Sequence[InputFile], list[str]]:
     """The files that are images by extension or, where that tells nothing, by their first bytes;
     the others counted by extension.
     """
-    chosen: list[InputFile] = []
     others: Counter[str] = Counter()
-    for file in listing.files:
+
+    def is_image(file: InputFile) -> bool:
         ending = extension(file.name)
         if ending in EXTENSIONS or ending in _FOREIGN_EXTENSIONS:
-            chosen.append(file)
-        elif (ending in _OTHER_EXTENSIONS and file.path not in listing.named) or not _looks_like_image(file):
+            return True
+        if (ending in _OTHER_EXTENSIONS and file.path not in listing.named) or not _looks_like_image(file):
             others[ending] += file.path != labels
-        else:
-            chosen.append(file)
+            return False
+        return True
+
+    keep = where(listing.files, is_image)
     shown = ", ".join(
         f"{count} {'.' + ending if ending else 'without extension'}"
         for ending, count in sorted(others.items())
         if count
     )
-    if not chosen:
+    if not keep.any():
         raise UsageError(f"no image among {len(listing.files)} file(s){f': {shown}' if shown else ''}")
-    return chosen, [f"ignored beside the images: {shown}"] if shown else []
+    return chosen(listing.files, keep), [f"ignored beside the images: {shown}"] if shown else []
 
 
 def _looks_like_image(file: InputFile) -> bool:
@@ -291,7 +291,7 @@ def _looks_like_image(file: InputFile) -> bool:
     return sniff_image(head) is not None or sniff_foreign(head) is not None
 
 
-def _bounded(files: Sequence[InputFile], memory_bytes: int) -> tuple[list[InputFile], list[Reject]]:
+def _bounded(files: Sequence[InputFile], memory_bytes: int) -> tuple[Sequence[InputFile], list[Reject]]:
     """Files that fit into one record and a quarter of memory; each is held whole."""
     limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
     message = f"bytes are more than one record may have ({limit}, a quarter of --memory and at most 2 GiB)"
@@ -300,7 +300,7 @@ def _bounded(files: Sequence[InputFile], memory_bytes: int) -> tuple[list[InputF
         for file in files
         if file.stat.size_bytes > limit
     ]
-    return [file for file in files if file.stat.size_bytes <= limit], rejects
+    return chosen(files, where(files, lambda file: file.stat.size_bytes <= limit)) if rejects else files, rejects
 
 
 def _folder_columns(said: Layout) -> dict[str, pa.Array]:
@@ -311,7 +311,7 @@ def _folder_columns(said: Layout) -> dict[str, pa.Array]:
 
 
 def _no_columns(rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
 
 
 def _schema(side: pa.RecordBatch, common: PlanOptions) -> tuple[Schema, list[str]]:
@@ -357,8 +357,8 @@ def _side_feature(name: str, column: pa.Array) -> Feature:
 
 
 def _conform_side(
-    side: pa.RecordBatch, schema: Schema, files: list[InputFile]
-) -> tuple[pa.RecordBatch, list[InputFile], list[Reject], list[str]]:
+    side: pa.RecordBatch, schema: Schema, files: Sequence[InputFile]
+) -> tuple[pa.RecordBatch, Sequence[InputFile], list[Reject], list[str]]:
     """The side columns as the schema has them; a file whose columns don't fit is a reject;
     and which floats lose digits.
     """
@@ -368,7 +368,9 @@ def _conform_side(
     fitted = conform(side, schema.select(names))
     bad = [Reject(files[row].name, "", reason, f"labels: {message}") for row, reason, message in fitted.bad]
     lost = [f"{name}: {count} value(s) lose digits as {schema[name].dtype}" for name, count in fitted.lost.items()]
-    return fitted.batch, [files[row] for row in fitted.good.tolist()], bad, lost
+    good = np.zeros(len(files), np.bool_)
+    good[fitted.good] = True
+    return fitted.batch, chosen(files, good), bad, lost
 
 
 def _units(files: Sequence[InputFile]) -> tuple[Unit, ...]:

@@ -7,12 +7,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import compress
+
+import numpy as np
+import numpy.typing as npt
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.sources.inputs.layout import AUTO, FOLDERS, NONE, Layout, read_layout
-from recordmill.storage.listing import InputFile, Root
+from recordmill.storage.listed.coded import pick
+from recordmill.storage.listed.files import InputFile, chosen, where
+from recordmill.storage.listing import Root
 
 LEAVE, KEEP, ERROR, REJECT = "leave", "keep", "error", "reject"
 STRAYS, UNKNOWN_CLASSES = (LEAVE, KEEP, ERROR), (ERROR, REJECT)  # what the options may say
@@ -21,7 +25,7 @@ _SHOWN = 3  # names in a note
 
 def without_strays(
     files: Sequence[InputFile], roots: Sequence[Root], *, split_from: str, class_from: str, strays: str
-) -> tuple[list[InputFile], Layout, tuple[str, ...]]:
+) -> tuple[Sequence[InputFile], Layout, tuple[str, ...]]:
     """(the files, what their folders say, notes) without those that stand beside the folders of classes and splits:
     word lists, indices and the like, that have no label.
 
@@ -30,46 +34,54 @@ def without_strays(
     Raises:
         UsageError: as read_layout; there are strays and strays is ERROR, or they are as many as the files in folders.
     """
-    kept, notes = list(files), list[str]()
+    kept, notes = files, list[str]()
     if class_from == NONE or strays == KEEP:
         return kept, read_layout(kept, roots, split_from=split_from, class_from=class_from), ()
-    if split_from in (AUTO, FOLDERS) and (inside := _inside_splits(kept)):
-        outside = [file for file in kept if file not in inside]
-        notes += _left_out(outside, kept, "the folders of the splits and have no split", "move them into one", strays)
-        kept = [file for file in kept if file in inside]
+    if split_from in (AUTO, FOLDERS) and _has_splits_inside(kept):
+        inside = where(kept, _is_inside)
+        notes += _left_out(kept, ~inside, "the folders of the splits and have no split", "move them into one", strays)
+        kept = chosen(kept, inside)
     layout = read_layout(kept, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and None in layout.classes:
-        labelled = [name is not None for name in layout.classes]
-        bare = [file for file, has in zip(kept, labelled, strict=True) if not has]
+        labelled = np.fromiter((name is not None for name in layout.classes), np.bool_, len(kept))
         remedy = "say --strays keep to have them without a label"
-        notes += _left_out(bare, kept, "every class folder and have no label", remedy, strays)
-        kept = list(compress(kept, labelled))
+        notes += _left_out(kept, ~labelled, "every class folder and have no label", remedy, strays)
+        kept = chosen(kept, labelled)
         layout = replace(
             layout,
-            splits=tuple(compress(layout.splits, labelled)),
-            classes=tuple(compress(layout.classes, labelled)),
+            splits=pick(layout.splits, labelled),
+            classes=pick(layout.classes, labelled),
             notes=tuple(note for note in layout.notes if not note.endswith("have no label")),
         )
     return kept, layout, (*notes, *_uneven(layout))
 
 
-def _inside_splits(files: Sequence[InputFile]) -> frozenset[InputFile]:
-    """The files in folders of splits and classes (`train/pos/`) if all others stand directly in an INPUT, else none."""
-    inside = [file for file in files if "/" in file.name]
-    parts = [file.name.split("/") for file in inside]
-    if len(inside) in (0, len(files)) or any(part[0].lower() not in SPLIT_WORDS for part in parts):
-        return frozenset()
-    return frozenset(inside) if any(len(part) > 2 for part in parts) else frozenset()
+def _is_inside(file: InputFile) -> bool:
+    return "/" in file.name
+
+
+def _has_splits_inside(files: Sequence[InputFile]) -> bool:
+    """Whether there are folders of splits and classes (`train/pos/`), and all other files directly in an INPUT."""
+    inside, is_deep = 0, False
+    for file in files:
+        if _is_inside(file):
+            top, *more = file.name.split("/")
+            if top.lower() not in SPLIT_WORDS:
+                return False
+            inside, is_deep = inside + 1, is_deep or len(more) > 1
+    return is_deep and inside < len(files)
 
 
 def _left_out(
-    left: Sequence[InputFile], files: Sequence[InputFile], beside: str, remedy: str, strays: str
+    files: Sequence[InputFile], left: npt.NDArray[np.bool_], beside: str, remedy: str, strays: str
 ) -> list[str]:
-    if not left:
+    """left: [files] of which they are."""
+    if not left.any():
         return []
-    names = ", ".join(file.name for file in left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
-    what = f"{len(left):,} of {len(files):,} file(s) stand outside {beside}: {names}"
-    if strays == ERROR or 2 * len(left) >= len(files):
+    count, first = np.count_nonzero(left), np.flatnonzero(left)[:_SHOWN].tolist()
+    names = ", ".join(files[at].name for at in first) + (", ..." if count > _SHOWN else "")
+    what = f"{count:,} of {len(files):,} file(s) stand outside {beside}: {names}"
+    if strays == ERROR or 2 * count >= len(files):
         raise UsageError(f"{what}; move them away, {remedy}, or --class-from none for no labels")
     return [f"left out: {what} (to have them, {remedy})"]
 
@@ -88,7 +100,7 @@ def _uneven(layout: Layout) -> list[str]:
 
 def known_classes(
     files: Sequence[InputFile], classes: Sequence[str | None], given: Sequence[str], unknown: str
-) -> tuple[list[bool], list[Reject]]:
+) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
     """(which files have a class that is given, or none at all; the others as rejects).
 
     unknown: what becomes of a file whose class is not among the given ones: ERROR or REJECT.
@@ -106,7 +118,7 @@ def known_classes(
             "the schema, or say --unknown-class reject",
             source=example,
         )
-    keep = [name is None or name in known for name in classes]
+    keep = np.fromiter((name is None or name in known for name in classes), np.bool_, len(files))
     message = f"is none of the classes that the schema names: {shown}"
     rejects = [
         Reject(file.name, "", "class", f"class {name!r} {message}")

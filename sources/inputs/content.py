@@ -22,7 +22,7 @@ from recordmill.sources.inputs.magic import foreign_format
 from recordmill.sources.registry import COMPRESSED_EXTENSIONS, KIND_OF_EXTENSION, KINDS
 from recordmill.storage.compression import NONE
 from recordmill.storage.files import read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 CSV, JSONL, TEXT = "csv", "jsonl", "text"
 OTHER = "other"  # no data: papers, code, markup, archives; read as text only where a user says so

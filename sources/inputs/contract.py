@@ -18,7 +18,7 @@ from recordmill.base.errors import Reject
 from recordmill.base.machine import MEMORY_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.kept import Kept, Piece
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 UNIT_BYTES = 32 << 20  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
 BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from parsing to encoding

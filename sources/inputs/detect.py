@@ -25,7 +25,8 @@ from recordmill.sources.inputs.content import (
     sniff_file,
 )
 from recordmill.sources.registry import KIND_NAMES, KINDS, find_kind
-from recordmill.storage.listing import InputFile, Listing
+from recordmill.storage.listed.files import InputFile, chosen, where
+from recordmill.storage.listing import Listing
 
 SAMPLE_FILES = 8  # per extension: enough to see that an extension is used for two things
 _TEXTUAL = (*(kind.name for kind in KINDS if kind.textual), OTHER)
@@ -36,7 +37,8 @@ class _Group:
     """The files of one extension, papers apart. kinds: of those sampled."""
 
     ending: str
-    files: Sequence[InputFile]
+    papers: bool
+    files: int
     kinds: Counter[str]
     example: Content  # of the most common kind
     example_name: str
@@ -56,14 +58,14 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
     counts: defaultdict[str, float] = defaultdict(float)
     for group in groups:
         for kind, sampled in group.kinds.items():
-            counts[kind] += len(group.files) * sampled / group.kinds.total()
+            counts[kind] += group.files * sampled / group.kinds.total()
     data = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
     if not data and (array := next((group for group in groups if group.example.detail == JSON_ARRAY), None)):
         return JSONL, f"{JSONL}: {array.example_name} is {JSON_ARRAY}"
     if not data and counts[OTHER] > 0 and not any(group.example.detail == JSON_DOCUMENT for group in groups):
         return TEXT, f"text: nothing but {_endings(groups, (OTHER,))}"
     if not data:
-        first = max(groups, key=lambda group: (group.example.detail == JSON_DOCUMENT, len(group.files)))
+        first = max(groups, key=lambda group: (group.example.detail == JSON_DOCUMENT, group.files))
         raise UsageError(
             f"no data that is known here among {len(listing.files)} file(s): "
             f"{_endings(groups, (OTHER, BINARY))} ({first.example_name} is {first.example.detail}); "
@@ -100,46 +102,66 @@ def keep_kind(listing: Listing, kind: str) -> Listing:
         wanted = [group for group in groups if group.example.detail == JSON_ARRAY]
     if not wanted and textual:
         wanted = [group for group in groups if group.kind in _TEXTUAL]
-    kept = {file.path for group in wanted for file in group.files} | listing.named
-    files = tuple(file for file in listing.files if file.path in kept)
-    if not files:
+    keys = {(group.ending, group.papers) for group in wanted}
+    keep = where(listing.files, lambda file: _key(file) in keys or file.path in listing.named)
+    if not keep.any():
         raise UsageError(
             f"no {kind} among {len(listing.files)} file(s): {_endings(groups, (*KIND_NAMES, OTHER, BINARY))}"
         )
-    left = Counter(extension(file.name) for file in listing.files if file.path not in kept)
-    if not left:
+    if keep.all():
         return listing
+    files = chosen(listing.files, keep)
+    left = Counter(extension(file.name) for file in chosen(listing.files, ~keep))
     ignored = {**listing.ignored, **{f"of another kind: {_dotted(ending)}": count for ending, count in left.items()}}
     return replace(
         listing, files=files, ignored=ignored, notes=(*listing.notes, f"ignored beside the {kind}: {_tally(left)}")
     )
 
 
+def _key(file: InputFile) -> tuple[str, bool]:
+    return extension(file.name), is_paper(file.name)
+
+
 def _groups(files: Sequence[InputFile]) -> list[_Group]:
-    by_ending: defaultdict[tuple[str, bool], list[InputFile]] = defaultdict(list)
-    for file in files:
-        by_ending[extension(file.name), is_paper(file.name)].append(file)
+    counts = Counter(map(_key, files))
+    seen = _sampled(files, counts)
     groups = []
-    for (ending, _), members in sorted(by_ending.items()):
-        step = max(len(members) / SAMPLE_FILES, 1.0)
-        sample = [members[int(at * step)] for at in range(min(SAMPLE_FILES, len(members)))]
-        seen = [(sniff_file(file), file.name) for file in sample]
-        kinds = Counter(content.kind for content, _ in seen)
-        example, name = next(item for item in seen if item[0].kind == kinds.most_common(1)[0][0])
-        groups.append(_Group(ending, members, kinds, example, name))
+    for (ending, papers), count in sorted(counts.items()):
+        sniffed = seen[ending, papers]
+        kinds = Counter(content.kind for content, _ in sniffed)
+        example, name = next(item for item in sniffed if item[0].kind == kinds.most_common(1)[0][0])
+        groups.append(_Group(ending, papers, count, kinds, example, name))
     return groups
+
+
+def _sampled(
+    files: Sequence[InputFile], counts: Mapping[tuple[str, bool], int]
+) -> dict[tuple[str, bool], list[tuple[Content, str]]]:
+    """(what it holds, name) of a few files of each group, evenly from its first to its last."""
+    wanted = {
+        key: {int(at * max(count / SAMPLE_FILES, 1.0)) for at in range(min(SAMPLE_FILES, count))}
+        for key, count in counts.items()
+    }
+    seen: dict[tuple[str, bool], list[tuple[Content, str]]] = {key: [] for key in counts}
+    passed = Counter[tuple[str, bool]]()
+    for file in files:
+        key = _key(file)
+        if passed[key] in wanted[key]:
+            seen[key].append((sniff_file(file), file.name))
+        passed[key] += 1
+    return seen
 
 
 def _example(groups: Sequence[_Group], kind: str) -> _Group:
     """The largest group of that kind, or with any file of it."""
-    return max(groups, key=lambda group: (group.kind == kind, group.kinds[kind], len(group.files)))
+    return max(groups, key=lambda group: (group.kind == kind, group.kinds[kind], group.files))
 
 
 def _endings(groups: Sequence[_Group], kinds: Sequence[str]) -> str:
     counts: Counter[str] = Counter()
     for group in groups:
         if group.kind in kinds:
-            counts[group.ending] += len(group.files)
+            counts[group.ending] += group.files
     return _tally(counts)
 
 

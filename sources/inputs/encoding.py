@@ -18,7 +18,7 @@ from recordmill.sources.inputs.contract import BATCH_BYTES
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.storage.compression import AUTO, COMPRESSED_HEAD_BYTES, NONE, ZLIB, detect, open_blocks
 from recordmill.storage.files import Bytes, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 UTF8 = "utf-8"
 

@@ -14,9 +14,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
-from recordmill.storage.listing import InputFile, Root
+from recordmill.storage.listed.coded import Coded
+from recordmill.storage.listed.files import InputFile, StoredFiles
+from recordmill.storage.listing import Root
 
 _ONE_SPLIT = (
     "all {what} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
@@ -33,8 +38,8 @@ class Layout:
     where there are no classes. class_notes: those of the notes that speak of classes.
     """
 
-    splits: tuple[str | None, ...]
-    classes: tuple[str | None, ...]
+    splits: Sequence[str | None]
+    classes: Sequence[str | None]
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     class_notes: tuple[str, ...] = ()
@@ -45,7 +50,7 @@ class Layout:
         """
         return Layout(
             self.splits,
-            (None,) * len(self.splits),
+            _nothing(len(self.splits)) if isinstance(self.splits, Coded) else (None,) * len(self.splits),
             (),
             tuple(note for note in self.notes if note not in self.class_notes),
         )
@@ -65,10 +70,10 @@ def read_layout(
             those, so that either reading could mix test data into training; with `folders` or `names`, a file whose
             split they don't say.
     """
-    keys = [(file.root, file.name.rpartition("/")[0]) for file in files]
-    rest: dict[Key, tuple[str, ...]] = {key: tuple(key[1].split("/")) if key[1] else () for key in set(keys)}
-    splits, notes = _splits(files, keys, rest, roots, split_from)
-    classes: tuple[str | None, ...] = (None,) * len(files)
+    folders = _Folders.of(files)
+    rest: dict[Key, tuple[str, ...]] = {key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys}
+    splits, notes = _splits(files, folders, rest, roots, split_from)
+    classes = _nothing(len(files))
     names: tuple[str, ...] = ()
     of_classes: list[str] = []
     if class_from != NONE:
@@ -78,30 +83,60 @@ def read_layout(
             of_classes.append(f"all files in folders stand under {names[0]!r}: one folder says no classes")
             names = ()
         if names:
-            classes = tuple(by_key[key] for key in keys)
+            classes = folders.say(by_key)
             if bare := classes.count(None):
                 of_classes.append(f"{bare} file(s) outside every class folder have no label")
-    return Layout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
+    all_notes, noted = (*notes, *of_classes), tuple(of_classes)
+    if isinstance(files, StoredFiles):
+        return Layout(splits, classes, names, all_notes, noted)
+    return Layout(tuple(splits), tuple(classes), names, all_notes, noted)
 
 
-def with_splits(files: Sequence[InputFile], splits: Sequence[str | None]) -> list[InputFile]:
+@dataclass(frozen=True)
+class _Folders:
+    """In which folder each file lies. numbers: [files], each one's place in keys."""
+
+    numbers: npt.NDArray[np.uint32]
+    keys: tuple[Key, ...]
+
+    @classmethod
+    def of(cls, files: Sequence[InputFile]) -> _Folders:
+        keys: dict[Key, int] = {}
+        each = ((file.root, file.name.rpartition("/")[0]) for file in files)
+        numbers = np.fromiter((keys.setdefault(key, len(keys)) for key in each), np.uint32, len(files))
+        return cls(numbers, tuple(keys))
+
+    def say(self, by_key: Mapping[Key, str | None]) -> Coded:
+        """What they say of each file."""
+        words: dict[str | None, int] = {}
+        places = [words.setdefault(by_key[key], len(words)) for key in self.keys]
+        return Coded(np.array(places, np.uint32)[self.numbers], list(words))
+
+
+def _nothing(count: int) -> Coded:
+    return Coded(np.zeros(count, np.uint32), [None])
+
+
+def with_splits(files: Sequence[InputFile], splits: Sequence[str | None]) -> Sequence[InputFile]:
     """The files with these splits, one per file."""
+    if isinstance(files, StoredFiles) and isinstance(splits, Coded):
+        return files.with_splits(splits)
     pairs = zip(files, splits, strict=True)
-    return [
+    return tuple(
         file if split == file.split else InputFile(file.root, file.name, file.path, file.stat, split)
         for file, split in pairs
-    ]
+    )
 
 
 def _splits(
     files: Sequence[InputFile],
-    keys: Sequence[Key],
+    folders: _Folders,
     rest: dict[Key, tuple[str, ...]],
     roots: Sequence[Root],
     split_from: str,
-) -> tuple[tuple[str | None, ...], list[str]]:
+) -> tuple[Coded, list[str]]:
     """The split per file; takes the folder that says it out of rest."""
-    nothing: tuple[str | None, ...] = (None,) * len(files)
+    nothing = _nothing(len(files))
     if split_from == NONE or not files:
         return nothing, []
     notes: list[str] = []
@@ -113,15 +148,14 @@ def _splits(
         elif all(by_folder.values()):
             for key, (at, _) in ((key, found) for key, found in by_folder.items() if found is not None):
                 rest[key] = rest[key][:at] + rest[key][at + 1 :]
-            return tuple(found[1] if (found := by_folder[key]) else None for key in keys), [
-                f"splits by folder: {_tally(keys, by_folder)}"
-            ]
-        _check_partial(files, keys, by_folder, rest, demanded=split_from == FOLDERS)
+            said = folders.say({key: found[1] for key, found in by_folder.items() if found is not None})
+            return said, [f"splits by folder: {_counts(said)}"]
+        _check_partial(files, folders, by_folder, rest, demanded=split_from == FOLDERS)
     if split_from == AUTO and (by_root := _by_root(roots)):
-        return tuple(by_root[file.root] for file in files), ["splits by the INPUTs' own names"]
-    by_name = tuple(split_of(_stem(file.name)) for file in files)
+        return folders.say({key: by_root[key[0]] for key in folders.keys}), ["splits by the INPUTs' own names"]
+    by_name = Coded.of((split_of(_stem(file.name)) for file in files), len(files))
     if None not in by_name:
-        (one, *more) = {split for split in by_name if split is not None}
+        (one, *more) = by_name.used
         if split_from == AUTO and not more and any(_stem(file.name).lower() not in SPLIT_WORDS for file in files):
             return nothing, [*notes, _ONE_SPLIT.format(what="file", split=one, ask=NAMES)]
         return by_name, [f"splits by file name: {_counts(by_name)}"]
@@ -156,7 +190,7 @@ def _in_folders(parts: Sequence[str]) -> tuple[int, str] | None:
 
 def _check_partial(
     files: Sequence[InputFile],
-    keys: Sequence[Key],
+    folders: _Folders,
     by_folder: Mapping[Key, tuple[int, str] | None],
     rest: Mapping[Key, tuple[str, ...]],
     *,
@@ -172,11 +206,11 @@ def _check_partial(
     )
     if not plain and not demanded:
         return
-    outside = [file.name for file, key in zip(files, keys, strict=True) if by_folder[key] is None]
+    outside = np.flatnonzero(np.array([by_folder[key] is None for key in folders.keys])[folders.numbers])
     said = f"folders name splits ({', '.join(plain)})" if plain else "no folder names a split"
     raise UsageError(
-        f"{said}, but {len(outside)} file(s) lie outside them, such as {outside[0]}: move them, give the "
-        "split folders alone as INPUT, "
+        f"{said}, but {len(outside)} file(s) lie outside them, such as {files[int(outside[0])].name}: move them, give "
+        "the split folders alone as INPUT, "
         "or say --split-from none to take such folders as any other"
     )
 
@@ -202,10 +236,6 @@ def _classes(rest: Mapping[Key, tuple[str, ...]], roots: Sequence[Root]) -> dict
 
 def _stem(name: str) -> str:
     return name.rpartition("/")[2].partition(".")[0]
-
-
-def _tally(keys: Sequence[Key], by_folder: Mapping[Key, tuple[int, str] | None]) -> str:
-    return _counts([found[1] for key in keys if (found := by_folder[key]) is not None])
 
 
 def _counts(splits: Sequence[str | None]) -> str:

@@ -21,7 +21,7 @@ from recordmill.base.threads import one_ahead
 from recordmill.sources.inputs.contract import BATCH_BYTES, UNIT_BYTES
 from recordmill.sources.inputs.encoding import utf8_blocks, without_mark
 from recordmill.storage.files import Bytes, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 MAX_LINE_BYTES = 16 << 20  # 16 MiB: longer than any line meant as one record, short enough to hold several
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near

@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import Chunk, Payloads, Source, Unit
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 _PARTS: Mapping[str, tuple[type, str]] = {  # what a Source must have: its type, and how to say it
     "kind": (str, "a text: what manifests call this kind"),

@@ -5,11 +5,11 @@ as much. A table is a sequence whose items are made when they are asked for, and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import islice
 from operator import attrgetter
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,46 +17,13 @@ import pyarrow as pa
 
 from recordmill.sources.inputs.contract import Source, Unit
 from recordmill.storage.files import Stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile, StoredFiles
+from recordmill.storage.listed.table import Table
 
 _AT_ONCE = 1 << 12  # files whose objects are there at once
 _NAMES = tuple(Unit.__dataclass_fields__)
 _ROWS, _SIZES = (_NAMES.index(name) for name in ("rows", "size_bytes"))
 _fields = attrgetter(*_NAMES)
-
-Item = TypeVar("Item")
-
-
-class Table(Sequence[Item]):
-    """What tables have in common: slices, and comparison with any sequence of such items."""
-
-    def _item(self, at: int) -> Item:
-        raise NotImplementedError
-
-    @overload
-    def __getitem__(self, at: int) -> Item: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
-        if isinstance(at, slice):
-            return tuple(self._item(number) for number in range(*at.indices(len(self))))
-        number = at + len(self) if at < 0 else at
-        if not 0 <= number < len(self):
-            raise IndexError(f"{at}: there are {len(self)}")
-        return self._item(number)
-
-    def __iter__(self) -> Iterator[Item]:
-        return map(self._item, range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
-
-    def __hash__(self) -> int:
-        return hash((type(self), len(self)))
 
 
 class FileTable(Table[InputFile]):
@@ -172,6 +139,13 @@ class UnitTable(Table[Unit]):
         return self._values
 
 
+def sizes_of(files: Sequence[InputFile]) -> npt.NDArray[np.int64]:
+    """[files] how large each is; a table makes no objects for it."""
+    if isinstance(files, FileTable):
+        return files.sizes
+    return np.array([file.stat.size_bytes for file in files], np.int64)
+
+
 def bytes_of(files: Sequence[InputFile]) -> int:
     """How large all of them are together."""
     if isinstance(files, FileTable):
@@ -193,12 +167,15 @@ def rows_of(units: Sequence[Unit]) -> int | None:
     return None if (rows < 0).any() else int(rows.sum())
 
 
-def as_tables(source: Source) -> Source:
-    """The source with its files and units as tables; a user's own stays as it was made."""
+def as_tables(source: Source, here: bool = True) -> Source:
+    """The source with its files and units as tables; a user's own stays as it was made. here: this process reads the
+    files, in any order; else a list of them on a disk is left there.
+    """
     names: set[str] = {field.name for field in fields(source)} if is_dataclass(source) else set()
     if not {"files", "units"} <= names:
         return source
-    table: Source = replace(source, files=FileTable.of(source.files), units=UnitTable.of(source.units))  # type: ignore[type-var]
+    files = source.files if isinstance(source.files, StoredFiles) and not here else FileTable.of(source.files)
+    table: Source = replace(source, files=files, units=UnitTable.of(source.units))  # type: ignore[type-var]
     return table
 
 

@@ -20,7 +20,7 @@ from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.inputs.lines import LineBlock, stream_lines, whole_lines
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.files import Bytes
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 _DEPTH, _STRING, _ESCAPED, _FILLED, _ELEMENTS = range(5)  # what the state holds
 _SPACE = b" \t\r\n"

@@ -24,7 +24,7 @@ from recordmill.sources.jsonl.tape import Scanner, Tape
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, digest_file
 from recordmill.storage.files import Stat, ahead, check_unchanged, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from recordmill.sources.values.conform import conform
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.storage.digest import combine
 from recordmill.storage.files import ahead, check_unchanged
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile, settled
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class JsonlSource:
     """
 
     schema: Schema
-    files: tuple[InputFile, ...]
+    files: Sequence[InputFile]
     units: tuple[Unit, ...]
     options: JsonlOptions
     paths: Mapping[str, Path]
@@ -152,7 +152,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     found, binary = tell_base64(_strings_seen(parts))
     blank = note_blank_lines(_blank_lines(files, parts))
     told = (*_arrays(files, tasks), *inferred.notes, *binary, *blank, *notes)
-    source = JsonlSource(schema, tuple(files), units, options, final.paths, streamed, _digests(parts), told)
+    source = JsonlSource(schema, settled(files), units, options, final.paths, streamed, _digests(parts), told)
     return replace(source, base64=tuple(sorted(base64 | found)), kept=kept)
 
 
@@ -216,7 +216,7 @@ def _nothing(files: Sequence[InputFile], options: JsonlOptions, parts: Sequence[
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")
     empty = JsonlSource(
-        Schema(()), tuple(files), (), options, {}, frozenset(p.task.ordinal for p in parts if p.task.streamed), {}
+        Schema(()), settled(files), (), options, {}, frozenset(p.task.ordinal for p in parts if p.task.streamed), {}
     )
     first = next(reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects)
     return DataError(

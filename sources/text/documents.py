@@ -16,7 +16,7 @@ from recordmill.sources.text.line_records import TextColumns
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE
 from recordmill.storage.digest import chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, check_unchanged, read_each, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 _HEAD_BYTES = max(COMPRESSED_HEAD_BYTES, LOOKED_AT)
 

@@ -30,7 +30,7 @@ from recordmill.sources.inputs.lines import (
 from recordmill.sources.inputs.packing import packed
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 
 class TextColumns:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.people.nearest import there_are
@@ -24,7 +23,9 @@ from recordmill.sources.inputs.packing import packed
 from recordmill.sources.text.documents import read_documents
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
 from recordmill.storage.files import check_unchanged
-from recordmill.storage.listing import InputFile, Listing
+from recordmill.storage.listed.coded import pick
+from recordmill.storage.listed.files import InputFile, chosen
+from recordmill.storage.listing import Listing
 
 LINES, DOCUMENTS = "lines", "documents"
 TEXT, SOURCE, LABEL, CLASS_NAME = "text", "source", "label", "class_name"  # the features' names
@@ -70,11 +71,11 @@ class TextSource:
     """
 
     schema: Schema
-    files: tuple[InputFile, ...]
-    units: tuple[Unit, ...]
+    files: Sequence[InputFile]
+    units: Sequence[Unit]
     options: TextOptions
     mode: str
-    classes: tuple[str | None, ...] = ()
+    classes: Sequence[str | None] = ()
     streamed: frozenset[int] = frozenset()
     digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -129,10 +130,11 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
     notes = (f"read as {mode}: {reason}", *listing.notes, *left, *layout.notes)
     schema, left_out = _schema(mode, layout, common)
     notes = (*notes, *left_out)
-    classes, rejects = layout.classes if layout.class_names else (), tuple[Reject, ...]()
+    classes: Sequence[str | None] = layout.classes if layout.class_names else ()
+    rejects = tuple[Reject, ...]()
     if classes and LABEL in schema and (names := schema[LABEL].classes) is not None:
         keep, bad = known_classes(files, classes, names, options.unknown_class)
-        files, classes, rejects = list(compress(files, keep)), tuple(compress(classes, keep)), tuple(bad)
+        files, classes, rejects = chosen(files, keep), pick(classes, keep), tuple(bad)
     if None in classes and any(feature.required for feature in schema if feature.name in (LABEL, CLASS_NAME)):
         raise DataError(
             "is in no class folder, and the schema requires a label", source=files[classes.index(None)].name
@@ -141,11 +143,11 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
         raise DataError(f"there is no file of a class that the schema names, among {len(listing.files)}")
     if mode == DOCUMENTS:
         units = _document_units(files)
-        return TextSource(schema, tuple(files), units, options, mode, classes, notes=notes, plan_rejects=rejects)
+        return TextSource(schema, files, units, options, mode, classes, notes=notes, plan_rejects=rejects)
     parts = count_lines(files, options.encoding, options.max_line_bytes, options.blank_lines, common.threads)
     if not parts.records:
         raise DataError("there are no lines", source=files[0].name if files else "")
-    source = TextSource(schema, tuple(files), parts.units, options, mode, classes, parts.streamed, parts.digests)
+    source = TextSource(schema, files, parts.units, options, mode, classes, parts.streamed, parts.digests)
     return replace(source, notes=(*notes, *parts.notes), plan_rejects=rejects)
 
 

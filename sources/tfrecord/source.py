@@ -34,7 +34,7 @@ from recordmill.sources.tfrecord.look import KeptLoad, count_records, look_at
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.folders import is_file, real_path
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 SCHEMA_FILE = "schema.pbtxt"
 

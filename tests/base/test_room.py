@@ -50,6 +50,11 @@ def test_only_so_much_is_kept() -> None:
     held.clear()
     kept = sum(one.size for one in at._idle.values())
     assert 0 < kept <= 128 * MIB
+    larger = again(200 * MIB, np.uint8)
+    address = larger.ctypes.data
+    del larger
+    assert list(at._idle) == [address]  # alone, since batches that are as large come after it
+    assert again(200 * MIB, np.uint8).ctypes.data == address
     let_go()
     assert not at._idle
 

@@ -19,7 +19,7 @@ from recordmill.building.order import Ordering, OrderOptions, column_bytes, spli
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.sources.inputs.contract import Unit
 from recordmill.storage.files import Stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from recordmill.building.run_file import Buckets, Histogram
 from recordmill.building.spread import runs as run_module
 from recordmill.building.spread import scale
 from recordmill.building.spread import survey as surveys
-from recordmill.building.spread.digests import Digests
+from recordmill.building.spread.digests import DigestPart, Digests
 from recordmill.building.spread.ingesting import Account
-from recordmill.building.spread.place import Place
+from recordmill.building.spread.place import Place, Shared
 from recordmill.building.spread.runs import RUN_DTYPE, gather, slices
 from recordmill.building.spread.scale import Build
 from recordmill.building.spread.shards import Placed
@@ -49,8 +49,12 @@ from recordmill.shards.rejects import Rejected
 from recordmill.sources.inputs.contract import UNIT_BYTES, Unit
 from recordmill.sources.inputs.tables import FileTable, UnitTable, bytes_of, rows_of, unit_sizes
 from recordmill.storage.files import put_bytes
-from recordmill.storage.listing import InputFile, Stat
+from recordmill.storage.listed.coded import Coded
+from recordmill.storage.listed.files import InputFile, StoredFiles, row_of
+from recordmill.storage.listed.rows import StoredRows
+from recordmill.storage.listing import Stat
 
+PLACE = Place("s3://bucket/out", "0" * 12)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -117,6 +121,10 @@ def account(at: int) -> Account:
     return Account(at, run, 2**60 + at, 10**6 + at, Rejected(Counter()))
 
 
+def part(at: int) -> DigestPart:
+    return DigestPart(at, at + 100, Shared[Digests](PLACE, f"digests-{at:012x}.pickle", f"{at:064x}"))
+
+
 def placed(at: int) -> Placed:
     one = info(at)
     return Placed(0, at, one, ((f"index/{one.name}", 10**7 + at), (one.name, one.bytes)))
@@ -145,6 +153,7 @@ OBJECTS: dict[str, tuple[Callable[[int], Any], int, int | None]] = {  # what mak
     ),
     "account": (account, scale.ACCOUNT_MEMORY + RUN_DTYPE.itemsize, None),
     "placed": (placed, scale.PLACED_MEMORY, None),
+    "digests of a group": (part, scale.PART_MEMORY, None),
     "piece": (
         lambda at: Piece(at, 10**6 + at, 8000 + at, 10**9 + at, 2 * 10**9 + at),
         reading.PIECE_MEMORY,
@@ -204,10 +213,10 @@ def test_lists_of_a_plan_are_what_they_were_made_of_and_as_large_as_the_formulas
     assert (rows_of(again), rows_of([replace(unit, rows=3) for unit in units])) == (None, 15_000)
     assert scale.FILE_BYTES / 2 < len(pickle.dumps(of_files)) / 5000 <= scale.FILE_BYTES
     assert scale.UNIT_BYTES_KEPT / 2 < len(pickle.dumps(of_units)) / 5000 <= scale.UNIT_BYTES_KEPT
-    digests = Digests(5000, {at: digest(at) for at in range(4000)})
-    assert (digests[3], len(digests), 4000 in digests) == (digest(3), 4000, False)
-    assert digests.without({4001: ""}).tolist() == [at for at in range(4000, 5000) if at != 4001]
-    assert len(pickle.dumps(digests)) / 5000 <= scale.DIGEST_MEMORY + 1
+    stored = StoredFiles(StoredRows.write(map(row_of, files), block_rows=500))
+    numbers = np.arange(5000)
+    held = stored.choose(numbers > 9).with_splits(Coded((numbers[10:] % 3).astype(np.uint32), ["a", "b", None]))
+    assert scale.LISTED_MEMORY / 2 < len(pickle.dumps(held)) / 5000 <= scale.LISTED_MEMORY + 0.5
 
 
 @dataclass(frozen=True)

@@ -4,31 +4,44 @@ and what is not there is told before a manifest is.
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from spread_build import Steps
 from store_server import Store
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.progress import Progress
 from recordmill.building.commit import CommitConflict
 from recordmill.building.conclude import AccountsError
 from recordmill.building.spread import finishing
 from recordmill.building.spread import survey as surveys
+from recordmill.building.spread.beginning import begin as start
 from recordmill.building.spread.beginning import discard, tidy_up
+from recordmill.building.spread.digests import DigestList, Either, FarDigests, Told, put_digests
 from recordmill.building.spread.finishing import committed, finish
-from recordmill.building.spread.place import NotSharedError, _loaded
+from recordmill.building.spread.place import NotSharedError, Place, _loaded
 from recordmill.building.spread.runs import slices
 from recordmill.building.spread.shards import make_shard
+from recordmill.building.spread.tables import FarTable, share_table
+from recordmill.pipelines.build import make_plan
+from recordmill.pipelines.build_options import make_options
 from recordmill.shards import store_run
 from recordmill.shards.entries import pages
 from recordmill.shards.manifest import generations, load
 from recordmill.shards.rejects import TooManyRejects
+from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.digest import ALGORITHMS
 from recordmill.storage.files import put_bytes, read_range
 from recordmill.storage.folders import exists, files_below, join
+from recordmill.storage.listed import sorting
+from recordmill.storage.listed.files import StoredFiles
 
 OPTIONS: dict[str, Any] = {"num_shards": 4, "splits": "train=0.7,test=0.3", "name": "same", "max_rejects": 3}
 
@@ -222,6 +235,49 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, ou
     folders = {name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))}
     assert folders == {first.place.folder}
     assert recordmill.verify(out) == []
+
+
+@pytest.mark.parametrize("kind", ["csv", "text"])
+def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    options = {"kind": kind, **OPTIONS}
+    one = recordmill.build(source, tmp_path / "one", **options)
+    monkeypatch.setattr(sorting, "HELD_ROWS", 5)
+    out = str(tmp_path / "out")
+    folder = RunFolder.create(out)
+    plan = make_plan(source, folder, out, 0, make_options(out, runner="PortableRunner", **options))
+    given: Any = plan.source
+    assert isinstance(given.files, StoredFiles)
+    shared = start(plan, Place(out, folder.id))
+    far: Any = shared.load().source
+    assert isinstance(far.files, FarTable)
+    assert (far.files, dict(far.digests)) == (given.files, dict(given.digests))
+    check_same(out, Steps(shared, Progress()).all(), one)
+    folder.release()
+
+
+@given(found=st.dictionaries(st.integers(0, 40), st.integers(0, 2**256 - 1), max_size=25), data=st.data())
+def test_digests_in_many_files_are_those_of_one_mapping(found: dict[int, int], data: Any) -> None:
+    told = {file: f"{ALGORITHMS[file % 2]}:{value:064x}" for file, value in found.items()}
+    rest = dict(told)
+    planned = {file: rest.pop(file) for file in list(rest) if data.draw(st.booleans())}
+    with tempfile.TemporaryDirectory() as out:
+        place = Place(out, "0" * 12)
+        (Path(out) / f"_run-{place.id}" / "shared").mkdir(parents=True)
+        parts, files = [], sorted(rest)
+        while files:
+            size = data.draw(st.integers(1, len(files)))
+            parts.append(put_digests(place, {file: rest[file] for file in files[:size]}))
+            del files[:size]
+        listed = DigestList(part for part in reversed(parts) if part is not None)
+        far = FarDigests(share_table(place, "digests", tuple, Told(planned, 41), 7), len(planned))
+        assert (dict(far), len(far), far.get(41), far.get(-1)) == (planned, len(planned), None, None)
+        assert list(listed.without(41, far)) == [file for file in range(41) if file not in told]
+        both = Either(listed, far)
+        assert (dict(listed), dict(both), len(both)) == (rest, told, len(told))
+        assert {file: both.get(file) for file in range(-1, 43)} == {file: told.get(file) for file in range(-1, 43)}
+    assert put_digests(place, {}) is None
 
 
 def test_pages_of_a_manifest_are_there_before_it_and_go_with_the_build(

@@ -14,7 +14,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "base": "base.compiled base.people",
     "schemas": "base",
     "storage.stores": "base",
-    "storage": "base storage.stores",
+    "storage.listed": "storage.stores",
+    "storage": "base storage.listed storage.stores",
     "engines": "base storage",
     "images": "base",
     "sources": "base base.people images",
@@ -26,24 +27,25 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.inference": "base records.example records.protobuf schemas",
     "records.columns": "base base.people images records.example records.protobuf records.tfrecord schemas",
     "records.writers": "base base.people images records.columns schemas storage",
-    "shards.entries": "base schemas storage",
+    "shards.entries": "base schemas storage storage.listed",
     "shards": "base base.people engines records.tfrecord records.writers schemas shards.entries storage",
     "shards.loads": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
-    "sources.inputs": "base images schemas sources storage",
+    "sources.inputs": "base images schemas sources storage storage.listed",
     "sources.values": "base base.people schemas sources.inputs",
     "sources.csv.sniff": "base",
-    "sources.csv": "base schemas sources.csv.sniff sources.inputs sources.values storage",
-    "sources.jsonl": "base schemas sources.inputs sources.values storage",
-    "sources.text": "base base.people schemas sources.inputs storage",
-    "sources.images": "base base.people images schemas sources.csv sources.inputs sources.jsonl sources.values storage",
-    "sources.arrow": "base base.people schemas sources.inputs sources.values storage",
+    "sources.csv": "base schemas sources.csv.sniff sources.inputs sources.values storage storage.listed",
+    "sources.jsonl": "base schemas sources.inputs sources.values storage storage.listed",
+    "sources.text": "base base.people schemas sources.inputs storage storage.listed",
+    "sources.images": "base base.people images schemas sources.csv sources.inputs sources.jsonl sources.values storage "
+    "storage.listed",
+    "sources.arrow": "base base.people schemas sources.inputs sources.values storage storage.listed",
     "sources.tfrecord": "base base.people records.inference records.tfrecord schemas shards shards.loads "
-    "sources.inputs storage",
+    "sources.inputs storage storage.listed",
     "preprocessing": "base base.people schemas shards storage",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards shards.entries "
-    "sources.inputs storage",
+    "sources.inputs storage storage.listed",
     "building.straight": "base building records.tfrecord shards shards.entries sources.inputs",
-    "building.spread": "base building preprocessing shards shards.entries sources.inputs storage",
+    "building.spread": "base building preprocessing shards shards.entries sources.inputs storage storage.listed",
     "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
     "shards.loads",
     "exporting": "base base.people exporting.choices records.columns records.example records.inference "
@@ -54,7 +56,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.fetching": "base reader.sampling records.columns records.tfrecord schemas shards shards.loads",
     "reader.images": "base images reader.fetching reader.sampling records.columns schemas",
     "reader.collating": "base base.people reader.fetching reader.sampling records.columns schemas",
-    "reader.faces": "base reader.collating reader.fetching reader.images reader.sampling records.columns "
+    "reader.faces": "base base.people reader.collating reader.fetching reader.images reader.sampling records.columns "
     "records.writers schemas storage",
     "reader.torch": "base reader.collating reader.faces reader.fetching reader.images reader.sampling records.columns "
     "schemas",
@@ -71,8 +73,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "pipelines.remote": "base building.spread engines pipelines.options shards sources storage transforms",
     "pipelines": "base base.people building building.spread exporting exporting.choices exporting.spread "
     "exporting.stored pipelines.options pipelines.remote preprocessing records.columns records.inference "
-    "records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage transforms "
-    "transforms.tft",
+    "records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage storage.listed "
+    "transforms transforms.tft",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

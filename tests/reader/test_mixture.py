@@ -158,6 +158,8 @@ def test_conditions_and_streamed_files_are_mixed_too(sets: dict[str, Dataset], t
 def test_weights_that_are_none_are_refused(sets: dict[str, Dataset], weights: list[float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         mixture(list(zip(sets.values(), weights, strict=False)))
+    with pytest.raises(UsageError, match=r"takes \[\(data set, weight\), ...\], .* not \('x', 1\)"):
+        mixture([("x", 1)])  # type: ignore[list-item]
 
 
 def test_data_sets_that_do_not_fit_are_refused(sets: dict[str, Dataset], tmp_path: Path) -> None:

@@ -163,6 +163,8 @@ def test_a_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
         open(other).batches(8, state=state)
     with pytest.raises(UsageError, match="another data set"):
         open(tmp_path / "moved", where="id >= 0").batches(8, state=state)
+    with pytest.raises(UsageError, match="position 41, and an epoch has 40 records"):
+        open(tmp_path / "moved").batches(8, state={**state, "position": 41})
 
 
 def test_a_condition_chooses_what_is_shuffled(ds: Dataset) -> None:

@@ -4,12 +4,17 @@ far from where it was.
 
 from __future__ import annotations
 
+import json
+import pickle
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from made_data_set import mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.fetching.fetcher import Fetcher
 
 ROWS = 2000
 
@@ -76,8 +81,38 @@ def test_without_end(ds: Dataset) -> None:
     assert sorted(np.concatenate(seen[4:]).tolist()) == list(range(ROWS))
 
 
-def test_wrong_options_are_named(ds: Dataset) -> None:
-    with pytest.raises(UsageError, match="batch_size must be at least 1, not 0"):
-        ds.batches(0)
-    with pytest.raises(UsageError, match="epochs"):
-        ds.batches(1, epochs=-1)
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda ds: ds.batches(0), "batch_size must be at least 1, not 0"),
+        (lambda ds: ds.batches(64.0), "batch_size is a whole number, not 64.0"),
+        (lambda ds: ds.batches("64"), "batch_size is a whole number, not '64'"),
+        (lambda ds: ds.batches(True), "batch_size is a whole number, not True"),
+        (lambda ds: ds.batches(64, seed=1.5), "seed is a whole number, not 1.5"),
+        (lambda ds: ds.batches(64, shuffle=True, seed=None), "seed is a whole number, not None"),
+        (lambda ds: ds.batches(1, epochs=-1), "epochs"),
+        (lambda ds: ds.batches(64, epochs=2.5), "epochs is a whole number, not 2.5"),
+        (lambda ds: ds.batches(64, num_hosts=2.0), "num_hosts is a whole number"),
+        (lambda ds: ds.batches(64, collate=["tokens"]), "collate is a way by feature name"),
+        (lambda ds: ds.select([]).batches(64), "no feature is read"),
+    ],
+)
+def test_wrong_options_are_named(ds: Dataset, use: Callable[[Dataset], object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        use(ds)
+
+
+def test_numbers_may_be_those_of_numpy(ds: Dataset) -> None:
+    batches = ds.batches(np.int32(64), shuffle=True, seed=np.int64(3))
+    assert json.loads(json.dumps(batches.state())) == ds.batches(64, shuffle=True, seed=3).state()
+
+
+def test_an_iterator_says_how_it_is_saved(ds: Dataset) -> None:
+    with pytest.raises(TypeError, match=r"save their state\(\)"):
+        pickle.dumps(ds.batches(64))
+
+
+def test_batches_of_one_record_come_as_soon_as_others(ds: Dataset) -> None:
+    """A stretch is no more steps than can be made at once, however small they are."""
+    stretches = Fetcher(ds, ds.batches(1).schedule, ds.schema)._stretches(1)
+    assert [stretch.steps for stretch in stretches] == [256] * (ROWS // 256) + [ROWS % 256]

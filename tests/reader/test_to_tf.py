@@ -5,6 +5,8 @@ and shards that are short.
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +195,12 @@ def test_defaults_replace_the_mask(out: Path, portable: bool) -> None:
     assert not {"maybe/valid", "flag/valid", "payload/valid", "when/valid"} & set(x)
     with pytest.raises(UsageError, match="variable length"):
         open(out).to_tf(defaults={"tokens": 0})
+    wrong_ones = ({"mayb": 0}, "did you mean maybe"), ({"maybe": "x"}, "can't stand"), (["maybe"], "a value by feature")
+    for wrong, said in wrong_ones:
+        with pytest.raises(UsageError, match=said):
+            open(out).to_tf(defaults=wrong)
+    with pytest.raises(UsageError, match="start_step is a whole number"):
+        open(out).to_tf(start_step=1.5)
 
 
 @pytest.mark.parametrize(
@@ -303,3 +311,23 @@ def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
     assert gray["image"].shape == (7, 4, 4, 1)
     with pytest.raises(UsageError, match="no feature holds encoded images; the bytes features are note"):
         open(out, columns=["note"]).to_tf(decode_images=(4, 4))
+
+
+LEFT = """
+import sys, time
+import recordmill
+from recordmill.reader.faces import tf as face
+blocks = face._blocks
+def slowly(*given):
+    for block in blocks(*given):
+        time.sleep(1)  # so that TensorFlow is fed while the process ends
+        yield block
+face._blocks = slowly
+left = iter(recordmill.open(sys.argv[1]).to_tf(16, label=False, epochs=None))
+next(left)
+"""
+
+
+@pytest.mark.sweep
+def test_a_process_ends_that_leaves_an_iterator(out: Path) -> None:
+    subprocess.run([sys.executable, "-c", LEFT, str(out)], check=True, timeout=300)

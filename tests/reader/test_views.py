@@ -167,6 +167,7 @@ def test_tensorflow_has_the_same(tmp_path: Path) -> None:
         (lambda ds: ds.select([3, 1]), "3 is no feature's name: ds.filter"),
         (lambda ds: ds.select(["nam"]), "did you mean name"),
         (lambda ds: ds.drop("name"), r"give a list of features: \['name'\]"),
+        (lambda ds: ds.select("name, id"), r"give a list of features: \['name', 'id'\]"),
         (lambda ds: ds.rename({"nam": "x"}), "did you mean name"),
         (lambda ds: ds.rename({"name": "id"}), "two features would be called 'id'"),
         (lambda ds: ds["nope"], "no feature 'nope' is read"),
@@ -183,6 +184,8 @@ def test_numbers_that_are_not_there(ds: Dataset) -> None:
             ds.filter(wrong)
     with pytest.raises(TypeError):
         ds.filter([0.5])
+    with pytest.raises(TypeError, match=r"ds\.filter\(mask\)"):
+        ds[np.ones(ROWS, np.bool_)]
 
 
 def test_a_view_says_what_it_is(ds: Dataset) -> None:

@@ -16,7 +16,7 @@ from recordmill.base.errors import Reject
 from recordmill.schemas.arrow import to_arrow
 from recordmill.sources.inputs.contract import BATCH_ROWS, Chunk, Source
 from recordmill.storage.files import stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 Row = tuple[int, int, dict[str, Any]]  # (file, position, values)
 

@@ -22,7 +22,7 @@ from recordmill.sources.csv.sniff.agree import agree_on_header
 from recordmill.sources.csv.source import CsvSource, plan_csv
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.storage.files import stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
 

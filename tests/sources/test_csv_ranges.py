@@ -22,7 +22,7 @@ from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
 from recordmill.storage.digest import chunk_digests
 from recordmill.storage.files import stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 COLUMNS = 3
 

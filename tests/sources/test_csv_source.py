@@ -32,7 +32,7 @@ from recordmill.sources.csv.source import CsvSource, plan_csv
 from recordmill.sources.inputs.contract import Chunk, PlanOptions, Source
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 
 NULLS = ("", "NA")
 INT = re.compile(r"-?(0|[1-9][0-9]*)")

@@ -13,7 +13,8 @@ from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.sources.inputs.layout import Layout, read_layout
 from recordmill.storage.files import Stat
-from recordmill.storage.listing import InputFile, Root
+from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listing import Root
 
 
 def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> Layout:

@@ -26,7 +26,7 @@ from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, 
 from recordmill.storage import digest
 from recordmill.storage.digest import digest_file
 from recordmill.storage.files import stat
-from recordmill.storage.listing import InputFile
+from recordmill.storage.listed.files import InputFile
 from recordmill.storage.stores import local
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("y", "string", required=True)))

@@ -105,7 +105,7 @@ def layout_of(*names: str, **options: Any) -> Any:
 
 def _file(name: str) -> Any:
     from recordmill.storage.files import Stat
-    from recordmill.storage.listing import InputFile
+    from recordmill.storage.listed.files import InputFile
 
     return InputFile(0, name, "/" + name, Stat(1, 1))
 

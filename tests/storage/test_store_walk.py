@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recordmill.storage import store_walk
 from recordmill.storage.files import stat
 from recordmill.storage.store_walk import walk_store
-from recordmill.storage.walk import Ignored, Walk
+from recordmill.storage.walk import Found, Ignored, Walk
 
 PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
 PATTERNS = [
@@ -46,9 +46,11 @@ def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> 
                 made[name] = stat(str(path))
         patched.setattr(store_walk, "below", lambda _: iter(made.items()))
         near, far = Ignored({"csv"}), Ignored({"csv"})
-        walk = Walk(folder, False, near)
+        here: dict[str, Found] = {}
+        walk = Walk(folder, False, near, lambda one: here.update({one.name: one}))
         walk.everything() if pattern is None else walk.matching(pattern)
-        found = walk_store("s3://bucket/in", pattern, far)
-        assert sorted(one.name for one in found) == sorted(one.name for one in walk.finish())
+        walk.finish()
+        found = list(walk_store("s3://bucket/in", pattern, far))
+        assert sorted(one.name for one in found) == sorted(here)
         assert all(one.path == f"s3://bucket/in/{one.name}" for one in found)
         assert far.notes() == near.notes()

@@ -1,0 +1,40 @@
+"""A sequence whose items are made when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar, overload
+
+Item = TypeVar("Item")
+
+
+class Table(Sequence[Item]):
+    """What tables have in common: slices, and comparison with any sequence of such items."""
+
+    def _item(self, at: int) -> Item:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, at: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
+        if isinstance(at, slice):
+            return tuple(self._item(number) for number in range(*at.indices(len(self))))
+        number = at + len(self) if at < 0 else at
+        if not 0 <= number < len(self):
+            raise IndexError(f"{at}: there are {len(self)}")
+        return self._item(number)
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(self._item, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash((type(self), len(self)))
