@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.byte_masks import LANES, Bytes, byte_mask, first_bit
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import inlined, kernel
 from recordmill.sources.values.field_kernels import LENGTH, QUOTED
 
 Ints = npt.NDArray[np.int64]
@@ -97,22 +97,10 @@ def _usual_blocks(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: 
     """Blocks without escape and comment sign, up to one that has any: where nearly all time is spent, so the state is
     local and rows end inline.
     """
-    size, base, delimiter, quote, columns = (
-        len(data),
-        scan[NEXT],
-        dialect[_DELIMITER],
-        dialect[_QUOTE],
-        dialect[_COLUMNS],
-    )
-    longest, last_row, last_start = dialect[_MAX_ROW], starts.shape[1] - 1, min(scan[LIMIT], size) - 2
-    start, column, row, row_start, line, row_line = (
-        scan[FIELD_START],
-        scan[COLUMN],
-        scan[ROWS],
-        scan[ROW_START],
-        scan[LINE],
-        scan[ROW_LINE],
-    )
+    size, base, row, column, start = len(data), scan[NEXT], scan[ROWS], scan[COLUMN], scan[FIELD_START]
+    row_start, line, row_line = scan[ROW_START], scan[LINE], scan[ROW_LINE]
+    delimiter, quote, columns, longest = dialect[_DELIMITER], dialect[_QUOTE], dialect[_COLUMNS], dialect[_MAX_ROW]
+    last_row, last_start = starts.shape[1] - 1, min(scan[LIMIT], size) - 2
     mode, closed_at, dirty, dirty_row = scan[MODE], scan[CLOSED_AT], scan[DIRTY_FIELD], scan[DIRTY_ROW]
     while base < size and _special(data, base, size, dialect) == np.uint64(0):
         events = _marks(data, base, size, dialect)
@@ -149,51 +137,37 @@ def _usual_blocks(data: Bytes, dialect: Ints, scan: Ints, starts: Spans, infos: 
                 row_line, row_start = line, _after_line(data, at)
                 start = row_start
             else:
-                scan[FIELD_START], scan[COLUMN], scan[ROWS], scan[LINE], scan[ROW_LINE], scan[NEXT] = (
-                    start,
-                    column,
-                    row,
-                    line,
-                    row_line,
-                    base,
-                )
-                scan[ROW_START], scan[STOP], scan[MODE], scan[CLOSED_AT], scan[DIRTY_FIELD], scan[DIRTY_ROW] = (
-                    row_start,
-                    row_start,
-                    mode,
-                    closed_at,
-                    dirty,
-                    dirty_row,
-                )
+                _stand(scan, base, row, row_line, row_start, line, column, start, mode, closed_at, dirty, dirty_row)
                 then = _line_end(data, at, dialect, scan, starts, infos, rows, bad)
                 if then != _GO_ON:
                     return then
-                start, row_start, row, line, row_line = (
-                    scan[FIELD_START],
-                    scan[ROW_START],
-                    scan[ROWS],
-                    scan[LINE],
-                    scan[ROW_LINE],
-                )
+                start, row_start, row = scan[FIELD_START], scan[ROW_START], scan[ROWS]
+                line, row_line = scan[LINE], scan[ROW_LINE]
                 column, mode, dirty, dirty_row = 0, PLAIN, 0, 0
         base += LANES
-    scan[FIELD_START], scan[COLUMN], scan[ROWS], scan[LINE], scan[ROW_LINE], scan[NEXT] = (
-        start,
-        column,
-        row,
-        line,
-        row_line,
-        base,
-    )
-    scan[ROW_START], scan[STOP], scan[MODE], scan[CLOSED_AT], scan[DIRTY_FIELD], scan[DIRTY_ROW] = (
-        row_start,
-        row_start,
-        mode,
-        closed_at,
-        dirty,
-        dirty_row,
-    )
+    _stand(scan, base, row, row_line, row_start, line, column, start, mode, closed_at, dirty, dirty_row)
     return _GO_ON
+
+
+@inlined
+def _stand(
+    scan: Ints,
+    base: int,
+    row: int,
+    row_line: int,
+    row_start: int,
+    line: int,
+    column: int,
+    start: int,
+    mode: int,
+    closed_at: int,
+    dirty: int,
+    dirty_row: int,
+) -> None:
+    """Note in `scan` where the tokenizer stands."""
+    scan[NEXT], scan[ROWS], scan[ROW_LINE], scan[ROW_START], scan[STOP] = base, row, row_line, row_start, row_start
+    scan[LINE], scan[COLUMN], scan[FIELD_START], scan[MODE] = line, column, start, mode
+    scan[CLOSED_AT], scan[DIRTY_FIELD], scan[DIRTY_ROW] = closed_at, dirty, dirty_row
 
 
 @kernel
