@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from recordmill.base.threads import one_ahead, thread_map
+from recordmill.base.threads import thread_map
 from recordmill.exporting.converting import convert_kept, cut_rows, frames_in, keep_matching
 from recordmill.exporting.image_parts import image_parts
 from recordmill.exporting.input_digest import seen_in
@@ -32,10 +32,11 @@ def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
     Raises:
         DataError: a record is damaged or can't be converted, and the plan is not lenient.
     """
-    work = loads(plan.files, job.pieces, lenient=plan.options.lenient)
-    if threads > 1 and any(piece.stop is None for piece in job.pieces):
-        work = one_ahead(work)  # compressed files are inflated while the caller writes what came before
-    return _limited(parts_of(plan, work, threads), job.limit, plan.options.filters)
+    return _limited(
+        parts_of(plan, loads(plan.files, job.pieces, lenient=plan.options.lenient), threads),
+        job.limit,
+        plan.options.filters,
+    )
 
 
 def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
