@@ -56,7 +56,7 @@ from recordmill.sources.inputs.lines import note_blank_lines
 from recordmill.sources.inputs.packing import packed
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
-from recordmill.storage.files import ahead, check_unchanged, read_blocks, read_range
+from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
 from recordmill.storage.listed.files import InputFile, settled
 
 
@@ -92,9 +92,18 @@ class CsvSource:
         return _joined(pieces) if unit.last_file - unit.first_file > 1 else pieces
 
     def _coming(self, unit: Unit) -> Iterable[int]:
-        """The unit's files, asked for ahead where they are in a store."""
+        """The unit's files; what is in a store and not kept is asked for ahead."""
         ordinals = range(unit.first_file, unit.last_file)
-        return ordinals if unit.start else ahead(ordinals, lambda at: (self.files[at].path, self.files[at].stat))
+        return ordinals if unit.start else ahead(ordinals, lambda at: self._wanted(at, unit))
+
+    def _wanted(self, ordinal: int, unit: Unit) -> tuple[str, Stat] | None:
+        file = self.files[ordinal]
+        return None if self.kept.has((ordinal, self._start(ordinal, unit))) else (file.path, file.stat)
+
+    def _start(self, ordinal: int, unit: Unit) -> int:
+        """Of the unit's rows in that file."""
+        head = self.heads[ordinal]
+        return unit.start if unit.stop else 0 if head.streamed else head.start
 
     def _file(self, ordinal: int, unit: Unit) -> Iterator[Chunk]:
         file = self.files[ordinal]
@@ -107,8 +116,7 @@ class CsvSource:
 
     def _pieces(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, Piece]]:
         """(lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
-        head = self.heads[ordinal]
-        start = unit.start if unit.stop else 0 if head.streamed else head.start
+        head, start = self.heads[ordinal], self._start(ordinal, unit)
         if (pieces := self.kept.take((ordinal, start))) is not None:
             line = self.lines[ordinal, start] if unit.stop else 1 if head.streamed else head.line
             yield from ((line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces)

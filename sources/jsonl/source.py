@@ -32,7 +32,7 @@ from recordmill.sources.jsonl.tape import Path, Scanner
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.storage.digest import combine
-from recordmill.storage.files import ahead, check_unchanged
+from recordmill.storage.files import Stat, ahead, check_unchanged
 from recordmill.storage.listed.files import InputFile, settled
 
 
@@ -85,9 +85,13 @@ class JsonlSource:
         return [_place(position) for position in positions]
 
     def _coming(self, unit: Unit) -> Iterable[int]:
-        """The unit's files, asked for ahead where they are in a store."""
+        """The unit's files; what is in a store and not kept is asked for ahead."""
         ordinals = range(unit.first_file, unit.last_file)
-        return ordinals if unit.start else ahead(ordinals, lambda at: (self.files[at].path, self.files[at].stat))
+        return ordinals if unit.start else ahead(ordinals, self._wanted)
+
+    def _wanted(self, ordinal: int) -> tuple[str, Stat] | None:
+        file = self.files[ordinal]
+        return None if self.kept.has((ordinal, 0)) else (file.path, file.stat)
 
     def _pieces(self, ordinal: int, unit: Unit) -> Iterator[Piece]:
         """All records of the unit in that file; a piece counts lines."""
