@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,20 +33,26 @@ ROUNDS = 3
 PART_BYTES = 2 << 20  # as `storage.stores.fetching` has them
 
 
+def beside(out: str) -> str:
+    """A place of its own for something tiny, on the same disk or in the same store: what a process does once, the
+    library's import and its first connections among it, is start-up.
+    """
+    return f"{out}-warm-{uuid.uuid4().hex}"
+
+
 def build(source: str, out: str, kind: str) -> Callable[[], object]:
     import recordmill
 
     warm = Path(tempfile.mkdtemp(prefix="recordmill-warm-"))
     (warm / "a.csv").write_text("a,b\n1,x\n2,y\n")
-    recordmill.build(str(warm / "a.csv"), warm / "out")
+    recordmill.build(str(warm / "a.csv"), beside(out))
     return lambda: recordmill.build(source, out, kind=kind, name="same", overwrite=True, num_shards=4)
 
 
 def read(source: str, out: str) -> Callable[[], object]:
     import recordmill
 
-    warm = Path(tempfile.mkdtemp(prefix="recordmill-warm-"))
-    recordmill.read(recordmill.build({"a": [1], "b": [0.5], "c": ["x"]}, warm / "out").out, warm / "table")
+    recordmill.read(recordmill.build({"a": [1], "b": [0.5], "c": ["x"]}, beside(source)).out, beside(out))
     return lambda: recordmill.read(source, out, overwrite=True)
 
 
