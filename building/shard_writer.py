@@ -58,9 +58,11 @@ class UnsyncedShard:
     def index_path(self) -> Path:
         return self.files[0][0]
 
-    def settle(self) -> WrittenShard:
-        """Wait until the disk has it, and give the files their names."""
-        return self.sync().take_names()
+    def settle(self, durable: bool = True) -> WrittenShard:
+        """Give the files their names; durable: when the disk has them, which what is only put into a store need not
+        wait for.
+        """
+        return (self.sync() if durable else self).take_names()
 
     def sync(self) -> UnsyncedShard:
         """Wait until the disk has it."""

@@ -90,7 +90,8 @@ def write_pack(
         return write_shard(folder / "data", folder / "runs", name, cut, blocks[ordinal], plan.run_bytes, progress)
 
     with Reported(plan):
-        yield from thread_map(UnsyncedShard.settle, thread_map(write, sorted(blocks), plan.threads), _SYNCING)
+        written = thread_map(write, sorted(blocks), plan.threads)
+        yield from thread_map(lambda shard: shard.settle(durable=not plan.store), written, _SYNCING)
 
 
 def finish_build(

@@ -64,7 +64,7 @@ def write_straight(
     accounts = Accounts(plan, progress)
     with ShardsInTurn(plan, files) as shards:
         pieces = (piece for ready in read_in_order(plan, found) for piece in accounts.take(ready))
-        written = _synced(shards.write(pieces))
+        written = _synced(plan, shards.write(pieces))
         shards.check()
     if plan.shards.num_shards is not None:
         for split, lost in accounts.rejects_by_split().items():
@@ -74,8 +74,9 @@ def write_straight(
     return [accounts.ingested()], [shard.take_names() for shard in written]
 
 
-def _synced(shards: Iterable[UnsyncedShard]) -> list[UnsyncedShard]:
-    return list(thread_map(UnsyncedShard.sync, shards, _SYNCING))
+def _synced(plan: BuildPlan, shards: Iterable[UnsyncedShard]) -> list[UnsyncedShard]:
+    """The shards when the disk has them; what is only put into a store need not wait for it."""
+    return list(shards if plan.store else thread_map(UnsyncedShard.sync, shards, _SYNCING))
 
 
 def _cut_anew(
@@ -84,7 +85,7 @@ def _cut_anew(
     """The split's shards, cut for as many records as it has indeed."""
     counts = [records if number == split else 0 for number in range(len(plan.splits))]
     with ShardsInTurn(plan, counts) as shards:
-        made = _synced(shards.write(_written(split, written, progress)))
+        made = _synced(plan, shards.write(_written(split, written, progress)))
         shards.check()
     for shard in written:
         shard.remove()
