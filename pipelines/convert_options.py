@@ -77,7 +77,7 @@ def parse_images(
     channels = 3 if channels is None else channels
     if channels not in MODES:
         raise UsageError(f"--channels {channels}: 1 (gray), 3 (RGB) or 4 (RGBA)")
-    size = _size(resize)
+    size = parse_size(resize, "--resize") if isinstance(resize, str) else resize
     if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED):
         raise UsageError(f"--resize {resize}: 1 to {_MAX_RESIZED} pixels")
     if features is True:
@@ -86,12 +86,15 @@ def parse_images(
     return tuple(AnyImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names))
 
 
-def _size(resize: str | tuple[int, int] | None) -> tuple[int, int] | None:
-    if resize is None or not isinstance(resize, str):
-        return resize
-    match = re.fullmatch(r"(\d+)[xX×](\d+)", resize.strip())
+def parse_size(text: str, flag: str) -> tuple[int, int]:
+    """(height, width) of `224x224`.
+
+    Raises:
+        UsageError: it is none; the flag is named.
+    """
+    match = re.fullmatch(r"(\d+)[xX×](\d+)", text.strip())
     if match is None:
-        raise UsageError(f"--resize {resize}: HEIGHTxWIDTH in pixels, as in 224x224")
+        raise UsageError(f"{flag} {text}: HEIGHTxWIDTH in pixels, as in 224x224")
     return int(match[1]), int(match[2])
 
 

@@ -132,6 +132,14 @@ BENCH: Options = (
         shell_only=True,
     ),
     Option(
+        "decode_images",
+        "decode encoded images at this size in pixels, as `open(..., decode_images=(H, W))` does",
+        metavar="HxW",
+        group="the batches",
+        common=True,
+        shell_only=True,
+    ),
+    Option(
         "memory_bytes",
         "what may be read ahead",
         form=SIZE,

@@ -14,6 +14,7 @@ examples:
   recordmill bench shards --shuffle global --batch-size 1024 --columns tokens,label
   recordmill bench 'old/*.tfrecord' --threads 4 --memory-bytes 1GiB
   recordmill bench shards --as tf              as Keras gets them, by `ds.to_tf`
+  recordmill bench photos --decode-images 224x224
 
 Nothing is done with the batches, so this is the most that a training loop can get from `ds.batches`, `ds.to_tf` or
 `ds.to_torch` with the same options. The first batch is timed from before the data set is opened, without the import of
@@ -41,13 +42,15 @@ def add_parser(commands: Any, summary: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
+    from recordmill.pipelines.convert_options import parse_size
     from recordmill.pipelines.options.command_line import given
     from recordmill.reader.dataset import open
     from recordmill.reader.measure import measure, prepare
 
     prepare(args.face)
+    size = None if args.decode_images is None else parse_size(args.decode_images, "--decode-images")
     begun = time.perf_counter()
-    dataset = open(args.inputs, **given(args))
+    dataset = open(args.inputs, decode_images=size, **given(args))
     opened = time.perf_counter() - begun
     shuffle = False if args.shuffle == "none" else args.shuffle
     options = {"batch_size": args.batch_size, "shuffle": shuffle, "memory_bytes": args.memory_bytes}

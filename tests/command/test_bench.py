@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from image_samples import encoded, picture
 from made_data_set import mixed_rows, write_data_set
 
 from recordmill.__main__ import main
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.pipelines.build import build
 from recordmill.reader.dataset import open
 from recordmill.reader.fetching.clock import STAGES
 from recordmill.reader.measure import FACES, Measured, measure
@@ -46,6 +48,18 @@ def test_every_face_is_measured_and_every_stage_is_counted(
     assert (told["as"], told["batches"], told["records"]) == (face, 5, 500)
     stages = measure(open(out), 600, face=face, batch_size=100).stages
     assert all(stages[stage] > 0 for stage in ("read", "check", "decode", "collate"))
+
+
+def test_images_are_decoded_at_the_size_that_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "photos").mkdir()
+    for at in range(8):
+        (tmp_path / "photos" / f"{at}.jpg").write_bytes(encoded("JPEG", picture(size=(40 + at, 30), seed=at)))
+    build(tmp_path / "photos", tmp_path / "out")
+    options = ["--batch-size", "4", "--seconds", "600", "--json"]
+    assert main(["bench", str(tmp_path / "out"), *options, "--decode-images", "20x16"]) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 8
+    assert main(["bench", str(tmp_path / "out"), *options, "--decode-images", "20"]) == 2
+    assert "--decode-images 20: HEIGHTxWIDTH in pixels, as in 224x224" in capsys.readouterr().err
 
 
 def test_the_first_batch_is_timed_from_before_the_open(out: Path) -> None:
