@@ -132,7 +132,7 @@ BENCH: Options = (
         shell_only=True,
     ),
     Option(
-        "decode_images",
+        "image_size",
         "decode encoded images at this size in pixels, as `open(..., decode_images=(H, W))` does",
         metavar="HxW",
         group="the batches",

@@ -14,7 +14,7 @@ examples:
   recordmill bench shards --shuffle global --batch-size 1024 --columns tokens,label
   recordmill bench 'old/*.tfrecord' --threads 4 --memory-bytes 1GiB
   recordmill bench shards --as tf              as Keras gets them, by `ds.to_tf`
-  recordmill bench photos --decode-images 224x224
+  recordmill bench photos --image-size 224x224
 
 Nothing is done with the batches, so this is the most that a training loop can get from `ds.batches`, `ds.to_tf` or
 `ds.to_torch` with the same options. The first batch is timed from before the data set is opened, without the import of
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from recordmill.reader.measure import measure, prepare
 
     prepare(args.face)
-    size = None if args.decode_images is None else parse_size(args.decode_images, "--decode-images")
+    size = None if args.image_size is None else parse_size(args.image_size, "--image-size")
     begun = time.perf_counter()
     dataset = open(args.inputs, decode_images=size, **given(args))
     opened = time.perf_counter() - begun

@@ -56,10 +56,10 @@ def test_images_are_decoded_at_the_size_that_is_given(tmp_path: Path, capsys: py
         (tmp_path / "photos" / f"{at}.jpg").write_bytes(encoded("JPEG", picture(size=(40 + at, 30), seed=at)))
     build(tmp_path / "photos", tmp_path / "out")
     options = ["--batch-size", "4", "--seconds", "600", "--json"]
-    assert main(["bench", str(tmp_path / "out"), *options, "--decode-images", "20x16"]) == 0
+    assert main(["bench", str(tmp_path / "out"), *options, "--image-size", "20x16"]) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 8
-    assert main(["bench", str(tmp_path / "out"), *options, "--decode-images", "20"]) == 2
-    assert "--decode-images 20: HEIGHTxWIDTH in pixels, as in 224x224" in capsys.readouterr().err
+    assert main(["bench", str(tmp_path / "out"), *options, "--image-size", "20"]) == 2
+    assert "--image-size 20: HEIGHTxWIDTH in pixels, as in 224x224" in capsys.readouterr().err
 
 
 def test_the_first_batch_is_timed_from_before_the_open(out: Path) -> None:
