@@ -89,7 +89,13 @@ def look_often() -> None:
     """
     from apache_beam.runners.worker.statesampler import StateSampler
 
-    StateSampler.__init__.__defaults__ = (_LOOK_MS,)
+    init = StateSampler.__init__
+    code, defaults = getattr(init, "__code__", None), getattr(init, "__defaults__", None) or ()
+    last = code.co_varnames[code.co_argcount - 1] if code is not None else ""
+    if (
+        last == "sampling_period_ms" and len(defaults) == 1
+    ):  # as of Beam 2.77; in another version stages wait as they do
+        init.__defaults__ = (_LOOK_MS,)
 
 
 def tell_cells_apart() -> None:
