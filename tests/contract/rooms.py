@@ -15,7 +15,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "schemas": "base",
     "storage.stores": "base",
     "storage.listed": "storage.stores",
-    "storage": "base storage.listed storage.stores",
+    "storage.disk": "",
+    "storage": "base storage.disk storage.listed storage.stores",
     "engines": "base storage",
     "images": "base",
     "sources": "base base.people images",
@@ -43,8 +44,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.inputs storage storage.listed",
     "preprocessing": "base base.people schemas shards storage",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards shards.entries "
-    "sources.inputs storage storage.listed",
-    "building.straight": "base building records.tfrecord shards shards.entries sources.inputs",
+    "sources.inputs storage storage.disk storage.listed",
+    "building.straight": "base building records.tfrecord shards shards.entries sources.inputs storage.disk",
     "building.spread": "base building preprocessing shards shards.entries sources.inputs storage storage.listed",
     "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
     "shards.loads",
