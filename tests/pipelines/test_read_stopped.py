@@ -136,7 +136,7 @@ read({inputs["plain"]!r}, {str(tmp_path / "out")!r}, to="npy", columns="id", fil
         [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    for _ in range(6):
+    for _ in range(12):  # three or four are a unit of either split
         assert process.stdout.readline() == "part\n"
     process.send_signal(signal.SIGINT)
     rest, error = process.communicate(timeout=60)
