@@ -25,6 +25,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.inputs.contract import Source
 from recordmill.sources.inputs.tables import RangeTable, rows_of, unit_sizes
+from recordmill.storage.compression import zlib_version
 from recordmill.storage.files import open_file, put_if_absent
 
 PLAN_NAME = "plan.pickle"
@@ -62,6 +63,7 @@ class BuildPlan:
 
     groups: ranges of units that make one run each. told: the options of the source that decide its records.
     transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
+    zlib: the version of it where it was planned.
     """
 
     folder: str
@@ -81,6 +83,7 @@ class BuildPlan:
     told: Mapping[str, Any] = field(default_factory=dict)
     transform: SavedTransform | None = None
     store: str = ""
+    zlib: str = field(default_factory=zlib_version)
 
     @property
     def out(self) -> str:

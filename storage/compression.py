@@ -356,6 +356,11 @@ def _zstd_error(error: OSError, at: int, source: str) -> OSError | DataError:
     )
 
 
+def zlib_version() -> str:
+    """The version of the zlib that makes gzip members in this process: another one may make other bytes."""
+    return zlib.ZLIB_RUNTIME_VERSION
+
+
 def gzip_member(data: bytes | memoryview | Bytes, level: int = GZIP_LEVEL) -> bytes:
     """One gzip member (RFC 1952) of this data: the same bytes at any time and on any system, by the same zlib.
 

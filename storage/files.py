@@ -19,6 +19,7 @@ import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.room import room
+from recordmill.storage.disk.past_cache import DirectFile
 from recordmill.storage.stores import writing
 from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
 from recordmill.storage.stores.fetching import ReplacedError
@@ -351,7 +352,7 @@ def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
     return file
 
 
-def write_all(file: BinaryIO, data: bytes | memoryview | Bytes) -> int:
+def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | Bytes) -> int:
     """Write every byte, also where the operating system takes fewer at once; gives the number written."""
     view = memoryview(data).cast("B")
     done = 0

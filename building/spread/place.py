@@ -26,6 +26,7 @@ from recordmill.base.errors import DataError, RecordmillError
 from recordmill.building.plan import BuildPlan
 from recordmill.preprocessing.about import check_files
 from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, RUN_PREFIX
+from recordmill.storage.compression import GZIP, zlib_version
 from recordmill.storage.files import Terms, hand_over, is_remote, put_bytes, read_range
 from recordmill.storage.folders import (
     fetch_tree,
@@ -167,6 +168,10 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
     the end with all that is left there.
 
     On a disk that workers share it lies there, so that files only get another name, else among temporary files.
+
+    Raises:
+        NotSharedError: the build's folder is not there. RecordmillError: gzip shards of this worker would have other
+            bytes, and a late attempt of one worker could then take the place of another's.
     """
     place = plan.place
     try:
@@ -176,9 +181,19 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
     try:
         for name in _SCRATCH:
             make_folder(Path(folder, name))
-        yield _with_transform_here(plan.load()).moved(folder=folder)
+        loaded = plan.load()
+        _check_zlib(loaded)
+        yield _with_transform_here(loaded).moved(folder=folder)
     finally:
         remove_tree(folder, ignore_errors=True)
+
+
+def _check_zlib(plan: BuildPlan) -> None:
+    if plan.compression == GZIP and plan.zlib != zlib_version():
+        raise RecordmillError(
+            f"the zlib of the worker on {socket.gethostname()} is {zlib_version()}, and {plan.zlib} where this was "
+            "planned: gzip shards would depend on who writes them. Install the same, or build with --compression none"
+        )
 
 
 def _with_transform_here(plan: BuildPlan) -> BuildPlan:

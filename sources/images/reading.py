@@ -18,6 +18,7 @@ from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
+from recordmill.sources.inputs.tables import batch_of
 from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.files import Bytes, expect, read_into
 from recordmill.storage.listed.files import InputFile
@@ -39,26 +40,13 @@ def read_images(
     """
     first = 0
     while first < len(ordinals):
-        taken, size = _next_files(files, ordinals, first)
+        taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
         batch = _Batch(size, decode, max_pixels)
         expect((file.path, file.stat) for file in taken)
         for ordinal, file in zip(ordinals[first:], taken, strict=False):
             batch.add(ordinal, file)
         yield batch.finish(schema, side)
         first += len(taken)
-
-
-def _next_files(files: Sequence[InputFile], ordinals: Sequence[int], first: int) -> tuple[list[InputFile], int]:
-    """(the files of the next chunk, their bytes); each is asked for once, since a table makes it anew each time."""
-    taken = [files[ordinals[first]]]
-    size = taken[0].stat.size_bytes
-    for ordinal in ordinals[first + 1 : first + BATCH_FILES]:
-        file = files[ordinal]
-        if size + file.stat.size_bytes > BATCH_BYTES:
-            break
-        taken.append(file)
-        size += file.stat.size_bytes
-    return taken, size
 
 
 class _Batch:

@@ -103,6 +103,16 @@ def test_the_bytes_are_those_of_one_machine(source: str, out: str, tmp_path: Pat
     assert not list((tmp_path / "temporary").glob("work-*"))
 
 
+def test_gzip_shards_of_another_zlib_are_refused(
+    source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gzip, plain = (begin(source, f"{out}-{how}", tmp_path, compression=how) for how in ("gzip", "none"))
+    monkeypatch.setattr("zlib.ZLIB_RUNTIME_VERSION", "1.2.3.of-the-worker")
+    with pytest.raises(RecordmillError, match=r"1\.2\.3\.of-the-worker, and .* --compression none"):
+        gzip.ingest(0)
+    plain.ingest(0)
+
+
 def test_shards_that_come_out_empty_leave_no_gap(out: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a\n" + "".join(f"{'x' * (5000 if at % 3 == 0 else 10)}\n" for at in range(30)))
     options = {"num_shards": None, "shard_size": 600, "splits": None}

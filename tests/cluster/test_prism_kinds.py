@@ -1,0 +1,113 @@
+"""Every kind of input and every form of a read: Prism gives the files of one process, rejects included."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import shards, tree
+from driver import run
+
+import recordmill
+
+pytestmark = pytest.mark.cluster
+
+
+def a_table(folder: Path) -> None:
+    rows = (f"{row},{row / 7:.3f},{'abc'[row % 3]},{row % 12}\n" for row in range(5_000))
+    (folder / "a.csv").write_text("id,x,name,month\n" + "".join(rows))
+    (folder / "b.csv.gz").write_bytes(gzip.compress(b"id,x,name,month\n9000,0.5,d,3\n"))
+
+
+def lines_of_json(folder: Path) -> None:
+    good = "".join(json.dumps({"x": n, "y": [n / 2] * (n % 4), "s": f"é{n}"}) + "\n" for n in range(3_000))
+    (folder / "a.jsonl").write_text(good + '{"x": oops}\n')
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1, "y": [], "s": ""}\n{"x": 2\n'))
+
+
+def documents(folder: Path) -> None:
+    for number in range(40):
+        path = folder / ("good", "bad")[number % 2] / f"{number}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"of {number}\n" * number)
+
+
+def lines_of_text(folder: Path) -> None:
+    (folder / "a.txt").write_text("".join(f"line {number}\n" for number in range(2_000)))
+
+
+def row_groups(folder: Path) -> None:
+    table = pa.table({"x": range(4_000), "v": [[1.5] * (n % 3) for n in range(4_000)], "s": ["s"] * 4_000})
+    pq.write_table(table, folder / "a.parquet", row_group_size=700)
+
+
+def records(folder: Path) -> None:
+    row_groups(folder)
+    recordmill.build(folder / "a.parquet", folder / "built", num_shards=2, compression="gzip")
+    for number, shard in enumerate(sorted(folder.glob("built/data-*/*.tfrecord.gz"))):
+        shard.rename(folder / f"{number}.tfrecord.gz")
+    (folder / "a.parquet").unlink()
+
+
+BUILDS: dict[str, tuple[Callable[[Path], None], str, list[str]]] = {
+    "csv": (a_table, "csv", ["--splits=a=0.7,b=0.3", "--split-by=month", "--key=id", "--compression=gzip"]),
+    "csv in order": (a_table, "csv", ["--no-shuffle", "--label=name"]),
+    "jsonl": (lines_of_json, "jsonl", ["--max-rejects=2"]),
+    "documents": (documents, "text", ["--text-mode=documents"]),
+    "lines": (lines_of_text, "text", ["--text-mode=lines"]),
+    "parquet": (row_groups, "parquet", ["--shard-size=20KB"]),
+    "tfrecord": (records, "tfrecord", []),
+}
+
+
+@pytest.mark.parametrize("what", BUILDS)
+def test_a_build_of_every_kind(prism: list[str], tmp_path: Path, what: str) -> None:
+    make, kind, options = BUILDS[what]
+    source = tmp_path / "in"
+    source.mkdir()
+    make(source)
+    inputs = [str(path) for path in sorted(source.glob("*.*"))] or [str(source)]
+    size = [] if any(option.startswith("--shard-size") for option in options) else ["--num-shards=3"]
+    for out, flags in (("local", []), ("out", ["--no-preflight", *prism])):
+        run("build", kind, *inputs, "--out", tmp_path / out, *size, *options, *flags)
+    ours, theirs = (content(tmp_path / out) for out in ("local", "out"))
+    assert ours == theirs
+    assert len(ours) > 3
+
+
+def content(out: Path) -> list[object]:
+    """The shards, what is said of the inputs, and the rejects of a data set, in whichever files they are listed."""
+    rejects = sorted(line for path in out.glob("rejects/*") for line in path.read_text().splitlines())
+    beside = (path.name for path in out.glob("*") if not path.name.startswith("data-"))
+    return [*sorted(shards(out).items()), *rejects, *sorted(beside)]
+
+
+FORMS = {
+    "parquet": ["--file-size=100KB", "--where=id > 100", "--columns=id,name"],
+    "npy": ["--split=train"],
+    "npz": ["--sample=0.5"],
+    "arrow": [],
+    "jsonl": ["--file-size=100KB"],
+    "csv": [],
+}
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_a_read_to_every_form(prism: list[str], built: Path, tmp_path: Path, to: str) -> None:
+    for out, flags in (("local", []), ("out", ["--no-preflight", *prism])):
+        run("read", built, "--out", tmp_path / out, "--to", to, *FORMS[to], *flags)
+    assert tree(tmp_path / "out") == tree(tmp_path / "local") != {}
+
+
+def test_a_read_to_a_file_per_record(prism: list[str], images: Path, tmp_path: Path) -> None:
+    recordmill.build(images, tmp_path / "built", num_shards=3)
+    for out, flags in (("local", []), ("out", ["--no-preflight", *prism])):
+        run("read", tmp_path / "built", "--out", tmp_path / out, "--to=files", *flags)
+    found = tree(tmp_path / "out")
+    assert found == tree(tmp_path / "local")
+    assert len(found) > 60
