@@ -29,7 +29,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.columns": "base base.people images records.example records.protobuf records.tfrecord schemas",
     "records.writers": "base base.people images records.columns schemas storage",
     "shards.entries": "base schemas storage storage.listed",
-    "shards": "base base.people engines records.tfrecord records.writers schemas shards.entries storage",
+    "shards": "base base.people engines records.tfrecord records.writers schemas shards.entries storage storage.listed",
     "shards.loads": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources.inputs": "base images schemas sources storage storage.listed",
     "sources.values": "base base.people schemas sources.inputs",
@@ -50,7 +50,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
     "shards.loads",
     "exporting": "base base.people exporting.choices records.columns records.example records.inference "
-    "records.tfrecord records.writers schemas shards shards.loads storage",
+    "records.tfrecord records.writers schemas shards shards.loads storage storage.listed",
     "exporting.stored": "base exporting records.columns shards storage",
     "exporting.spread": "base building.spread exporting shards storage",
     "reader.sampling": "base",
