@@ -15,7 +15,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "schemas": "base",
     "storage.stores": "base",
     "storage.listed": "storage.stores",
-    "storage.disk": "",
+    "storage.disk": "base",
     "storage": "base storage.disk storage.listed storage.stores",
     "engines": "base storage",
     "images": "base",
