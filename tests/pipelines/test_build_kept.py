@@ -212,7 +212,7 @@ LATE_RECORDS: dict[str, Any] = {
     "damage": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
     "a cut": lambda data: data[:-2],
 }
-RECORDS = [(what, options) for what in LATE_RECORDS for options in ({}, {"drop": "text"}, {"gzip": True})]
+RECORDS = [(what, options) for what in LATE_RECORDS for options in ({}, {"key": "text"}, {"gzip": True})]
 
 
 @pytest.mark.parametrize(
