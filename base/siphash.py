@@ -8,6 +8,7 @@ the tests.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +25,20 @@ def derive_key(seed: int, purpose: bytes, *parts: bytes) -> tuple[int, int]:
 
     Parts are length-prefixed, so that ("ab", "c") and ("a", "bc") differ.
     """
-    state = hashlib.blake2b(seed.to_bytes(8, "little", signed=True), digest_size=16, person=purpose)
-    for part in parts:
-        state.update(len(part).to_bytes(8, "little"))
-        state.update(part)
-    digest = state.digest()
-    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+    low, high = derive_keys(seed, purpose, [parts])[0].tolist()
+    return low, high
+
+
+def derive_keys(seed: int, purpose: bytes, of: Iterable[Sequence[bytes]]) -> U64:
+    """[items, 2]: `derive_key` of the parts of each."""
+    begun = hashlib.blake2b(seed.to_bytes(8, "little", signed=True), digest_size=16, person=purpose)
+
+    def digest(parts: Sequence[bytes]) -> bytes:
+        state = begun.copy()
+        state.update(b"".join([len(part).to_bytes(8, "little") + part for part in parts]))
+        return state.digest()
+
+    return np.frombuffer(b"".join(map(digest, of)), "<u8").reshape(-1, 2)
 
 
 @kernel

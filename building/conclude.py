@@ -43,6 +43,7 @@ from recordmill.storage.locks import alone
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
 
 _LISTED_AT_ONCE = 1024  # inputs whose lines are in memory at once
+_JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 class AccountsError(RecordmillError):
@@ -296,7 +297,7 @@ def write_inputs(plan: BuildPlan, read: Mapping[int, str]) -> dict[str, Any]:
     def line(ordinal: int, file: InputFile) -> bytes:
         digest = read.get(ordinal) or planned.get(ordinal) or digest_unchanged(file, progress)
         about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "digest": digest}
-        return json.dumps(about, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+        return _JSON.encode(about).encode("utf-8", "surrogateescape") + b"\n"
 
     with atomic_write(Path(plan.folder, "data", INPUTS_NAME)) as list_file:
         for first in range(0, len(plan.source.files), _LISTED_AT_ONCE):

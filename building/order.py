@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import UsageError
-from recordmill.base.siphash import U64, derive_key, hash_bytes, hash_positions
+from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, hash_positions
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
 from recordmill.schemas.splits import check_split_name
 from recordmill.sources.inputs.contract import Source
@@ -31,6 +31,7 @@ from recordmill.storage.listed.files import InputFile, splits_of
 DEFAULT_SPLIT = "train"
 _ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
 _SPLIT, _SPLIT_COLUMN = b"recordmill-split", b"recordmill-skey"
+_AT_ONCE = 1 << 12  # files that are objects at once
 
 
 @dataclass(frozen=True)
@@ -159,14 +160,17 @@ class Ordering:
         out = np.empty(len(position), np.uint64)
         if len(position):
             first, last = int(file.min()), int(file.max())
-            derived = np.array(
-                [derive_key(seed, purpose, *file_identity(self._files[ordinal])) for ordinal in range(first, last + 1)],
-                np.uint64,
-            )
-            hash_positions(
-                np.ascontiguousarray(derived[:, 0]), np.ascontiguousarray(derived[:, 1]), file, first, position, out
-            )
+            low, high = self._derived(seed, purpose, first, last + 1)
+            hash_positions(low, high, file, first, position, out)
         return out
+
+    def _derived(self, seed: int, purpose: bytes, first: int, last: int) -> tuple[U64, U64]:
+        """The two words of the hash key of each file from first to before last."""
+        words = np.empty((2, last - first), np.uint64)
+        for at in range(first, last, _AT_ONCE):
+            some = self._files[at : min(at + _AT_ONCE, last)]
+            words[:, at - first : at - first + len(some)] = derive_keys(seed, purpose, map(file_identity, some)).T
+        return words[0], words[1]
 
 
 def place_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames) -> tuple[U64, npt.NDArray[np.uint16]]:

@@ -13,13 +13,14 @@ from recordmill.records.tfrecord.frames import Frames
 from recordmill.records.tfrecord.gzip_members import GzipWriter
 from recordmill.shards.index import MEMBERS_DTYPE
 from recordmill.storage.digest import Digest
+from recordmill.storage.disk.past_cache import DirectFile
 from recordmill.storage.files import Bytes, write_all
 
 
 class ShardOutput:
     """Frames into a file. bytes: of the file so far. digest: of it, as text (`storage.digest`)."""
 
-    def __init__(self, file: BinaryIO, compression: str) -> None:
+    def __init__(self, file: BinaryIO | DirectFile, compression: str) -> None:
         self._file, self._digest, self.bytes = file, Digest(), 0
         self._gzip = GzipWriter(self._put) if compression == "gzip" else None
 

@@ -25,6 +25,7 @@ from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, make_index
 from recordmill.shards.manifest import INDEX_FOLDER
 from recordmill.shards.sums import add_sums, record_sum
+from recordmill.storage.disk.past_cache import DirectFile, PastCache
 from recordmill.storage.files import create_file, sync_file
 from recordmill.storage.folders import remove_file, rename
 
@@ -43,11 +44,12 @@ class WrittenShard:
 @dataclass(frozen=True)
 class UnsyncedShard:
     """A shard that is written but perhaps not on disk yet;
-    files: its files' temporary names and their own, the shard last.
+    files: its files' temporary names and their own, the shard last. past_cache: what still writes it.
     """
 
     shard: WrittenShard
     files: tuple[tuple[Path, Path], ...]
+    past_cache: DirectFile | None = None
 
     @property
     def path(self) -> Path:
@@ -66,6 +68,8 @@ class UnsyncedShard:
 
     def sync(self) -> UnsyncedShard:
         """Wait until the disk has it."""
+        if self.past_cache is not None:
+            self.past_cache.wait()
         for temporary, _ in self.files:
             sync_file(temporary)
         return self
@@ -84,15 +88,17 @@ class UnsyncedShard:
 
 class ShardInMaking:
     """A shard that frames are added to, under temporary names in the folder. split: its split's ordinal; index: its
-    number there.
+    number there. past_cache: writes it past the system's cache, which `UnsyncedShard.sync` waits for.
     """
 
-    def __init__(self, folder: Path, name: ShardName, split: int, index: int) -> None:
+    def __init__(
+        self, folder: Path, name: ShardName, split: int, index: int, past_cache: PastCache | None = None
+    ) -> None:
         self.name, self._folder, self._place, self._attempt = name, folder, (split, index), uuid.uuid4().hex
         self._path, self._index_path = folder / f".{self._attempt}.tmp", self._in_index("npy")
         self._index = NpyFile(self._index_path, INDEX_DTYPE)
         try:
-            self._file = create_file(self._path)
+            self._file = (create_file if past_cache is None else past_cache.create)(self._path)
         except BaseException:
             self._index.abort()
             raise
@@ -126,11 +132,13 @@ class ShardInMaking:
         info = ShardInfo(
             str(self.name), self.records, output.bytes, self.framed_bytes, output.digest, f"{self._sum:016x}"
         )
-        return UnsyncedShard(WrittenShard(*self._place, info), (*files, (self._path, self._folder / str(self.name))))
+        files.append((self._path, self._folder / str(self.name)))
+        direct = self._file if isinstance(self._file, DirectFile) else None
+        return UnsyncedShard(WrittenShard(*self._place, info), tuple(files), direct)
 
     def abort(self) -> None:
         """Close the files; whoever removes their folder removes them."""
-        self._file.close()
+        (self._file.abort if isinstance(self._file, DirectFile) else self._file.close)()
         self._index.abort()
 
     def _in_index(self, ending: str) -> Path:

@@ -21,7 +21,7 @@ from recordmill.building.spread.scale import (
     most_planned_bytes,
 )
 from recordmill.building.spread.survey import FAN_IN
-from recordmill.exporting.spread.scale import Read, most_read_bytes
+from recordmill.exporting.spread.scale import Read, most_piece_bytes, most_read_bytes
 
 MARK, END = "<!-- python docs/make_scaling.py docs/scaling.md: %s -->\n", "<!-- end -->\n"
 SIZES = {"100 GB": 10**11, "1 TB": 10**12, "10 TB": 10**13, "100 TB": 10**14}
@@ -59,7 +59,7 @@ ROWS: dict[str, Callable[[Build], str]] = {
 READ_ROWS: dict[str, Callable[[Read], str]] = {
     "jobs, and output files": lambda one: f"{one.jobs:,}",
     "elements through the engine": lambda one: f"{one.elements:,}",
-    "index that the driver reads to plan": lambda one: show_size(one.index_bytes),
+    "index that workers read": lambda one: show_size(one.index_bytes),
     "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),
     "lists of jobs and shards, of which it reads slices": lambda one: show_size(one.lists_bytes),
     "memory of the plan in the driver": lambda one: show_size(one.driver_memory),
@@ -111,11 +111,6 @@ def walls() -> list[Sequence[str]]:
             "no `--shard-size`, or that",
         ),
         (
-            f"{show_size(most_read_bytes(MEMORY_BYTES))} that are read",
-            f"the list of pieces alone takes {memory} in the driver of a read, beside `--memory`",
-            "more memory where the command is typed, or a `--split` at a time",
-        ),
-        (
             f"{show_size(most_planned_bytes())}",
             f"the list of units alone takes {memory} in the driver, beside `--memory`",
             "more memory where the command is typed, or several data sets",
@@ -124,6 +119,16 @@ def walls() -> list[Sequence[str]]:
             f"{show_size(most_merged_bytes())}",
             f"shards are merged from more than {FAN_IN:,} files, since there is one level of merges",
             "a larger `--memory`, which makes larger runs",
+        ),
+        (
+            f"{show_size(most_piece_bytes(MEMORY_BYTES))} of a read's files that have no index",
+            f"the list of their pieces alone takes {memory} in the driver of a read, beside `--memory`",
+            "more memory where the command is typed, or a `--split` at a time",
+        ),
+        (
+            f"{show_size(most_read_bytes(MEMORY_BYTES))} of a data set that is read",
+            f"the list of what was made takes {memory} in the last step, and in the driver, beside `--memory`",
+            "a larger `--file-size`, or a `--split` at a time",
         ),
     ]
 

@@ -10,27 +10,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from recordmill.exporting.jobs import Job
 from recordmill.exporting.parts import parts_of
-from recordmill.exporting.plan import NPY, NPZ, PARQUET, Job, ReadPlan
+from recordmill.exporting.plan import NPY, NPZ, PARQUET, ReadPlan
 from recordmill.records.columns.parts import is_bytes, numpy_dtype, take_apart
 from recordmill.records.writers.parquet import ParquetWriter
 from recordmill.schemas.feature import Feature
 from recordmill.shards.access import FileAccess
+from recordmill.shards.cutting import pieces_of
 from recordmill.shards.loads.batches import loads
 from recordmill.shards.loads.salvage import Salvaged
-from recordmill.shards.pieces import Piece
+from recordmill.shards.pieces import Piece, Span
 
 # pieces that are decoded, spread over all of them:
 # 32 MiB of shards say within a few per cent how long texts and lists are
 _PIECES = 4
 _BLOCK_BYTES = 4096  # of ext4, XFS and APFS as they are made by default
 _PARTS = 4  # of each piece, where conversions cut it: 64 MiB converted
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,7 @@ def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     Raises:
         DataError: a record that was looked at is damaged and the plan is not lenient.
     """
-    records = {
-        split: sum(_records(plan, job) for job in plan.jobs if job.split == split)
-        for split in dict.fromkeys(job.split for job in plan.jobs)
-    }
+    records = {whole.split: _records(plan, whole) for whole in plan.wholes}
     parts = [part for piece in _spread(plan) for part in _decoded(plan, piece)]
     batches = [batch for part in parts for batch in part.batches]
     sampled = sum(batch.num_rows for batch in batches)
@@ -131,18 +131,25 @@ def _records(plan: ReadPlan, job: Job) -> int:
     return total if job.limit is None or plan.options.filters else min(total, job.limit)
 
 
-def _piece_records(plan: ReadPlan, piece: Piece) -> int:
-    if piece.fault:
+def _piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
+    if isinstance(piece, Piece) and piece.fault:
         return 0
     return FileAccess(plan.files[piece.file], piece.file).records if piece.records is None else piece.records
 
 
 def _spread(plan: ReadPlan) -> Sequence[Piece]:
     """A few pieces, evenly over all; the first one and the last one are among them."""
-    pieces = [piece for job in plan.jobs for piece in job.pieces if not piece.fault]
-    if len(pieces) <= _PIECES:
-        return pieces
-    return [pieces[round(i * (len(pieces) - 1) / (_PIECES - 1))] for i in range(_PIECES)]
+    found = [piece for whole in plan.wholes for piece in whole.pieces if not (isinstance(piece, Piece) and piece.fault)]
+    pieces = [list(pieces_of(plan.files, [one], lenient=plan.options.lenient)) for one in _evenly(found)]
+    if len(found) <= _PIECES:
+        return _evenly([piece for some in pieces for piece in some])
+    return [some[round(at * (len(some) - 1) / (_PIECES - 1))] for at, some in enumerate(pieces)]
+
+
+def _evenly(items: Sequence[Item]) -> Sequence[Item]:
+    if len(items) <= _PIECES:
+        return items
+    return [items[round(at * (len(items) - 1) / (_PIECES - 1))] for at in range(_PIECES)]
 
 
 def _decoded(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:

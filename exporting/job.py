@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
+from recordmill.exporting.jobs import Job
 from recordmill.exporting.parts import read_parts
-from recordmill.exporting.plan import ARROW, CSV, FILES, FOLDERS, JSONL, PARQUET, Job, ReadPlan
+from recordmill.exporting.plan import ARROW, CSV, FILES, FOLDERS, JSONL, PARQUET, ReadPlan
 from recordmill.records.writers.arrow import ArrowWriter
 from recordmill.records.writers.files import FilesWriter
 from recordmill.records.writers.npy import NpyWriter

@@ -22,8 +22,11 @@ from pathlib import Path
 from recordmill.base.errors import DataError, Reject
 from recordmill.exporting.input_digest import digest_bytes, digest_frames
 from recordmill.exporting.job import JobResult, output_name
-from recordmill.exporting.plan import NPY, NPZ, Job, ReadOptions, ReadPlan, split_job
-from recordmill.shards.pieces import Piece
+from recordmill.exporting.jobs import Job, sizes_of, split_jobs
+from recordmill.exporting.plan import NPY, NPZ, ReadOptions, ReadPlan
+from recordmill.shards.cutting import pieces_of
+from recordmill.shards.piece_table import PieceTable
+from recordmill.shards.pieces import Piece, Span
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import ABOUT_NAME
 from recordmill.storage.files import atomic_write, stat, write_all
@@ -31,7 +34,7 @@ from recordmill.storage.folders import inode, is_folder, make_folder, paths_in
 from recordmill.storage.strict_json import Fields, load_fields, parse, read_bounded
 
 NOTES = "notes"  # in the run folder: a file per unit
-_VERSION = 2  # of the notes, and of how a read cuts its work: others are not gone on from
+_VERSION = 3  # of the notes, and of how a read cuts its work: others are not gone on from
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Notes:
             return Note.from_json(read_bounded(self._file(job, unit)))
         return None
 
-    def save(self, plan: ReadPlan, job: Job, unit: int, pieces: Sequence[Piece], note: Note) -> None:
+    def save(self, plan: ReadPlan, job: Job, unit: int, pieces: Sequence[Piece | Span], note: Note) -> None:
         """Note a unit, made of these pieces, whose output is on disk;
         not if its input is another one than when the read was planned. A digest that it lacks is made of the input.
         """
@@ -135,12 +138,13 @@ class Notes:
         return self.path / note_name(job, unit)
 
 
-def digest_inputs(plan: ReadPlan, pieces: Sequence[Piece]) -> str:
+def digest_inputs(plan: ReadPlan, found: Sequence[Piece | Span]) -> str:
     """The digest, in hex, of what a unit of these pieces is read from.
 
     Raises:
         OSError: a file is gone. DataError: it is damaged.
     """
+    pieces = list(pieces_of(plan.files, found, lenient=plan.options.lenient))
     if plan.options.checks_all:
         return digest_frames(plan.files, pieces)
     return digest_bytes(plan.files, pieces, lenient=plan.options.lenient)
@@ -176,21 +180,18 @@ def grows(options: ReadOptions) -> bool:
     return options.to in (NPY, NPZ)
 
 
-def units_of(plan: ReadPlan, job: Job) -> Sequence[Sequence[Piece]]:
+def units_of(plan: ReadPlan, job: Job) -> Sequence[Sequence[Piece | Span]]:
     """The pieces of each unit of the job; they depend on inputs and options alone."""
     if not grows(plan.options):
         return [job.pieces]
-    return [part.pieces for part in split_job(replace(job, limit=None), plan.files, plan.options.file_bytes)]
+    return [part.pieces for part in split_jobs([replace(job, limit=None)], plan.files, plan.options.file_bytes)]
 
 
 def is_noted(plan: ReadPlan) -> bool:
     """Whether the read is worth notes: where all of it is no more than a unit,
     beginning anew costs less than they do.
     """
-    pieces = [piece for job in plan.jobs for piece in job.pieces]
-    size = sum(
-        plan.files[piece.file].stat.size_bytes if piece.stop is None else piece.stop - piece.start for piece in pieces
-    )
+    size = sum(int(sizes_of(whole.pieces, plan.files).sum()) for whole in plan.wholes)
     return size > plan.options.file_bytes and sum(len(units_of(plan, job)) for job in plan.jobs) > 1
 
 
@@ -204,7 +205,8 @@ def fingerprint(plan: ReadPlan) -> str:
         predicate
         if isinstance(predicate, str)
         else repr(pickle.dumps(predicate, protocol=4)),  # only hashed: its text leaves long lists out
-        *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout, plan.jobs]),
+        *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
+        *(f"{whole.split} {whole.limit} {PieceTable.of(whole.pieces).digest()}" for whole in plan.wholes),
         *(f"{file.name} {file.split} {file.compression} {file.stat.size_bytes} {file.info}" for file in plan.files),
     ]:
         whole.update(text.encode(errors="surrogateescape") + b"\0")

@@ -15,10 +15,12 @@ from recordmill.base.threads import thread_map
 from recordmill.exporting.converting import convert_kept, cut_rows, frames_in, keep_matching
 from recordmill.exporting.image_parts import image_parts
 from recordmill.exporting.input_digest import seen_in
-from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.exporting.jobs import Job
+from recordmill.exporting.plan import ReadPlan
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.parts import is_bytes
 from recordmill.schemas.feature import ITEM_BYTES, Schema
+from recordmill.shards.cutting import pieces_of
 from recordmill.shards.loads.batches import Load, asked_for, blocks_of, decode_block, loads
 from recordmill.shards.loads.guess import confirm_block, selected
 from recordmill.shards.loads.salvage import Salvaged, salvage
@@ -32,10 +34,10 @@ def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
     Raises:
         DataError: a record is damaged or can't be converted, and the plan is not lenient.
     """
+    lenient = plan.options.lenient
+    pieces = pieces_of(plan.files, job.pieces, lenient=lenient)
     return _limited(
-        parts_of(plan, loads(plan.files, job.pieces, lenient=plan.options.lenient), threads),
-        job.limit,
-        plan.options.filters,
+        parts_of(plan, loads(plan.files, pieces, lenient=lenient), threads), job.limit, plan.options.filters
     )
 
 

@@ -1,14 +1,14 @@
 """The plan of a `read`: INPUTs to the features that are wanted and to `Job`s,
 each of which makes one output file (or folder).
 
-A job is a run of consecutive pieces of one split. Jobs, and so the files, depend on the inputs and options alone, never
-on threads, memory or runner. The plan can be pickled: a Beam worker runs a job by its number.
+Jobs, and so the files, depend on the inputs and options alone, never on threads, memory or runner. The plan can be
+pickled: a Beam worker runs a job by its number.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
@@ -17,6 +17,7 @@ from recordmill.base.people.nearest import there_are
 from recordmill.exporting.choices.file_layout import FileRequest, check_layout, choose_layout
 from recordmill.exporting.choices.resolve import Records, Unresolved, resolve
 from recordmill.exporting.choices.suggest import suggestions
+from recordmill.exporting.jobs import Job, records_of, split_jobs, whole_jobs
 from recordmill.records.columns.convert import Step, output_schema
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.where import Where, kept_names
@@ -25,12 +26,11 @@ from recordmill.records.writers.files import FileLayout
 from recordmill.records.writers.parquet import ParquetWriteOptions
 from recordmill.records.writers.text import check_csv
 from recordmill.schemas.feature import Schema
-from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
 from recordmill.shards.loads.guess import guess_schema
 from recordmill.shards.loads.schema_of import infer_schema
 from recordmill.shards.manifest import RUN_PREFIX
-from recordmill.shards.pieces import PIECE_BYTES, Piece, cut_files
+from recordmill.shards.pieces import PIECE_BYTES
 
 SUMMARY_NAME = "_read.json"
 OWN_NAMES = (SUMMARY_NAME, "rejects")  # in the folder of a result: no split's own folder can be called so
@@ -43,9 +43,6 @@ _BASE_BYTES = 128 << 20  # the row group that is held and the one being written
 # a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
 _THREAD_BYTES = 12 * PIECE_BYTES
 _STREAM_BYTES = 32 << 20  # what the other writers hold: nothing but the batch they write
-_STREAM_RATIO = (
-    4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
-)
 
 
 @dataclass(frozen=True)
@@ -104,25 +101,9 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One output: the index-th (from 0) of `of` of its split, from these pieces, at most limit records of them."""
-
-    split: str
-    index: int
-    of: int
-    pieces: tuple[Piece, ...]
-    limit: int | None = None
-
-    @property
-    def name(self) -> str:
-        """`train-00003-of-00016`."""
-        return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
-
-
-@dataclass(frozen=True)
 class ReadPlan:
-    """schema: of the output. records: how many the jobs hold together, None where a stream does not tell before it is
-    read. notes: for people.
+    """schema: of the output. wholes: for each split the job that its jobs are parts of. records: how many the jobs hold
+    together, None where a stream does not tell before it is read. notes: for people.
 
     decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes
     `schema` of that. layout: of FILES, else None. memory_bytes, image_bytes: --memory, and what a job may take of it
@@ -132,7 +113,8 @@ class ReadPlan:
 
     files: Sequence[ShardFile]
     schema: Schema
-    jobs: tuple[Job, ...]
+    jobs: Sequence[Job]
+    wholes: tuple[Job, ...]
     options: ReadOptions
     records: int | None
     decoded: Schema
@@ -187,10 +169,8 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
         if unknown := [name for name in options.columns if name not in known]:
             raise UsageError(f"--columns {unknown[0]}: no such feature; {there_are(unknown[0], known.names)}")
         selected = known.select(options.columns)
-    by_split = {split: list(_pieces(catalog, split, options)) for split in catalog.splits}
-    records = Records(
-        catalog.files, [piece for pieces in by_split.values() for piece in pieces], known, options.lenient, threads
-    )
+    wholes = whole_jobs(catalog, lenient=options.lenient, limit=options.limit, filters=options.filters)
+    records = Records(catalog.files, [whole.pieces for whole in wholes], known, options.lenient, threads)
     _check_folders(catalog.splits, options.to)
     layout, notes = choose_layout(options.files, known, selected, records) if options.to == FILES else (None, ())
     if layout is not None:
@@ -198,7 +178,8 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
     decoded = (
         selected if options.where is None else known.select(kept_names(selected.names, options.where.columns(known)))
     )
-    jobs = tuple(job for split, pieces in by_split.items() for job in _jobs(split, pieces, catalog.files, options))
+    jobs = wholes if options.to in FOLDERS else split_jobs(wholes, catalog.files, options.file_bytes)
+    held = None if options.filters and options.limit is not None else records_of(wholes)
     steps = resolve(options.steps, replace(records, schema=selected))
     schema = output_schema(steps, selected)
     if options.to == CSV:
@@ -208,7 +189,7 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
     if layout is None and said is not None:
         notes = tuple(suggestions(records, schema))
     return ReadPlan(
-        catalog.files, schema, jobs, options, _records(by_split, options), decoded, selected, steps,
+        catalog.files, schema, jobs, wholes, options, held, decoded, selected, steps,
         (*catalog.notes, *(said or ()), *notes), layout
     )  # fmt: skip
 
@@ -221,58 +202,6 @@ def _check_folders(splits: Sequence[str], to: str) -> None:
                 f"--to {to}: the folder of split {split!r} would take the place of what a read keeps under that name; "
                 "use --to parquet or npz, or leave the split out with --split"
             )
-
-
-def _pieces(catalog: Catalog, split: str, options: ReadOptions) -> Iterator[Piece]:
-    """The pieces of a split, as far as the limit needs them; all of them where records are filtered."""
-    left = None if options.filters else options.limit
-    files = [(ordinal, file) for ordinal, file in enumerate(catalog.files) if file.split == split]
-    for piece in cut_files(files, lenient=options.lenient):
-        if left is not None:
-            if left == 0:
-                return
-            if piece.records is not None and piece.records > left:
-                piece = _shortened(catalog.files[piece.file], piece, left)
-            left -= min(left, 1 if piece.fault else piece.records or 0)
-        yield piece
-
-
-def _shortened(file: ShardFile, piece: Piece, records: int) -> Piece:
-    """The first records of a piece."""
-    return next(
-        FileAccess(file, piece.file).pieces(piece.first_record, piece.first_record + records, PIECE_BYTES * 2**40)
-    )
-
-
-def _jobs(split: str, pieces: Sequence[Piece], files: Sequence[ShardFile], options: ReadOptions) -> Sequence[Job]:
-    """The outputs of a split; one without records has one output, which says what its columns would be."""
-    whole = Job(split, 0, 1, tuple(pieces), options.limit)
-    return split_job(whole, files, options.file_bytes) if options.to not in FOLDERS else [whole]
-
-
-def split_job(job: Job, files: Sequence[ShardFile], file_bytes: int) -> Sequence[Job]:
-    """The job as several, each with about file_bytes of shards; one with a limit stays whole."""
-    groups: list[list[Piece]] = [[]]
-    held = 0
-    for piece in job.pieces:
-        size = files[piece.file].stat.size_bytes * _STREAM_RATIO if piece.stop is None else piece.stop - piece.start
-        if groups[-1] and held + size > file_bytes and job.limit is None:
-            groups.append([])
-            held = 0
-        groups[-1].append(piece)
-        held += size
-    return [Job(job.split, index, len(groups), tuple(group), job.limit) for index, group in enumerate(groups)]
-
-
-def _records(by_split: dict[str, list[Piece]], options: ReadOptions) -> int | None:
-    if options.filters and options.limit is not None:
-        return None
-    total = 0
-    for pieces in by_split.values():
-        if any(piece.stop is None for piece in pieces):
-            return None
-        total += sum(1 if piece.fault else piece.records or 0 for piece in pieces)
-    return total
 
 
 def default_threads(threads: int, memory_bytes: int) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.exporting.job import output_name
+from recordmill.exporting.jobs import Job
 from recordmill.exporting.notes import (
     NOTES,
     Note,
@@ -29,7 +30,7 @@ from recordmill.exporting.notes import (
     read_identity,
     units_of,
 )
-from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.exporting.plan import ReadPlan
 from recordmill.exporting.units import growing_name
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.run_folder import RunFolder

@@ -16,11 +16,12 @@ from pathlib import Path
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.exporting.job import KEPT, JobResult, Keeping, output_name, run_job
+from recordmill.exporting.jobs import Job
 from recordmill.exporting.notes import Note, Notes, grows, read_identity, units_of
 from recordmill.exporting.parts import read_parts
-from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.exporting.plan import ReadPlan
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter
-from recordmill.shards.pieces import Piece
+from recordmill.shards.pieces import Piece, Span
 from recordmill.shards.rejects import RejectWriter
 from recordmill.storage.files import stat, sync_file
 from recordmill.storage.folders import exists, make_folder, paths_in, rename
@@ -133,7 +134,7 @@ class _Growing:
 
     def _unit(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[Piece | Span],
         last: Note,
         writer: NpyWriter,
         rejects: RejectWriter,
@@ -141,7 +142,7 @@ class _Growing:
         progress: Progress,
     ) -> Note:
         read, filtered, seen = last.read, last.filtered, hashlib.sha256()
-        for part in read_parts(self.plan, replace(self.job, pieces=tuple(pieces), limit=self._left(last)), threads):
+        for part in read_parts(self.plan, replace(self.job, pieces=pieces, limit=self._left(last)), threads):
             read += part.records
             filtered += part.filtered
             seen.update(part.seen)

@@ -308,15 +308,14 @@ def run_build(
         path = plan.save()
 
     def construct(pipeline: Pipeline) -> None:
-        from recordmill.transforms.beam_types import Create
+        from recordmill.transforms.beam_types import Create, Impulse
         from recordmill.transforms.one_stage import BuildHere
         from recordmill.transforms.spread import SpreadBuild
 
-        groups = range(len(plan.groups))
         if place is not None:
-            _ = pipeline | "Groups" >> Create(groups) | "Build" >> SpreadBuild(shared)
+            _ = pipeline | "Groups" >> Create(range(len(plan.groups))) | "Build" >> SpreadBuild(shared)
         else:
-            _ = pipeline | "All" >> Create([tuple(groups)]) | "Build" >> BuildHere(path)
+            _ = pipeline | "Once" >> Impulse() | "Build" >> BuildHere(path)
 
     folder = plan.folder if place is None else place.run()
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)

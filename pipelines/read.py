@@ -24,8 +24,9 @@ from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
 from recordmill.exporting.job import KEPT, Accounts, JobResult, Keeping, run_job
+from recordmill.exporting.jobs import Job
 from recordmill.exporting.notes import Notes, units_of
-from recordmill.exporting.plan import FOLDERS, NPZ, Job, ReadPlan, find_inputs, plan_read, shared_out
+from recordmill.exporting.plan import FOLDERS, NPZ, ReadPlan, find_inputs, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
 from recordmill.exporting.resume import go_on, keep_finished, may_go_on
 from recordmill.exporting.stored.publish import begin_in_store, publish_in_store, publish_placed

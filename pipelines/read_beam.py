@@ -19,7 +19,8 @@ import pyarrow as pa
 from recordmill.base.progress import Progress
 from recordmill.building.spread.place import Place
 from recordmill.exporting.job import JobResult, notes_of, output_name, write_output
-from recordmill.exporting.plan import ARROW, FILES, FOLDERS, NPY, Job, ReadPlan, shared_out, split_job
+from recordmill.exporting.jobs import Job, split_jobs
+from recordmill.exporting.plan import ARROW, FILES, FOLDERS, NPY, ReadPlan, shared_out
 from recordmill.exporting.spread.jobs import ReadRun, begin, place_in_store, take
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.shards.rejects import Rejected
@@ -50,11 +51,7 @@ def run_on_beam(
     files = tuple(replace(file, path=_absolute(file.path), index=_absolute(file.index)) for file in plan.files)
     plan = replace(plan, files=tuple(replace(file, members=_absolute(file.members)) for file in files))
     parts = plan.options.to in FOLDERS
-    jobs = (
-        tuple(part for job in plan.jobs for part in split_job(job, plan.files, plan.options.file_bytes))
-        if parts
-        else plan.jobs
-    )
+    jobs = split_jobs(plan.wholes, plan.files, plan.options.file_bytes) if parts else plan.jobs
     local = is_local(settings.runner)
     plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
     run = ReadRun(plan, jobs, ARROW if parts else plan.options.to, max(1, settings.threads // at_once), at_once)

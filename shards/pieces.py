@@ -1,35 +1,26 @@
-"""A TFRecord file cut into `Piece`s of about 8 MiB that start and end between records,
-and a piece read as checked frames.
-
-Cuts come from the index of our own shards, from hopping over frame headers elsewhere (payloads are not touched), and
-for compressed files without members there is one piece, read as a stream. They depend on the file alone, so results
-never depend on threads.
+"""What a TFRecord file is cut into, `Piece`s of about 8 MiB that start and end between records; and a piece read as
+checked frames.
 """
 
 from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from recordmill.base.errors import DataError
-from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, Frames, Int64s, scan
-from recordmill.records.tfrecord.hop import hop as hop_headers
-from recordmill.records.tfrecord.lenient import FRAME, past_damage
+from recordmill.records.tfrecord.lenient import FRAME
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.shards.catalog import ShardFile, check_size
-from recordmill.shards.entries.shard_info import ShardInfo
-from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, FarIndex, Index, check_frames, map_table
-from recordmill.storage.files import Bytes, begin_range, is_remote, map_file, read_range, stat
+from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE, Index, check_frames, map_table
+from recordmill.storage.files import Bytes, begin_range, is_remote, read_range
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 PIECE_BYTES = 8 << 20
-_AT_ONCE = 16  # files in a store, whose indices or headers are read
-_LOOKED = 8192  # records for each piece: with more, an index in a store is not read whole
 _GZIP = 31  # zlib's window bits for one gzip member
 
 
@@ -49,6 +40,20 @@ class Piece:
     stop: int | None
     fault: str = ""
     fault_kind: str = FRAME
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Of a shard that has an index: the records that begin at uncompressed bytes [start, stop). The index says where
+    these are, so naming a span opens no file.
+
+    file: ordinal in the catalog. records: how many, None where only the index says.
+    """
+
+    file: int
+    start: int
+    stop: int
+    records: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,156 +102,6 @@ def load_members(file: ShardFile) -> Index:
     """The member table of one of our gzip shards."""
     assert file.members is not None
     return map_table(file.members, MEMBERS_DTYPE)
-
-
-def cut(file: ShardFile, ordinal: int, piece_bytes: int | None = None, *, lenient: bool = False) -> Iterator[Piece]:
-    """The pieces of one file in order; an empty file has none.
-
-    piece_bytes: None for PIECE_BYTES. lenient: bytes that are no frame become a piece with a fault, up to the next
-    frame, instead of an error.
-
-    Raises:
-        DataError: the index contradicts the manifest, or a frame header is damaged (only where there is no index).
-    """
-    piece_bytes = piece_bytes or PIECE_BYTES
-    if (far := _far_index(file, piece_bytes)) is not None:
-        check_size(file.path, far[0], lenient=lenient)
-        yield from _cut_far(far[1], ordinal, piece_bytes)
-        return
-    index = load_index(file, lenient=lenient)
-    if index is not None:
-        starts = np.asarray(load_members(file)["uncompressed"]) if file.members else None
-        yield from _cut_index(index, starts, ordinal, piece_bytes, file.index or file.path)
-    elif file.compression == "none":
-        yield from hop_piece(file, ordinal, piece_bytes, lenient=lenient)
-    elif file.stat.size_bytes:
-        yield Piece(ordinal, 0, None, 0, None)
-
-
-def cut_files(
-    files: Iterable[tuple[int, ShardFile]], piece_bytes: int | None = None, *, lenient: bool = False
-) -> Iterator[Piece]:
-    """The pieces of these files (ordinal, file) in order, as `cut` gives them; of those in a store several are looked
-    at at once.
-    """
-    found = list(files)
-
-    def pieces(one: tuple[int, ShardFile]) -> Iterable[Piece]:
-        cuts = cut(one[1], one[0], piece_bytes, lenient=lenient)
-        return list(cuts) if is_remote(one[1].path) else cuts
-
-    for these in thread_map(pieces, found, _AT_ONCE if any(is_remote(file.path) for _, file in found) else 1):
-        yield from these
-
-
-def _far_index(file: ShardFile, piece_bytes: int) -> tuple[ShardInfo, FarIndex] | None:
-    """The index of a shard in a store, if the few entries at which its pieces begin are found with less than all."""
-    if file.info is None or file.index is None or file.members is not None or not is_remote(file.index):
-        return None
-    looked = file.info.framed_bytes // piece_bytes * _LOOKED
-    if not file.info.records > looked:
-        return None
-    return file.info, FarIndex(file.index, file.info.records, file.info.framed_bytes)
-
-
-def _cut_far(index: FarIndex, ordinal: int, piece_bytes: int) -> Iterator[Piece]:
-    """The same pieces that `_cut_index` gives."""
-    index.expect(range(piece_bytes, index.end, piece_bytes))
-    start = first = 0
-    while start < index.end:
-        behind, stop = index.records, index.end
-        if start + piece_bytes < index.end:
-            behind, stop, end = index.last(start + piece_bytes)
-            if stop <= start:  # a single record that is larger
-                behind, stop = behind + 1, end
-        yield Piece(ordinal, first, behind - first, start, stop)
-        start, first = stop, behind
-
-
-def _cut_index(index: Index, allowed: Int64s | None, ordinal: int, piece_bytes: int, source: str) -> Iterator[Piece]:
-    """allowed: where a piece may start, if not at every record. source: the index's path, for messages."""
-    offsets = np.ascontiguousarray(index["offset"])  # searching the structured array's field would copy it each time
-    if len(offsets) == 0:
-        return
-    end = int(offsets[-1] + index["length"][-1]) + FRAME_BYTES
-    places = offsets if allowed is None else allowed
-    start, first = 0, 0
-    while start < end:
-        # The last place within piece_bytes, or the first one behind start if a single record (or member) is larger.
-        at = max(
-            int(np.searchsorted(places, start + piece_bytes, "right")) - 1, int(np.searchsorted(places, start, "right"))
-        )
-        stop = int(places[at]) if at < len(places) and start + piece_bytes < end else end
-        if stop <= start:
-            raise DataError("is not in order; verify the data set", source=source, place=f"record {first}")
-        behind = int(np.searchsorted(offsets, stop))
-        yield Piece(ordinal, first, behind - first, start, stop)
-        start, first = stop, behind
-
-
-def hop_piece(
-    file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False
-) -> Iterator[Piece]:
-    """The pieces of an uncompressed file by its frame headers alone; each header's CRC is checked.
-
-    Raises:
-        DataError: a header is damaged or the file truncated, unless lenient; pieces before it have been given.
-    """
-    at, first = 0, 0
-    while True:
-        cutter = _Cutter(ordinal, at, first, piece_bytes)
-        try:
-            for starts in hop_headers(file.path, start=at, first_record=first):
-                yield from cutter.add(starts)
-        except DataError as error:
-            at = _end_of(file.path, cutter)
-            yield from cutter.finish(at)
-            if not lenient:
-                raise
-            kind, behind = past_damage(map_file(file.path), at)
-            yield Piece(ordinal, cutter.first, None, at, behind, error.reason, kind)
-            at, first = behind, cutter.first + 1
-        else:
-            yield from cutter.finish(stat(file.path).size_bytes)
-            return
-
-
-class _Cutter:
-    """Record starts as they come, to pieces of at most piece_bytes or one record; first: the number of the first record
-    not in a piece yet.
-    """
-
-    def __init__(self, ordinal: int, start: int, first: int, piece_bytes: int) -> None:
-        self.ordinal, self.start, self.first, self.piece_bytes = ordinal, start, first, piece_bytes
-        self.starts = np.empty(0, np.int64)  # of the records from `start` on
-
-    def add(self, starts: Int64s) -> Iterator[Piece]:
-        self.starts = np.concatenate([self.starts, starts])
-        yield from self._cut(int(self.starts[-1]))
-
-    def finish(self, end: int) -> Iterator[Piece]:
-        """The rest, whose last record ends at `end`."""
-        yield from self._cut(end)
-        if len(self.starts):
-            yield self._piece(len(self.starts), end)
-
-    def _cut(self, end: int) -> Iterator[Piece]:
-        while end - self.start > self.piece_bytes and len(self.starts) > 1:
-            records = max(int(np.searchsorted(self.starts, self.start + self.piece_bytes, "right")) - 1, 1)
-            yield self._piece(records, int(self.starts[records]))
-
-    def _piece(self, records: int, stop: int) -> Piece:
-        piece = Piece(self.ordinal, self.first, records, self.start, stop)
-        self.start, self.first, self.starts = stop, self.first + records, self.starts[records:]
-        return piece
-
-
-def _end_of(path: str, cutter: _Cutter) -> int:
-    """Where the last record that was found ends."""
-    if not len(cutter.starts):
-        return cutter.start
-    last = int(cutter.starts[-1])
-    return last + int(read_range(path, last, last + 8).view(np.int64)[0]) + FRAME_BYTES
 
 
 def read_piece(

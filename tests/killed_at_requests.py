@@ -20,14 +20,14 @@ import json, os, sys
 import numpy, obstore, obstore.store, pyarrow.parquet
 import recordmill.pipelines.build, recordmill.pipelines.read, recordmill.transforms.stages
 from recordmill.__main__ import main
-from recordmill.shards import pieces
+from recordmill.shards import cutting
 for line in sys.stdin:
     asked = json.loads(line)
     child = os.fork()
     if child == 0:
         os.environ.update(asked["environment"])
         os.dup2(os.open(asked["said"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
-        pieces.PIECE_BYTES = 5_000
+        cutting.PIECE_BYTES = 5_000
         os._exit(main(asked["command"]))
     print(child, flush=True)
     print(os.waitpid(child, 0)[1], flush=True)

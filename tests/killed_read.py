@@ -23,8 +23,8 @@ UNITS = {"file_size": 20_000, "threads": 2}  # some 14 units
 CHILD = """
 import json, os, sys
 from recordmill.exporting import job, notes, publish, units
-from recordmill.shards import pieces
-pieces.PIECE_BYTES = 5_000
+from recordmill.shards import cutting
+cutting.PIECE_BYTES = 5_000
 when, count = sys.argv[1].split(":")
 left = int(count)
 def kill_behind(module, name, of=lambda *args: True):

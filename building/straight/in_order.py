@@ -112,6 +112,6 @@ def read_stripe(plan: BuildPlan, stripe: Stripe) -> Ready:
 def _rows(stripe: Stripe, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
     """Where in the stripe the chunk's records stand, which are of the files behind the first `done`."""
     files = stripe.ordinals[done : done + chunk.rows + len(chunk.rejects)]
-    rows = done + np.flatnonzero(np.isin(files, chunk.file))
+    rows = done + (np.flatnonzero(np.isin(files, chunk.file)) if chunk.rejects else np.arange(chunk.rows))
     assert np.array_equal(stripe.ordinals[rows], chunk.file), "files were read in another order"
     return rows

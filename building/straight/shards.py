@@ -16,18 +16,19 @@ from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import ShardInMaking, UnsyncedShard
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
 from recordmill.shards.entries.names import ShardName
+from recordmill.storage.disk.past_cache import PastCache
 
 
 class ShardsInTurn:
     """Cuts what comes, by rank for records [splits] that there will be, or by framed bytes; use it in a `with` block,
-    which leaves no file open.
+    which leaves no file open. past_cache: writes the shards; None: the system's cache has them.
 
     Raises:
         UsageError: more shards are asked for than a split has records.
     """
 
-    def __init__(self, plan: BuildPlan, records: Sequence[int]) -> None:
-        self._plan, number = plan, plan.shards.num_shards
+    def __init__(self, plan: BuildPlan, records: Sequence[int], past_cache: PastCache | None) -> None:
+        self._plan, self._past_cache, number = plan, past_cache, plan.shards.num_shards
         self._edges = [
             np.array(record_edges(count, number, name), np.int64) if number is not None and count else None
             for count, name in zip(records, plan.splits, strict=True)
@@ -61,7 +62,7 @@ class ShardsInTurn:
                 if self._at != (split, number):
                     yield from self._finish()
                     name = ShardName(self._plan.splits[split], number, MOST_SHARDS, "none")
-                    self._open = ShardInMaking(Path(self._plan.folder, "data"), name, split, number)
+                    self._open = self._begin(name, split, number)
                     self._at = (split, number)
                 assert self._open is not None
                 self._open.add(_checked(frames, first, last, self._open), keys[first:last])
@@ -82,6 +83,9 @@ class ShardsInTurn:
         if edges is None:
             return np.asarray(begins // self._plan.shards.shard_bytes)
         return np.searchsorted(edges, begins, side="right") - 1
+
+    def _begin(self, name: ShardName, split: int, number: int) -> ShardInMaking:
+        return ShardInMaking(Path(self._plan.folder, "data"), name, split, number, self._past_cache)
 
     def _finish(self) -> Iterator[UnsyncedShard]:
         if self._open is not None:

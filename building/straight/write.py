@@ -7,6 +7,7 @@ some were, what was written is cut anew, by a copy.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -24,6 +25,7 @@ from recordmill.records.tfrecord.frames import Frames
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.shards.index import INDEX_DTYPE, map_table
 from recordmill.sources.inputs.contract import FileRecords
+from recordmill.storage.disk.past_cache import PastCache
 
 _SYNCING = 4  # threads that only wait for the disk
 
@@ -62,7 +64,7 @@ def write_straight(
     files = files_by_split(plan, found)
     progress.begin("write", sum(files))
     accounts = Accounts(plan, progress)
-    with ShardsInTurn(plan, files) as shards:
+    with _past_cache(plan) as past_cache, ShardsInTurn(plan, files, past_cache) as shards:
         pieces = (piece for ready in read_in_order(plan, found) for piece in accounts.take(ready))
         written = _synced(plan, shards.write(pieces))
         shards.check()
@@ -72,6 +74,11 @@ def write_straight(
             written = [shard for shard in written if shard.shard.split != split]
             written += _cut_anew(plan, split, files[split] - lost, mine, progress)
     return [accounts.ingested()], [shard.take_names() for shard in written]
+
+
+def _past_cache(plan: BuildPlan) -> contextlib.AbstractContextManager[PastCache | None]:
+    """How shards are written that must be on the disk in the end; what is put into a store is read again at once."""
+    return contextlib.nullcontext() if plan.store else PastCache()
 
 
 def _synced(plan: BuildPlan, shards: Iterable[UnsyncedShard]) -> list[UnsyncedShard]:
@@ -84,7 +91,7 @@ def _cut_anew(
 ) -> list[UnsyncedShard]:
     """The split's shards, cut for as many records as it has indeed."""
     counts = [records if number == split else 0 for number in range(len(plan.splits))]
-    with ShardsInTurn(plan, counts) as shards:
+    with _past_cache(plan) as past_cache, ShardsInTurn(plan, counts, past_cache) as shards:
         made = _synced(plan, shards.write(_written(split, written, progress)))
         shards.check()
     for shard in written:

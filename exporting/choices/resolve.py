@@ -18,9 +18,10 @@ from recordmill.records.columns.decode_images import DecodeImages, looks_like_im
 from recordmill.records.protobuf.tensor_proto import first_header
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
+from recordmill.shards.cutting import pieces_of
 from recordmill.shards.loads.batches import Load, decode_load, loads
 from recordmill.shards.loads.salvage import salvage
-from recordmill.shards.pieces import Piece
+from recordmill.shards.pieces import Piece, Span
 
 SNIFFED_LOADS = 4  # of up to 8 MiB each: enough to meet every feature that most records have
 
@@ -49,10 +50,10 @@ Unresolved = AnyTensor | AnyImages
 
 @dataclass(frozen=True)
 class Records:
-    """Where the records are that may be asked."""
+    """Where the records are that may be asked. pieces: of each split."""
 
     files: Sequence[ShardFile]
-    pieces: Sequence[Piece]
+    pieces: Sequence[Sequence[Piece | Span]]
     schema: Schema
     lenient: bool
     threads: int
@@ -64,7 +65,9 @@ class Records:
         def work(load: Load) -> tuple[str, Sequence[pa.RecordBatch]]:
             return load.file.path, salvage(load, schema).batches if self.lenient else decode_load(load, schema)
 
-        wanted = itertools.islice(loads(self.files, self.pieces, lenient=self.lenient), first)
+        pieces = (pieces_of(self.files, some, lenient=self.lenient) for some in self.pieces)
+        every = loads(self.files, itertools.chain.from_iterable(pieces), lenient=self.lenient)
+        wanted = itertools.islice(every, first)
         for path, batches in thread_map(work, wanted, self.threads if first is None else 1):
             yield from ((path, batch) for batch in batches)
 

@@ -21,13 +21,14 @@ from recordmill.base.threads import thread_map
 from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, Shared, scratch
 from recordmill.building.spread.tables import share_table
 from recordmill.exporting.job import JobResult, output_name, run_job
-from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.exporting.jobs import Job
+from recordmill.exporting.plan import ReadPlan
 from recordmill.shards.rejects import Rejected
 from recordmill.storage.files import give_name, put_if_absent, read_range, stat
 from recordmill.storage.folders import fetch_file, join, make_folder, rename
 
 _RESULTS = "results.json"
-JOBS_AT_ONCE = 16  # jobs of 512 MiB are about 100 KiB of pieces
+JOBS_AT_ONCE = 64  # jobs of 512 MiB are about 200 KiB of pieces, or 20 KiB of spans
 _LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
 _NAME = re.compile(r"[0-9a-f]{12}-[^/\x00]+")
 
@@ -77,7 +78,7 @@ def begin(place: Place, run: ReadRun) -> SharedRun:
         make_folder(place.run(part), exist_ok=True)
     files = share_table(place, "files", tuple, run.plan.files)
     jobs = share_table(place, "jobs", tuple, run.jobs, JOBS_AT_ONCE)
-    return place.share("read", replace(run, plan=replace(run.plan, files=files, jobs=()), jobs=jobs))
+    return place.share("read", replace(run, plan=replace(run.plan, files=files, jobs=(), wholes=()), jobs=jobs))
 
 
 def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:

@@ -10,14 +10,16 @@ from recordmill.building.spread.scale import BLOCK_BYTES, PLAN_BYTES
 from recordmill.building.spread.tables import KEPT, ROWS
 from recordmill.exporting.plan import FILE_BYTES
 from recordmill.exporting.spread.jobs import JOBS_AT_ONCE
-from recordmill.shards.index import INDEX_DTYPE
+from recordmill.shards.cutting import LOOKED_RECORDS
+from recordmill.shards.index import INDEX_DTYPE, LOOKED_ENTRIES
 from recordmill.shards.pieces import PIECE_BYTES
 
-# bytes in memory at most, of Python's objects
-PIECE_MEMORY, JOB_MEMORY, SHARD_MEMORY = 330, 300, 2_000  # of the plan, which the driver holds
+# bytes in memory at most
+PIECE_HELD = 40  # of a piece, or of what a job takes of a shard, as columns
+JOB_MEMORY, SHARD_MEMORY = 700, 2_000  # of the plan, as Python's objects
 MADE_MEMORY = 800  # of a job, in the last step and in the driver
 # bytes at most, in files
-PIECE_KEPT, JOB_KEPT, SHARD_KEPT = 60, 40, 500  # of the plan
+JOB_KEPT, SHARD_KEPT = 100, 500  # of the plan, a job without its pieces
 MADE_TEXT = 350  # of the list of what was made
 
 
@@ -36,24 +38,29 @@ class Read:
     record_bytes: int = 1_000
 
     @property
-    def index_bytes(self) -> int:
-        """What the driver reads while it plans: the index of every shard."""
-        return self.framed_bytes // self.record_bytes * int(INDEX_DTYPE.itemsize)
-
-    @property
     def shards(self) -> int:
         return max(-(-self.framed_bytes // self.shard_bytes), 1)
 
     @property
-    def pieces(self) -> int:
-        """What is decoded at once; none goes over a shard's end."""
-        return self.shards * -(-self.shard_bytes // PIECE_BYTES)
+    def jobs(self) -> int:
+        """Output files."""
+        return -(-self.framed_bytes // self.file_bytes)
 
     @property
-    def jobs(self) -> int:
-        """Output files, each of whole pieces."""
-        piece = min(self.shard_bytes, PIECE_BYTES)
-        return -(-self.framed_bytes // max(self.file_bytes // piece * piece, piece))
+    def spans(self) -> int:
+        """What jobs take of shards: where a job ends within a shard, the next one begins there."""
+        return self.shards + self.jobs - 1
+
+    @property
+    def index_bytes(self) -> int:
+        """What workers read of the shards' indices: all of a shard that one job takes whole, in a store less; else what
+        lies around the pieces.
+        """
+        records = self.shard_bytes // self.record_bytes
+        looked = -(-self.framed_bytes // self.spans) // PIECE_BYTES + 2
+        entries = looked * LOOKED_ENTRIES if records > looked * LOOKED_RECORDS else records
+        whole = max(self.shards - self.jobs + 1, 0)
+        return (whole * records + (self.spans - whole) * entries) * int(INDEX_DTYPE.itemsize)
 
     @property
     def elements(self) -> int:
@@ -67,20 +74,20 @@ class Read:
 
     @property
     def lists_bytes(self) -> int:
-        """The lists of jobs, with their pieces, and of shards as they lie in OUT, of which workers read slices."""
-        return PIECE_KEPT * self.pieces + JOB_KEPT * self.jobs + SHARD_KEPT * self.shards
+        """The lists of jobs, with their spans, and of shards as they lie in OUT, of which workers read slices."""
+        return PIECE_HELD * self.spans + JOB_KEPT * self.jobs + SHARD_KEPT * self.shards
 
     @property
     def driver_memory(self) -> int:
-        """Of the driver, beside --memory."""
-        return PIECE_MEMORY * self.pieces + JOB_MEMORY * self.jobs + SHARD_MEMORY * self.shards
+        """Of the driver, beside --memory: the shards, and as columns these and the spans."""
+        return PIECE_HELD * (self.shards + self.spans) + 8 * self.jobs + SHARD_MEMORY * self.shards
 
     @property
     def plan_memory(self) -> int:
         """Of every worker process, beside --memory: the plan, and the blocks of lists that it keeps."""
         jobs, shards = min(self.jobs, KEPT * JOBS_AT_ONCE), min(self.shards, KEPT * ROWS)
-        pieces = jobs * -(-self.pieces // self.jobs)
-        return PIECE_MEMORY * pieces + JOB_MEMORY * jobs + SHARD_MEMORY * shards + self.plan_bytes
+        spans = jobs * -(-self.spans // self.jobs)
+        return PIECE_HELD * spans + JOB_MEMORY * jobs + SHARD_MEMORY * shards + self.plan_bytes
 
     @property
     def list_bytes(self) -> int:
@@ -94,5 +101,10 @@ class Read:
 
 
 def most_read_bytes(memory_bytes: int) -> int:
-    """Framed bytes whose pieces take so many bytes in the driver."""
-    return memory_bytes // PIECE_MEMORY * PIECE_BYTES
+    """Framed bytes of a data set whose jobs take so many bytes in the last step, or in the driver."""
+    return memory_bytes // (MADE_MEMORY + 2 * MADE_TEXT) * FILE_BYTES
+
+
+def most_piece_bytes(memory_bytes: int) -> int:
+    """Framed bytes of files without an index whose pieces take so many bytes in the driver."""
+    return memory_bytes // PIECE_HELD * PIECE_BYTES

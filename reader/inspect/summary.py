@@ -24,10 +24,10 @@ from recordmill.records.columns.parts import is_bytes
 from recordmill.records.inference.infer import Place
 from recordmill.schemas.feature import EXAMPLE, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
+from recordmill.shards.cutting import cut_files
 from recordmill.shards.loads.batches import Load, decode_load, loads
 from recordmill.shards.loads.salvage import salvage
 from recordmill.shards.loads.sample import sample_loads
-from recordmill.shards.pieces import cut_files
 from recordmill.shards.rejects import Rejected
 
 _REJECTS = 10  # damaged records that are told with their reasons

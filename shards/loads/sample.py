@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from recordmill.base.errors import DataError, UsageError
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import ShardFile
+from recordmill.shards.cutting import cut
 from recordmill.shards.loads.batches import Load, loads
-from recordmill.shards.pieces import Piece, cut
+from recordmill.shards.pieces import Piece
 
 _TEXT = re.compile(r"(\d+) ?(files?)?")
 

@@ -14,11 +14,11 @@ from recordmill.records.inference.infer import Inference, infer
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
+from recordmill.shards.cutting import cut_files
 from recordmill.shards.loads.batches import Load, blocks_of, loads
 from recordmill.shards.loads.hints import find_hint, refine
 from recordmill.shards.loads.salvage import Recovered, frames_of
 from recordmill.shards.loads.sample import Sample, sample_loads
-from recordmill.shards.pieces import cut_files
 
 
 def infer_files(

@@ -32,7 +32,7 @@ from recordmill.sources.inputs.classes import known_classes, without_strays
 from recordmill.sources.inputs.content import extension
 from recordmill.sources.inputs.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.layout import Layout, with_splits
-from recordmill.sources.inputs.packing import packed
+from recordmill.sources.inputs.packing import packed_files
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import apply_dtypes, select_given
@@ -374,5 +374,4 @@ def _conform_side(
 
 
 def _units(files: Sequence[InputFile]) -> tuple[Unit, ...]:
-    sizes = (Unit(at, at + 1, rows=1, size_bytes=file.stat.size_bytes) for at, file in enumerate(files))
-    return packed(sizes, IMAGE_UNIT_BYTES, UNIT_FILES)
+    return packed_files((file.stat.size_bytes for file in files), IMAGE_UNIT_BYTES, UNIT_FILES)

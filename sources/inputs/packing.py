@@ -31,6 +31,19 @@ def packed(
     return tuple(found)
 
 
+def packed_files(sizes: Iterable[int], most_bytes: int, most_files: int = UNIT_FILES) -> tuple[Unit, ...]:
+    """Files that are a record each, of these sizes, as `packed` puts units of one file together."""
+    found: list[Unit] = []
+    first = size = 0
+    at = -1
+    for at, more in enumerate(sizes):
+        if at > first and (size + more > most_bytes or at - first == most_files):
+            found.append(Unit(first, at, rows=at - first, size_bytes=size))
+            first, size = at, 0
+        size += more
+    return (*found, Unit(first, at + 1, rows=at + 1 - first, size_bytes=size)) if at >= 0 else ()
+
+
 def _follows(last: Unit, unit: Unit, parts: bool) -> bool:
     if last.stop or unit.stop:
         return parts and last.first_file == unit.first_file and last.stop == unit.start

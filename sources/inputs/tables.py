@@ -5,9 +5,10 @@ as much. A table is a sequence whose items are made when they are asked for, and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +18,8 @@ import pyarrow as pa
 
 from recordmill.sources.inputs.contract import Source, Unit
 from recordmill.storage.files import Stat
-from recordmill.storage.listed.files import InputFile, StoredFiles
+from recordmill.storage.listed.coded import Coded
+from recordmill.storage.listed.files import InputFile, ListedFiles, StoredFiles
 from recordmill.storage.listed.table import Table
 
 _AT_ONCE = 1 << 12  # files whose objects are there at once
@@ -26,7 +28,7 @@ _ROWS, _SIZES = (_NAMES.index(name) for name in ("rows", "size_bytes"))
 _fields = attrgetter(*_NAMES)
 
 
-class FileTable(Table[InputFile]):
+class FileTable(ListedFiles):
     """The files of a plan.
 
     A path is a stem, of which many files share one, and the file's name; of files whose path does not end with the
@@ -38,9 +40,7 @@ class FileTable(Table[InputFile]):
         self._open()
 
     def _open(self) -> None:
-        numbers = (self._columns[name].to_numpy() for name in ("root", "stem", "split", "size_bytes", "mtime_ns"))
-        self._root, self._stem, self._split, self._size, self._mtime = numbers
-        self._names, self._etags = self._columns["name"], self._columns["etag"]
+        self._split, self._size = (self._columns[name].to_numpy() for name in ("split", "size_bytes"))
 
     @classmethod
     def of(cls, files: Iterable[InputFile]) -> FileTable:
@@ -63,11 +63,29 @@ class FileTable(Table[InputFile]):
         sizes: npt.NDArray[np.int64] = self._size
         return sizes
 
+    @property
+    def splits(self) -> Coded:
+        return Coded(np.where(self._split < 0, len(self._splits), self._split).astype(np.uint32), (*self._splits, None))
+
     def _item(self, at: int) -> InputFile:
-        name, stem, split = os.fsdecode(self._names[at].as_py()), int(self._stem[at]), int(self._split[at])
-        path = self._stems[stem] + name if stem >= 0 else self._stems[-1 - stem]
-        about = Stat(int(self._size[at]), int(self._mtime[at]), self._etags[at].as_py().decode())
-        return InputFile(int(self._root[at]), name, path, about, None if split < 0 else self._splits[split])
+        return self.some((at,))[0]
+
+    def some(self, places: Sequence[int]) -> list[InputFile]:
+        if isinstance(places, range) and places.step == 1:  # a part of the columns, as it is
+            some = self._columns.slice(places.start, len(places))
+        else:
+            some = self._columns.take(pa.array(places, pa.int64()))
+        return list(map(self._file, *(column.to_pylist() for column in some.columns)))
+
+    def __iter__(self) -> Iterator[InputFile]:
+        for first in range(0, len(self), _AT_ONCE):
+            yield from self.some(range(first, min(first + _AT_ONCE, len(self))))
+
+    def _file(self, root: int, name: bytes, stem: int, split: int, size: int, mtime: int, etag: bytes) -> InputFile:
+        text = os.fsdecode(name)
+        path = self._stems[stem] + text if stem >= 0 else self._stems[-1 - stem]
+        about = Stat(size, mtime, etag.decode())
+        return InputFile(root, text, path, about, None if split < 0 else self._splits[split])
 
     def __getstate__(self) -> Any:
         return self._columns, self._stems, self._splits
@@ -144,6 +162,19 @@ def sizes_of(files: Sequence[InputFile]) -> npt.NDArray[np.int64]:
     if isinstance(files, FileTable):
         return files.sizes
     return np.array([file.stat.size_bytes for file in files], np.int64)
+
+
+def files_at(files: Sequence[InputFile], ordinals: Sequence[int]) -> Sequence[InputFile]:
+    """The files of these ordinals, of which a table makes objects at once."""
+    return files.some(ordinals) if isinstance(files, Table) else [files[ordinal] for ordinal in ordinals]
+
+
+def batch_of(files: Sequence[InputFile], ordinals: Sequence[int], most_bytes: int) -> tuple[Sequence[InputFile], int]:
+    """(of the files of these ordinals the first that together have no more bytes, or the first one; their bytes)."""
+    some = files_at(files, ordinals)
+    ends = list(accumulate(file.stat.size_bytes for file in some))
+    count = max(bisect_right(ends, most_bytes), 1)
+    return some[:count], ends[count - 1]
 
 
 def bytes_of(files: Sequence[InputFile]) -> int:

@@ -12,6 +12,7 @@ from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
 from recordmill.sources.inputs.encoding import told_compression, utf8_blocks, utf8_of
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
+from recordmill.sources.inputs.tables import batch_of
 from recordmill.sources.text.line_records import TextColumns
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE
 from recordmill.storage.digest import chunk_digests, combine, digest_file
@@ -25,36 +26,26 @@ def read_documents(
     files: Sequence[InputFile], ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
 ) -> Iterator[Chunk]:
     """The files of these ordinals, in this order, with their digests."""
-    for some in _batches(files, ordinals):
+    first = 0
+    while first < len(ordinals):
+        taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
         held = _Held(columns)
-        for ordinal, data in zip(some, _contents([files[ordinal] for ordinal in some]), strict=True):
-            file = files[ordinal]
+        for ordinal, file, data in zip(ordinals[first:], taken, _contents(taken, size), strict=False):
             held.take(ordinal, file.name, _document(file, data, encoding, max_bytes))
             held.digests[ordinal] = digest_file(file.path) if data is None else combine(chunk_digests(data))
             if data is None:
                 check_unchanged(file.path, file.stat, file.name)
         yield held.chunk()
+        first += len(taken)
 
 
-def _batches(files: Sequence[InputFile], ordinals: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The ordinals in groups of about BATCH_BYTES; a file that is larger is a group of its own."""
-    first = size = 0
-    for at, ordinal in enumerate(ordinals):
-        size += files[ordinal].stat.size_bytes
-        if at > first and (size > BATCH_BYTES or at - first == BATCH_FILES):
-            yield ordinals[first:at]
-            first, size = at, files[ordinal].stat.size_bytes
-    if first < len(ordinals):
-        yield ordinals[first:]
-
-
-def _contents(files: Sequence[InputFile]) -> Iterator[Bytes | None]:
+def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
     """All bytes of each file; None of one that is too large to be held, which is then still the one that was planned.
+    size: of all together, in bytes.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
     """
-    size = sum(file.stat.size_bytes for file in files)
     if size <= BATCH_BYTES:
         yield from read_each([(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8))
         return

@@ -19,7 +19,7 @@ from recordmill.sources.inputs.detect import keep_kind
 from recordmill.sources.inputs.encoding import check_encoding
 from recordmill.sources.inputs.layout import AUTO, Layout, with_splits
 from recordmill.sources.inputs.lines import MAX_LINE_BYTES, file_lines, stream_lines
-from recordmill.sources.inputs.packing import packed
+from recordmill.sources.inputs.packing import packed_files
 from recordmill.sources.text.documents import read_documents
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
 from recordmill.storage.files import check_unchanged
@@ -210,5 +210,4 @@ def _check_given(given: Feature, own: Feature) -> None:
 
 
 def _document_units(files: Sequence[InputFile]) -> tuple[Unit, ...]:
-    sizes = (Unit(at, at + 1, rows=1, size_bytes=file.stat.size_bytes) for at, file in enumerate(files))
-    return packed(sizes, UNIT_BYTES)
+    return packed_files((file.stat.size_bytes for file in files), UNIT_BYTES)

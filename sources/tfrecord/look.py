@@ -18,10 +18,11 @@ from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import Bytes, Frames, try_scan
 from recordmill.shards.catalog import ShardFile
+from recordmill.shards.cutting import cut
 from recordmill.shards.loads.batches import Load, loads
 from recordmill.shards.loads.salvage import frames_of, recovered
 from recordmill.shards.loads.schema_of import infer_files, infer_frames
-from recordmill.shards.pieces import FrameBlock, Piece, cut
+from recordmill.shards.pieces import FrameBlock, Piece
 from recordmill.sources.inputs.contract import UNIT_BYTES, PlanOptions, Unit
 from recordmill.sources.inputs.kept import Keeping, Kept
 from recordmill.sources.inputs.packing import packed

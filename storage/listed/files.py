@@ -34,7 +34,16 @@ class InputFile:
     split: str | None = None
 
 
-class StoredFiles(Table[InputFile]):
+class ListedFiles(Table[InputFile]):
+    """Files that are no objects until they are asked for."""
+
+    @property
+    def splits(self) -> Coded:
+        """Of each file."""
+        raise NotImplementedError
+
+
+class StoredFiles(ListedFiles):
     """Files whose rows lie on a disk, in the order of a listing: (root, name, path, size in bytes, mtime_ns, etag).
 
     Held are 4 bytes a file where some are chosen, and 4 where they have splits.
@@ -62,7 +71,6 @@ class StoredFiles(Table[InputFile]):
 
     @property
     def splits(self) -> Coded:
-        """Of each file."""
         return Coded(np.zeros(len(self), np.uint32), [None]) if self._splits is None else self._splits
 
     def __len__(self) -> int:
@@ -121,4 +129,4 @@ def where(files: Sequence[InputFile], says: Callable[[InputFile], bool]) -> npt.
 
 def splits_of(files: Sequence[InputFile]) -> Coded:
     """The split of each file."""
-    return files.splits if isinstance(files, StoredFiles) else Coded.of((file.split for file in files), len(files))
+    return files.splits if isinstance(files, ListedFiles) else Coded.of((file.split for file in files), len(files))

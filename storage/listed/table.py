@@ -14,6 +14,10 @@ class Table(Sequence[Item]):
     def _item(self, at: int) -> Item:
         raise NotImplementedError
 
+    def some(self, places: Sequence[int]) -> Sequence[Item]:
+        """The items at these places."""
+        return [self._item(at) for at in places]
+
     @overload
     def __getitem__(self, at: int) -> Item: ...
 
@@ -22,7 +26,7 @@ class Table(Sequence[Item]):
 
     def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
         if isinstance(at, slice):
-            return tuple(self._item(number) for number in range(*at.indices(len(self))))
+            return tuple(self.some(range(*at.indices(len(self)))))
         number = at + len(self) if at < 0 else at
         if not 0 <= number < len(self):
             raise IndexError(f"{at}: there are {len(self)}")

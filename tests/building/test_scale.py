@@ -35,7 +35,8 @@ from recordmill.building.spread.runs import RUN_DTYPE, gather, slices
 from recordmill.building.spread.scale import Build
 from recordmill.building.spread.shards import Placed
 from recordmill.building.spread.survey import Layout, plan_merges
-from recordmill.exporting.plan import Job, ReadOptions, plan_read, split_job
+from recordmill.exporting.jobs import Job, split_jobs
+from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.exporting.spread import scale as reading
 from recordmill.exporting.spread.jobs import MadeFile, MadeJob, ReadRun, begin
 from recordmill.exporting.spread.scale import Read
@@ -44,7 +45,8 @@ from recordmill.shards.entries import pages
 from recordmill.shards.entries.pages import Paged
 from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.manifest import FORMAT_VERSION, PAGED_VERSION, Manifest, Part
-from recordmill.shards.pieces import PIECE_BYTES, Piece
+from recordmill.shards.piece_table import PieceTable
+from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.inputs.contract import UNIT_BYTES, Unit
 from recordmill.sources.inputs.tables import FileTable, UnitTable, bytes_of, rows_of, unit_sizes
@@ -154,12 +156,11 @@ OBJECTS: dict[str, tuple[Callable[[int], Any], int, int | None]] = {  # what mak
     "account": (account, scale.ACCOUNT_MEMORY + RUN_DTYPE.itemsize, None),
     "placed": (placed, scale.PLACED_MEMORY, None),
     "digests of a group": (part, scale.PART_MEMORY, None),
-    "piece": (
-        lambda at: Piece(at, 10**6 + at, 8000 + at, 10**9 + at, 2 * 10**9 + at),
-        reading.PIECE_MEMORY,
-        reading.PIECE_KEPT,
+    "job": (
+        lambda at: Job("train", at, 99999, PieceTable.of([Span(at, 0, 10**9 + at)])),
+        reading.JOB_MEMORY + reading.PIECE_HELD,
+        reading.JOB_KEPT + reading.PIECE_HELD,
     ),
-    "job": (lambda at: Job("train", at, 99999, ()), reading.JOB_MEMORY, reading.JOB_KEPT),
     "shard to read": (
         lambda at: ShardFile(
             f"/shared/data/data-0123456789ab/{info(at).name}",
@@ -330,12 +331,15 @@ def test_a_manifest_takes_what_the_formulas_say_at_most(
 def test_the_jobs_of_a_read_are_as_many_as_the_formulas_say(size: int) -> None:
     build = Build(size)
     read = Read(size, build.shard_bytes)
-    in_shard = [(at, min(at + PIECE_BYTES, read.shard_bytes)) for at in range(0, read.shard_bytes, PIECE_BYTES)]
-    pieces = [Piece(0, 0, 8000, start, stop) for start, stop in in_shard] * read.shards
-    assert len(pieces) == read.pieces
-    files: Any = [SimpleNamespace(stat=Stat(read.shard_bytes, 0))]
-    jobs = split_job(Job("train", 0, 1, tuple(pieces)), files, read.file_bytes)
+    shards = PieceTable.of(Span(at, 0, read.shard_bytes, 10**6) for at in range(read.shards))
+    jobs = split_jobs([Job("train", 0, 1, shards)], (), read.file_bytes)
     assert read.jobs == pytest.approx(len(jobs), rel=0.01)
+    spans = sum(len(job.pieces) for job in jobs)
+    assert spans <= read.spans + 2
+    assert len(pickle.dumps(jobs)) <= reading.PIECE_HELD * spans + 8 * len(jobs) + 1000
+    pieces = PieceTable.of(Piece(0, 8000 * at, 8000, at * PIECE_BYTES, (at + 1) * PIECE_BYTES) for at in range(5000))
+    foreign = split_jobs([Job("train", 0, 1, pieces)], (), read.file_bytes)
+    assert len(pickle.dumps(foreign)) <= reading.PIECE_HELD * len(pieces) + 8 * len(foreign) + 1000
     text = json.dumps([asdict(made(at)) for at in range(1000)])
     assert reading.MADE_TEXT / 2 < len(text) / 1000 <= reading.MADE_TEXT
 
@@ -346,7 +350,8 @@ def test_the_plan_of_a_read_that_is_real_and_small(tmp_path: Path) -> None:
     framed = sum(file.info.framed_bytes for file in plan.files if file.info is not None)
     read = Read(framed, framed // 10, 20_000, framed // 4000)
     assert read.shards in (10, 11)
-    assert len([piece for job in plan.jobs for piece in job.pieces]) == pytest.approx(read.pieces, abs=1)
+    spans = [span for job in plan.jobs for span in job.pieces]
+    assert len(spans) == pytest.approx(read.spans, abs=2)
     assert len(plan.jobs) == pytest.approx(read.jobs, abs=1)
     assert len(plan.jobs) > 3
     (tmp_path / "read" / f"_run-{'0' * 12}").mkdir(parents=True)
@@ -354,8 +359,8 @@ def test_the_plan_of_a_read_that_is_real_and_small(tmp_path: Path) -> None:
     assert list(far.load().jobs) == list(plan.jobs)
     assert tuple(far.load().plan.files) == plan.files
     assert len(pickle.dumps(far.load())) <= read.plan_bytes
-    index = sum(Path(file.index).stat().st_size for file in plan.files if file.index is not None)
-    assert read.index_bytes <= index <= read.index_bytes + 256 * len(plan.files)
+    index = sum(Path(str(plan.files[span.file].index)).stat().st_size for span in spans)
+    assert read.index_bytes * 0.8 <= index <= read.index_bytes + 256 * len(spans)
 
 
 def test_the_tables_of_the_page_are_those_of_the_formulas() -> None:

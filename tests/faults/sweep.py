@@ -2,9 +2,10 @@
 
     LD_PRELOAD=shim.so python sweep.py JOB HOW FOLDER [STEP]
 
-JOB: `build`, `rebuild` (over a data set), `repaged-build` (whose manifests name pages of entries), `read-TO`,
-`reread-TO` (over a result). HOW: kill, EIO, ENOSPC. This process has imported everything; each case is a fork of it.
-STEP: only every so many. Prints what is wrong, a JSON object a line, and at last {"cases": N}.
+JOB: `build`, `rebuild` (over a data set), `repaged-build` (whose manifests name pages of entries), `files-build` (of
+files that are a record each), `read-TO`, `reread-TO` (over a result). HOW: kill, EIO, ENOSPC. This process has imported
+everything; each case is a fork of it. STEP: only every so many. Prints what is wrong, a JSON object a line, and at last
+{"cases": N}.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def make_job(job: str, root: Path) -> tuple[Callable[[Path], object], Callable[[
         pages.MOST_NAMED, pages.PAGE_SHARDS = 0, 1
     if job.endswith("build"):
         options: dict[str, Any] = {"splits": "train=0.5,test=0.5", "threads": 1, "name": "x"}
+        if job == "files-build":
+            rows = root / "documents"
+            rows.mkdir()
+            for number in range(40):
+                (rows / f"{number}.txt").write_text(f"document {number} " * 200)
+            options |= {"mode": "documents", "num_shards": 2}
         new = lambda out: recordmill.build(str(rows), str(out), overwrite=overwrite, **options)  # noqa: E731
         old = lambda out: recordmill.build(str(others), str(out), **options)  # noqa: E731
     else:

@@ -24,12 +24,14 @@ SAMPLE = [
     ("reread-npy", "EIO", 17),
     ("read-jsonl", "ENOSPC", 11),
     ("rebuild", "kill", 31),
+    ("files-build", "EIO", 19),
     ("repaged-build", "kill", 13),
 ]
 WHOLE = [
     (job, how, 1)
     for job in (
         "build",
+        "files-build",
         "rebuild",
         "repaged-build",
         *(f"{read}-{to}" for read in ("read", "reread") for to in ("parquet", "npy", "npz")),

@@ -24,7 +24,7 @@ from recordmill.pipelines.read import ReadResult, read
 from recordmill.records.example.encode import encode
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import from_arrow
-from recordmill.shards import pieces
+from recordmill.shards import cutting
 from recordmill.shards.rejects import TooManyRejects
 
 TRAIN, TEST = mixed_rows(400), mixed_rows(30, 400)
@@ -33,7 +33,7 @@ TRAIN, TEST = mixed_rows(400), mixed_rows(30, 400)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces of small data, so that threads and jobs have something to share."""
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", 10_000)
 
 
 @pytest.fixture(scope="module", params=["none", "gzip"])

@@ -22,7 +22,7 @@ from recordmill.pipelines.read import read
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import pieces
+from recordmill.shards import cutting
 
 SCHEMA = Schema(
     (
@@ -58,7 +58,7 @@ def table(rows: int = ROWS) -> pa.Table:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces and many slices of small data."""
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 5_000)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", 5_000)
     monkeypatch.setattr(read_parts, "_SLICE_BYTES", 1_000)
 
 

@@ -28,14 +28,14 @@ from recordmill.records.tfrecord.frames import frame
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import pieces
+from recordmill.shards import cutting
 
 ROWS = mixed_rows(300)
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 8_000)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", 8_000)
 
 
 @pytest.fixture(scope="module")

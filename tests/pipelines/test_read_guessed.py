@@ -24,7 +24,7 @@ from recordmill.records.example.by_hand import example
 from recordmill.records.tfrecord import frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import pieces
+from recordmill.shards import cutting
 from recordmill.shards.loads import guess, schema_of
 
 ROW = {"n": 5, "x": [1.0, 2.0], "text": "größe", "list": [1, 2], "raw": bytes(range(8)), "small": 7}
@@ -51,7 +51,7 @@ def framed(*records: bytes) -> bytes:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces, of which a guess sees the first few records."""
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 2000)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", 2000)
     monkeypatch.setattr(guess, "GUESSED_BYTES", 3000)
     monkeypatch.setattr(guess, "_LEAST_BYTES", 200)
 

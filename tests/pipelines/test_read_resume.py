@@ -23,13 +23,13 @@ from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.exporting.notes import fingerprint_of, noted_in
 from recordmill.pipelines.read import read
-from recordmill.shards import pieces
+from recordmill.shards import cutting
 from recordmill.shards.run_folder import RunFolder
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 5_000)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", 5_000)
 
 
 @pytest.fixture(scope="module")

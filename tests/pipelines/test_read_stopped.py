@@ -18,7 +18,7 @@ from killed_read import UNITS, check_goes_on, killed, make_inputs, run_of, tree
 
 from recordmill.exporting.notes import noted_in
 from recordmill.pipelines.read import read
-from recordmill.shards import pieces
+from recordmill.shards import cutting
 
 pytestmark = pytest.mark.sweep
 
@@ -27,7 +27,7 @@ FILES = 100  # so many that the read is still under way when it is stopped after
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 5_000)
+    monkeypatch.setattr(cutting, "PIECE_BYTES", 5_000)
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +127,8 @@ def slow(*args):
         time.sleep(0.3)
         yield part
 units.read_parts = slow
-from recordmill.shards import pieces
-pieces.PIECE_BYTES = 500
+from recordmill.shards import cutting
+cutting.PIECE_BYTES = 500
 from recordmill.pipelines.read import read
 read({inputs["plain"]!r}, {str(tmp_path / "out")!r}, to="npy", columns="id", file_size=1000, threads=4)
 """
@@ -136,7 +136,7 @@ read({inputs["plain"]!r}, {str(tmp_path / "out")!r}, to="npy", columns="id", fil
         [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    for _ in range(6):
+    for _ in range(12):  # three or four are a unit of either split
         assert process.stdout.readline() == "part\n"
     process.send_signal(signal.SIGINT)
     rest, error = process.communicate(timeout=60)

@@ -88,7 +88,7 @@ def test_what_is_put_while_it_is_made_is_the_local_file(
     store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "PART_BYTES", 5 << 20)  # 5 MiB: the least that S3 takes
-    options = {"to": to, "file_size": "17MB"}
+    options = {"to": to, "file_size": "15MB"}
     recordmill.read(large, tmp_path / "near", **options)
     out = f"{out}-{to}"
     begun, left = threading.Semaphore(0), list[object]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -15,8 +16,8 @@ from store_server import Store
 from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.shards import index as index_module
+from recordmill.shards.cutting import _cut_far, _cut_index
 from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, FarIndex, Index, make_index
-from recordmill.shards.pieces import _cut_far, _cut_index
 
 LENGTHS = some.lists(some.one_of(some.integers(0, 40), some.integers(0, 5000)), min_size=1, max_size=200)
 
@@ -28,7 +29,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def few_entries() -> Iterator[None]:
-    with patch.object(index_module, "_LOOKED", 4):
+    with patch.object(index_module, "LOOKED_ENTRIES", 4):
         yield
 
 
@@ -47,8 +48,30 @@ def test_pieces_are_those_of_the_whole_index(path: Path, lengths: list[int], pie
     path.write_bytes(content(index))
     expected = list(_cut_index(index, None, 3, piece_bytes, "x"))
     end = sum(lengths) + FRAME_BYTES * len(lengths)
-    assert list(_cut_far(FarIndex(str(path), len(index), end), 3, piece_bytes)) == expected
+    assert list(_cut_far(FarIndex(str(path), len(index), end), 3, piece_bytes, 0, end)) == expected
     assert expected[-1].stop == end
+
+
+@given(LENGTHS, some.integers(1, 3000), some.lists(some.integers(0, 5000), max_size=4), some.booleans())
+def test_spans_that_meet_hold_each_record_once_wherever_they_are_cut(
+    path: Path, lengths: list[int], piece_bytes: int, cuts: list[int], members: bool
+) -> None:
+    index = made(lengths)
+    path.write_bytes(content(index))
+    end = sum(lengths) + FRAME_BYTES * len(lengths)
+    bounds = [0, *sorted(min(cut, end) for cut in cuts), end]
+    begins = np.ascontiguousarray(index["offset"])[::3] if members else None
+    found = []
+    for within in itertools.pairwise(bounds):
+        pieces = list(_cut_index(index, begins, 3, piece_bytes, "x", within))
+        assert all(within[0] <= int(index["offset"][piece.first_record]) < within[1] for piece in pieces)
+        if not members:
+            assert list(_cut_far(FarIndex(str(path), len(index), end), 3, piece_bytes, *within)) == pieces
+        found += pieces
+    assert [piece.start for piece in found] == [0, *(piece.stop for piece in found[:-1])]
+    records = [range(piece.first_record, piece.first_record + (piece.records or 0)) for piece in found]
+    assert list(itertools.chain.from_iterable(records)) == list(range(len(lengths)))
+    assert found[-1].stop == end
 
 
 @given(LENGTHS, some.integers(1, 3000), some.data())
@@ -60,7 +83,7 @@ def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
     path.write_bytes(data)
     end = sum(lengths) + FRAME_BYTES * len(lengths)
     try:
-        pieces = list(_cut_far(FarIndex(str(path), len(lengths), end), 0, piece_bytes))
+        pieces = list(_cut_far(FarIndex(str(path), len(lengths), end), 0, piece_bytes, 0, end))
     except DataError:
         return
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
@@ -71,11 +94,11 @@ def test_of_an_object_little_is_read(store: Store) -> None:
     index = made([100] * 5000)
     uri, end = store.put("index.npy", content(index)), 116 * 5000
     far = FarIndex(uri, 5000, end)
-    assert list(_cut_far(far, 0, 50_000)) == list(_cut_index(index, None, 0, 50_000, "x"))
+    assert list(_cut_far(far, 0, 50_000, 0, end)) == list(_cut_index(index, None, 0, 50_000, "x"))
     assert sum(map(len, far._blocks.values())) < 250
     for wrong, said in ((store.put("no.npy", b"x" * len(content(index))), "is no index"), (f"{uri}x", "is missing")):
         with pytest.raises(DataError, match=said):
-            list(_cut_far(FarIndex(wrong, 5000, end), 0, 50_000))
+            list(_cut_far(FarIndex(wrong, 5000, end), 0, 50_000, 0, end))
     for records in (9000, 5):
         with pytest.raises(DataError, match=f"another length than one of the {records} records"):
             FarIndex(uri, records, end)

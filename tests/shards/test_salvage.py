@@ -18,9 +18,9 @@ from recordmill.base.errors import Reject
 from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, frame
 from recordmill.records.tfrecord.lenient import DATA, FRAME, next_frame, past_damage
 from recordmill.shards.catalog import Catalog, find
+from recordmill.shards.cutting import cut
 from recordmill.shards.loads.batches import loads
 from recordmill.shards.loads.salvage import salvage
-from recordmill.shards.pieces import cut
 
 ROWS = 40
 TABLE = mixed_rows(ROWS)

@@ -1,0 +1,125 @@
+"""The jobs of a read: each record in one of them, wherever they are cut, and no shard opened to say so."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import recordmill
+from recordmill.base.errors import DataError
+from recordmill.exporting.jobs import Job, split_jobs
+from recordmill.exporting.parts import read_parts
+from recordmill.exporting.plan import ReadOptions, plan_read
+from recordmill.shards.piece_table import PieceTable
+from recordmill.shards.pieces import Piece, Span
+
+SHARDS = some.lists(some.tuples(some.integers(1, 900), some.integers(1, 40)), min_size=1, max_size=30)
+
+
+def jobs_of(shards: list[tuple[int, int]], file_bytes: int) -> list[Job]:
+    spans = [Span(at, 0, size, records) for at, (size, records) in enumerate(shards)]
+    return list(split_jobs([Job("train", 0, 1, spans)], (), file_bytes))
+
+
+@given(SHARDS, some.integers(1, 1500))
+def test_a_job_takes_its_stretch_of_the_line_of_shards(shards: list[tuple[int, int]], file_bytes: int) -> None:
+    jobs = jobs_of(shards, file_bytes)
+    sizes, counts = zip(*shards, strict=True)
+    begins = [0, *itertools.accumulate(sizes)]
+    width = max(file_bytes, -(-sum(sizes) // sum(counts)))
+    line = [
+        (begins[span.file] + span.start, begins[span.file] + span.stop)
+        for job in jobs
+        for span in job.pieces
+        if isinstance(span, Span)
+    ]
+    assert [start for start, _ in line] == [0, *(stop for _, stop in line[:-1])]
+    assert line[-1][1] == sum(sizes)
+    assert all(start < stop for start, stop in line)
+    firsts = list(itertools.accumulate((len(job.pieces) for job in jobs), initial=0))
+    assert [line[at][0] for at in firsts[:-1]] == list(range(0, sum(sizes), width))
+    assert [(job.index, job.of) for job in jobs] == [(at, len(jobs)) for at in range(len(jobs))]
+    for span in (span for job in jobs for span in job.pieces):
+        assert span.records == (shards[span.file][1] if span.stop - span.start == shards[span.file][0] else None)
+
+
+@given(SHARDS, SHARDS, some.integers(900, 3000))
+def test_what_is_added_changes_no_file_but_the_last(
+    shards: list[tuple[int, int]], more: list[tuple[int, int]], file_bytes: int
+) -> None:
+    before, after = jobs_of(shards, file_bytes), jobs_of(shards + more, file_bytes)
+    for old, new in zip(before[:-1], after, strict=False):
+        assert list(old.pieces) == list(new.pieces)
+
+
+def test_more_files_than_records_are_not_asked_for() -> None:
+    jobs = jobs_of([(3000, 3), (2000, 2)], 10)
+    assert [list(job.pieces) for job in jobs[:3]] == [
+        [Span(0, 0, 1000)],
+        [Span(0, 1000, 2000)],
+        [Span(0, 2000, 3000)],
+    ]
+    assert len(jobs) == 5
+
+
+@given(some.lists(some.integers(1, 900), max_size=40), some.integers(1, 2000))
+def test_of_pieces_a_job_takes_as_many_as_fit(sizes: list[int], file_bytes: int) -> None:
+    ends = list(itertools.accumulate(sizes))
+    pieces = [Piece(0, at, 1, end - size, end) for at, (size, end) in enumerate(zip(sizes, ends, strict=True))]
+    expected: list[list[Piece]] = [[]]
+    for piece, size in zip(pieces, sizes, strict=True):
+        if expected[-1] and sum(one.stop - one.start for one in expected[-1] if one.stop) + size > file_bytes:
+            expected.append([])
+        expected[-1].append(piece)
+    jobs = split_jobs([Job("train", 0, 1, pieces)], (), file_bytes)
+    assert [list(job.pieces) for job in jobs] == expected
+    assert list(split_jobs([Job("train", 0, 1, pieces, 7)], (), file_bytes)) == [Job("train", 0, 1, pieces, 7)]
+
+
+def test_a_table_gives_what_it_was_made_of() -> None:
+    pieces: list[Any] = [
+        Piece(0, 0, 10, 0, 100),
+        Piece(0, 10, None, 100, 160, "bad length", "frame"),
+        Piece(0, 11, 5, 160, 200),
+        Piece(1, 0, None, 0, None),
+        Span(2, 0, 5000, 7),
+        Span(2, 5000, 5001),
+        Piece(3, 1, None, 8, 9, "bad length", "other"),
+    ]
+    table = PieceTable.of(pieces)
+    assert list(table) == list(pickle.loads(pickle.dumps(table))) == pieces
+    for first, last in itertools.combinations(range(len(pieces) + 1), 2):
+        part = table.part(first, last)
+        assert list(part) == pieces[first:last]
+        assert part.digest() == PieceTable.of(pieces[first:last]).digest()
+    assert (table.records, table.part(0, 3).records, table.part(4, 5).records, table.part(5, 6).records) == (
+        None, 16, 7, None,
+    )  # fmt: skip
+    assert len({table.part(0, last).digest() for last in range(len(pieces))}) == len(pieces)
+    assert (table.are_spans, table.part(4, 6).are_spans, table.part(0, 0).are_spans) == (False, True, False)
+
+
+def test_a_plan_opens_no_index_and_its_jobs_read_their_own(tmp_path: Path) -> None:
+    built = recordmill.build(
+        {"x": np.arange(4000.0), "text": ["x" * (at % 70) for at in range(4000)]}, tmp_path / "out", num_shards=4
+    )
+    (index,) = Path(built.out).glob("data-*/index")
+    shutil.move(index, tmp_path / "elsewhere")
+    plan = plan_read(built.out, ReadOptions(file_bytes=30_000))
+    limited = [plan_read(built.out, ReadOptions(limit=limit)) for limit in (0, 4000)]
+    assert [one.records for one in (plan, *limited)] == [4000, 0, 4000]
+    assert len(plan.jobs) > 8
+    with pytest.raises(DataError, match="is missing"):
+        list(read_parts(plan, plan.jobs[1], 1))
+    shutil.move(tmp_path / "elsewhere", index)
+    counts = [sum(part.records for part in read_parts(plan, job, 1)) for job in plan.jobs]
+    assert sum(counts) == 4000
+    assert all(counts)

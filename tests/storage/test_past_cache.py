@@ -1,0 +1,105 @@
+"""Files written past the system's cache hold what any others would, however they come and whatever the disk says."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from recordmill.storage.disk import past_cache
+from recordmill.storage.disk.past_cache import DirectFile, PastCache
+
+SIZES = [0, 1, 4095, 4096, 4097, 3 * 4096, 50_000, 100_001]
+
+
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_cache, "_BUFFER_BYTES", 4 * 4096)
+
+
+def write(folder: Path, seed: int) -> None:
+    """A file of each size, one after the other, in pieces of any length; then what they hold is looked at."""
+    dice = random.Random(seed)
+    contents = {folder / f"{size}": dice.randbytes(size) for size in SIZES}
+    with PastCache() as cache:
+        files = []
+        for path, data in contents.items():
+            file = cache.create(path)
+            at = 0
+            while at < len(data):
+                at += file.write(data[at : at + dice.choice([1, 700, 4096, 40_000])])
+            file.close()
+            files.append(file)
+        for file in files:
+            file.wait()
+    for path, data in contents.items():
+        assert path.read_bytes() == data, path
+        path.unlink()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bytes(tmp_path: Path, seed: int) -> None:
+    write(tmp_path, seed)
+
+
+def test_a_file_system_that_refuses_it_when_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control, refused = fcntl.fcntl, []
+
+    def refusing(descriptor: int, command: int, flags: int = 0) -> int:
+        if command == fcntl.F_SETFL and flags & past_cache._DIRECT:
+            refused.append(descriptor)
+            raise OSError(errno.EINVAL, "no")
+        return int(control(descriptor, command, flags))
+
+    monkeypatch.setattr(past_cache.fcntl, "fcntl", refusing)
+    write(tmp_path, 0)
+    assert len(refused) == len(SIZES)
+
+
+def test_a_file_system_that_refuses_it_when_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, refused = os.write, []
+
+    def refusing(descriptor: int, data: bytes) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & past_cache._DIRECT:
+            refused.append(descriptor)
+            raise OSError(errno.EINVAL, "no")
+        return put(descriptor, data)
+
+    monkeypatch.setattr(past_cache.os, "write", refusing)
+    write(tmp_path, 0)
+    assert len(set(refused)) > 3
+
+
+def test_writes_that_are_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = os.write
+    monkeypatch.setattr(past_cache.os, "write", lambda descriptor, data: put(descriptor, bytes(data[:3000])))
+    write(tmp_path, 0)
+
+
+def test_a_full_disk_is_told_and_nothing_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(past_cache.os, "write", full)
+
+    def fill(file: DirectFile) -> None:
+        for _ in range(100):
+            file.write(bytes(10_000))
+
+    with PastCache() as cache:
+        file = cache.create(tmp_path / "one")
+        with pytest.raises(OSError, match="full"):
+            fill(file)
+        file.abort()
+    with PastCache() as cache:
+        file = cache.create(tmp_path / "two")
+        file.write(b"few")
+        file.close()
+        with pytest.raises(OSError, match="full"):
+            file.wait()
+        with pytest.raises(FileExistsError):
+            cache.create(tmp_path / "two")
