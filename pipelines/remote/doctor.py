@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import Finding, check_cluster
-from recordmill.pipelines.remote.preflight import Seen, ask_workers, check_given
+from recordmill.pipelines.remote.preflight import Seen, ask_workers, check_given, some_of
 from recordmill.pipelines.remote.submission import pipeline_options
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.shards.store_run import check_store_out
@@ -65,10 +65,7 @@ def _inputs(
         files = list_inputs(given, data_extensions=DATA_EXTENSIONS).files
     except (RecordmillError, OSError) as error:
         return (), [Finding("INPUT", str(error), "name what is there")]
-    seen = tuple(
-        (file.path if is_remote(file.path) else os.path.abspath(file.path), file.stat.size_bytes) for file in files
-    )
-    return seen, [Finding("INPUT", f"{len(seen):,} files here")]
+    return some_of(files), [Finding("INPUT", f"{len(files):,} files here")]
 
 
 def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, Finding]:
