@@ -17,7 +17,7 @@ import numpy.typing as npt
 from recordmill.images.bmp import read_bmp
 from recordmill.images.gif import read_gif
 from recordmill.images.header import DECODE, FORMAT, SIZE, TRUNCATED, BadImage, ImageHeader
-from recordmill.images.jpeg import read_jpeg
+from recordmill.images.jpeg import read_jpeg, read_jpegs
 from recordmill.images.png import SIGNATURE, read_png
 from recordmill.images.tiff import read_tiff
 from recordmill.images.webp import read_webp
@@ -102,7 +102,29 @@ def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -
     name = sniff_image(head)
     if name is None:
         raise _no_format(head)
-    header = _PARSERS[name](data)
+    return _bounded(_PARSERS[name](data), max_pixels)
+
+
+def check_each(
+    data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], max_pixels: int = MAX_PIXELS
+) -> list[ImageHeader | BadImage]:
+    """`check_structure` of each of the images that stand one behind the other and end there, with what it would raise
+    as a value. JPEGs take one call together.
+    """
+    starts = [0, *ends[:-1].tolist()]
+
+    def checked(header: ImageHeader | BadImage | None, start: int, end: int) -> ImageHeader | BadImage:
+        if isinstance(header, BadImage):
+            return header
+        try:
+            return check_structure(data[start:end], max_pixels) if header is None else _bounded(header, max_pixels)
+        except BadImage as error:
+            return error
+
+    return [checked(*one) for one in zip(read_jpegs(data, ends), starts, ends.tolist(), strict=True)]
+
+
+def _bounded(header: ImageHeader, max_pixels: int) -> ImageHeader:
     if header.height * header.width > max_pixels:
         raise BadImage(SIZE, f"{header.height} x {header.width} pixels are more than {max_pixels} (--max-pixels)")
     return header

@@ -14,7 +14,7 @@ from recordmill.base.byte_masks import LANES, equal_mask, first_bit
 from recordmill.base.kernels import inlined, kernel
 from recordmill.images.header import CMYK, CORRUPT, GRAY, OTHER, RGB, TRUNCATED, BadImage, ImageHeader
 
-_OK, _CUT, _NO_EOI, _LENGTH, _TWICE, _NO_FRAME, _NO_SCAN, _FRAME = range(8)
+_OK, _CUT, _NO_EOI, _LENGTH, _TWICE, _NO_FRAME, _NO_SCAN, _FRAME, _OTHER = range(9)
 _MESSAGES = {
     _CUT: (TRUNCATED, "the segment at byte {} goes beyond the end of the file"),
     _NO_EOI: (TRUNCATED, "no end-of-image marker up to the end of the file"),
@@ -90,6 +90,32 @@ def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
         at += 2 + length
 
 
+@kernel
+def _walk_each(
+    data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], about: npt.NDArray[np.int64], codes: npt.NDArray[np.int64]
+) -> None:
+    """`_walk` of each of the images that stand one behind the other; `_OTHER` for what does not begin as a JPEG."""
+    start = 0
+    for i in range(len(ends)):
+        one = data[start : ends[i]]
+        codes[i] = _OTHER
+        if len(one) >= 3 and one[0] == 0xFF and one[1] == 0xD8 and one[2] == 0xFF:
+            codes[i] = _walk(one, about[i])
+        start = ends[i]
+
+
+def read_jpegs(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> list[ImageHeader | BadImage | None]:
+    """`read_jpeg` of each of the images that stand one behind the other and end there, with what it would raise as a
+    value; None for what does not begin with FF D8 FF.
+    """
+    about, codes = np.zeros((len(ends), 6), np.int64), np.empty(len(ends), np.int64)
+    _walk_each(data, ends, about, codes)
+    return [
+        None if code == _OTHER else _header(values) if code == _OK else _bad(code, values[4])
+        for code, values in zip(codes.tolist(), about.tolist(), strict=True)
+    ]
+
+
 def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
     """The header of a JPEG file whose first bytes are FF D8 FF.
 
@@ -98,10 +124,18 @@ def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
     """
     about = np.zeros(6, np.int64)
     code = _walk(data, about)
-    height, width, components, bits, place, marker = about.tolist()
     if code != _OK:
-        reason, message = _MESSAGES[code]
-        raise BadImage(reason, message.format(place))
+        raise _bad(code, int(about[4]))
+    return _header(about.tolist())
+
+
+def _bad(code: int, place: int) -> BadImage:
+    reason, message = _MESSAGES[code]
+    return BadImage(reason, message.format(place))
+
+
+def _header(about: list[int]) -> ImageHeader:
+    height, width, components, bits, _, marker = about
     beyond = _beyond_tensorflow(marker, bits, components)
     return ImageHeader(
         "JPEG", height, width, components, bits, _COLOURS.get(components, OTHER), beyond_tensorflow=beyond

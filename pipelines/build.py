@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import runpy
 import sys
@@ -25,8 +26,9 @@ from recordmill.base.sizes import show_size
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import Buckets
-from recordmill.building.spread.beginning import begin
+from recordmill.building.spread.beginning import begin, tidy_up
 from recordmill.building.spread.place import Place
+from recordmill.engines.failure import EngineError
 from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
@@ -56,6 +58,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from recordmill.pipelines.options.keywords import BuildKeywords
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,13 @@ def _run(
                 plan = _with_data_in_out(plan, place)
                 plan = with_transform(plan, settings, progress, place)
                 progress.begin("read", _rows(plan))
-                run_build(plan, settings, progress, place, detach=detach)
+                try:
+                    run_build(plan, settings, progress, place, detach=detach)
+                except EngineError as error:
+                    if place is None or _committed(folder, out, base) is None:
+                        raise
+                    _log.warning("%s: the data set is complete; its job failed after the commit: %s", out, error)
+                    tidy_up(place)
             if detach:
                 folder.release()
                 return None
@@ -296,15 +307,14 @@ def run_build(
         path = plan.save()
 
     def construct(pipeline: Pipeline) -> None:
-        from recordmill.transforms.beam_types import Create
+        from recordmill.transforms.beam_types import Create, Impulse
         from recordmill.transforms.one_stage import BuildHere
         from recordmill.transforms.spread import SpreadBuild
 
-        groups = range(len(plan.groups))
         if place is not None:
-            _ = pipeline | "Groups" >> Create(groups) | "Build" >> SpreadBuild(shared)
+            _ = pipeline | "Groups" >> Create(range(len(plan.groups))) | "Build" >> SpreadBuild(shared)
         else:
-            _ = pipeline | "All" >> Create([tuple(groups)]) | "Build" >> BuildHere(path)
+            _ = pipeline | "Once" >> Impulse() | "Build" >> BuildHere(path)
 
     folder = plan.folder if place is None else place.run()
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)

@@ -1,15 +1,18 @@
-"""Arrow record batches to a local IPC file and back, memory-mapped: what one process writes, many read without a copy.
+"""Arrow record batches to a local IPC file and back: memory-mapped, so that what one process writes many read without a
+copy, or read one after the other, so that no more than one is in memory.
 
 For scratch files: they are not made durable, and nobody reads them after the run that wrote them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 
 import pyarrow as pa
 
 from recordmill.storage.files import map_file
+from recordmill.storage.folders import remove_file
 
 
 class BatchWriter:
@@ -44,3 +47,11 @@ class BatchWriter:
 def open_batches(path: str) -> pa.ipc.RecordBatchFileReader:
     """The batches of an IPC file, each a view of the mapped file."""
     return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(map_file(path))))
+
+
+def taken_batches(path: str) -> Iterator[pa.RecordBatch]:
+    """The batches of an IPC file in order, each read into memory of its own; the file goes as soon as it is open."""
+    with pa.OSFile(path) as source:
+        remove_file(path)
+        reader = pa.ipc.open_file(source)
+        yield from map(reader.get_batch, range(reader.num_record_batches))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import tempfile
@@ -19,6 +20,7 @@ import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.room import room
+from recordmill.storage.disk.many_files import has_calls, read_files
 from recordmill.storage.disk.past_cache import DirectFile
 from recordmill.storage.stores import writing
 from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
@@ -161,9 +163,12 @@ def read_each(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[B
     Raises:
         DataError: a file changed, or can't be read; it names the source.
     """
-    ends = np.cumsum([about.size_bytes for _, about, _ in files]).tolist()
-    places = [into[end - about.size_bytes : end] for end, (_, about, _) in zip(ends, files, strict=True)]
+    places = _places(files, into)
     far = [(path, about, place) for place, (path, about, _) in zip(places, files, strict=True) if is_remote(path)]
+    if not far:
+        _read_here(files, into)
+        yield from places
+        return
     arriving = _OBJECTS.read_each(far)
     for place, (path, about, source) in zip(places, files, strict=True):
         if is_remote(path):
@@ -171,6 +176,37 @@ def read_each(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[B
         else:
             read_into(path, place, about, source)
         yield place
+
+
+def read_all(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
+    """Fill the array with the whole files, as `read_each`; those in stores are asked for while others come."""
+    if not any(is_remote(path) for path, _, _ in files):
+        _read_here(files, into)
+        return
+    expect((path, about) for path, about, _ in files)
+    for place, (path, about, source) in zip(_places(files, into), files, strict=True):
+        read_into(path, place, about, source)
+
+
+def _places(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> list[Bytes]:
+    ends = list(itertools.accumulate(about.size_bytes for _, about, _ in files))
+    return [into[end - about.size_bytes : end] for end, (_, about, _) in zip(ends, files, strict=True)]
+
+
+def _read_here(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
+    """Files of this machine, one behind the other."""
+    if not has_calls():
+        for place, (path, about, source) in zip(_places(files, into), files, strict=True):
+            read_into(path, place, about, source)
+        return
+    sizes = np.array([about.size_bytes for _, about, _ in files], np.int64)
+    assert int(sizes.sum()) <= len(into), "there is no room for the files"
+    count, found = read_files([path for path, _, _ in files], sizes, into)
+    for (_, before, source), (done, size, mtime) in zip(files[: count + 1], found.tolist(), strict=False):
+        if done < 0:
+            raise DataError(f"can't be read: {os.strerror(-done)}", source=source)
+        if done < before.size_bytes or Stat(size, mtime) != before:
+            raise _changed(before, Stat(size, mtime), source)
 
 
 def _arrive(arriving: Iterator[None], path: str, about: Stat, source: str) -> None:

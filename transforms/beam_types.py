@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
     def Create(elements: Iterable[object], /) -> PTransform: ...
 
+    def Impulse() -> PTransform: ...
+
     def Map(function: Callable[..., object], /, *sides: object) -> PTransform: ...
 
     def FlatMap(function: Callable[..., Iterable[object]], /, *sides: object) -> PTransform: ...
@@ -104,6 +106,7 @@ else:
         FlatMap,
         Flatten,
         GroupByKey,
+        Impulse,
         Map,
         ParDo,
         PCollection,
@@ -162,6 +165,7 @@ __all__ = [
     "FlatMap",
     "Flatten",
     "GroupByKey",
+    "Impulse",
     "Map",
     "PCollection",
     "PTransform",

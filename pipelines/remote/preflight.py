@@ -24,6 +24,7 @@ ANSWER_SEC = (
 SEEN = 16  # of many inputs some, from the first to the last
 _LOOKS = 16
 _TOKEN = "preflight"
+_SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
 
 
 class File(Protocol):
@@ -77,7 +78,7 @@ def ask_workers(runner: str, beam_args: Sequence[str], seen: Seen, progress: Pro
     from recordmill.transforms.probe import Wanted, facts_of, look_around
 
     text = uuid.uuid4().hex
-    wanted = Wanted(_put(seen.folder, text), text, seen.inputs)
+    wanted = Wanted(put_token(seen.folder, text), text, seen.inputs)
     facts: list[dict[str, Any]] = []
 
     def construct(pipeline: Any) -> None:
@@ -95,11 +96,11 @@ def ask_workers(runner: str, beam_args: Sequence[str], seen: Seen, progress: Pro
     except EngineError as error:
         return [Finding("workers", str(error), "see docs/cluster.md, Workers")]
     finally:
-        _take_away(wanted.token)
-    return _judge(facts)
+        take_away(wanted.token)
+    return _judge(facts, seen)
 
 
-def _judge(facts: Sequence[dict[str, Any]]) -> list[Finding]:
+def _judge(facts: Sequence[dict[str, Any]], seen: Seen) -> list[Finding]:
     from recordmill.transforms.probe import MUST_MATCH, installed
 
     here = installed()
@@ -118,9 +119,11 @@ def _judge(facts: Sequence[dict[str, Any]]) -> list[Finding]:
             found.append(Finding("versions", f"worker on {fact['host']}: {', '.join(wrong)}", remedy))
         if fact["out"]:
             remedy = "name a folder that all workers see under the same path (a shared disk), or a store"
+            remedy = _SETTINGS if is_remote(seen.folder) else remedy
             found.append(Finding("--out", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy))
         if fact["inputs"]:
             remedy = "put the inputs where all workers see them under the same path, or in a store"
+            remedy = _SETTINGS if is_remote(fact["inputs"]) else remedy
             found.append(Finding("INPUT", f"a worker on {fact['host']} does not see it: {fact['inputs']}", remedy))
     if facts and all(finding.ok for finding in found):
         same = ", ".join(f"{name} {here[name]}" for name in MUST_MATCH)
@@ -142,8 +145,8 @@ def _remedy_for_silence(options: Any) -> str:
     }.get(str(portable.environment_type), "can the TaskManagers' hosts start the container (docker, the image)?")
 
 
-def _put(folder: str, text: str) -> str:
-    """A file in the run's folder, for workers to see."""
+def put_token(folder: str, text: str) -> str:
+    """Put a file into the run's folder, for workers to see; gives its path, "" for no folder."""
     if not folder:
         return ""
     token = join(folder, _TOKEN)
@@ -155,7 +158,8 @@ def _put(folder: str, text: str) -> str:
     return token
 
 
-def _take_away(token: str) -> None:
+def take_away(token: str) -> None:
+    """Remove that file again."""
     if token and is_remote(token):
         remove_objects(token.rpartition("/")[0], [_TOKEN])
     elif token:

@@ -150,8 +150,8 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
     rows = blanks = 0
     blocks = _Counted(one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)))
     for data, found in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
-        collector.add(data, found)
-        keeper.add(data, found, collector.classes())
+        ready = collector.add(data, found, keeper.wanted())
+        keeper.add(data, found, collector.classes(), ready)
         rows += found.count
         blanks += found.blanks
     size = blocks.size
@@ -272,10 +272,9 @@ class _RangeScan:
         return DataError("ends before the size that it had when it was listed", source=self._file.name)
 
     def _add(self, data: Bytes, rows: Rows) -> None:
-        if len(rows.ordinals):
-            self._collector.add(data, rows)
+        ready = self._collector.add(data, rows, self._keeper.wanted()) if len(rows.ordinals) else {}
         if rows.count:
-            self._keeper.add(data, rows, self._collector.classes())
+            self._keeper.add(data, rows, self._collector.classes(), ready)
         self._rows += rows.count
         self._blanks += rows.blanks
 

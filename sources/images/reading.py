@@ -1,6 +1,6 @@
 """Image files to chunks: bytes straight into one Arrow buffer, checked where they lie, with the digest of each file.
 
-A file that fails its check is a reject, and the next one is read over it, so that the buffer has no gaps.
+A file that fails its check is a reject, and the next ones are moved over it, so that the buffer has no gaps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import Reject
-from recordmill.images.check import check_decode, check_structure
+from recordmill.images.check import check_decode, check_each
 from recordmill.images.header import BadImage, ImageHeader
 from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.arrow import to_arrow
@@ -21,7 +21,7 @@ from recordmill.sources.inputs.beside import Beside
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
 from recordmill.sources.inputs.tables import batch_of
 from recordmill.storage.digest import chunk_digests, combine
-from recordmill.storage.files import Bytes, expect, read_into
+from recordmill.storage.files import Bytes, read_all
 from recordmill.storage.listed.files import InputFile
 
 
@@ -42,10 +42,8 @@ def read_images(
     first = 0
     while first < len(ordinals):
         taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
-        batch = _Batch(size, decode, max_pixels)
-        expect((file.path, file.stat) for file in taken)
-        for ordinal, file in zip(ordinals[first:], taken, strict=False):
-            batch.add(ordinal, file)
+        batch = _Batch(ordinals[first : first + len(taken)], taken, size)
+        batch.check(decode, max_pixels)
         yield batch.finish(schema, side)
         first += len(taken)
 
@@ -53,12 +51,14 @@ def read_images(
 class _Batch:
     """One chunk in the making."""
 
-    def __init__(self, size_bytes: int, decode: bool, max_pixels: int) -> None:
+    def __init__(self, ordinals: Sequence[int], files: Sequence[InputFile], size_bytes: int) -> None:
         # Arrow's pool hands out memory that was used before, so that no page faults:
         # that is a third of the time of reading.
         self._buffer = pa.allocate_buffer(size_bytes)
         self._bytes = np.frombuffer(self._buffer, np.uint8) if size_bytes else np.empty(0, np.uint8)
-        self._decode, self._max_pixels = decode, max_pixels
+        read_all([(file.path, file.stat, file.name) for file in files], self._bytes)
+        self._listed = list(zip(ordinals, files, strict=True))
+        self._ends = np.cumsum([file.stat.size_bytes for file in files], dtype=np.int64)
         self._headers: list[ImageHeader] = []
         self._ordinals: list[int] = []
         self._names: list[str] = []
@@ -67,20 +67,30 @@ class _Batch:
         self._digests: dict[int, str] = {}
         self._counts: Counter[str] = Counter()
 
-    def add(self, ordinal: int, file: InputFile) -> None:
-        start = self._offsets[-1]
-        data = self._bytes[start : start + file.stat.size_bytes]
-        read_into(file.path, data, file.stat, file.name)
-        self._digests[ordinal] = combine(chunk_digests(data))
-        try:
-            header = self._check(data)
-        except BadImage as error:
-            self._rejects.append(Reject(file.name, "", error.reason, error.message))
-            return
+    def check(self, decode: bool, max_pixels: int) -> None:
+        """Digest all files, and keep those that are whole images."""
+        headers = check_each(self._bytes, self._ends, max_pixels)
+        starts = [0, *self._ends[:-1].tolist()]
+        for (ordinal, file), header, start in zip(self._listed, headers, starts, strict=True):
+            data = self._bytes[start : start + file.stat.size_bytes]
+            self._digests[ordinal] = combine(chunk_digests(data))
+            try:
+                if isinstance(header, BadImage):
+                    raise header
+                if decode:
+                    check_decode(data, header)
+                self._keep(ordinal, file, header, data)
+            except BadImage as error:
+                self._rejects.append(Reject(file.name, "", error.reason, error.message))
+
+    def _keep(self, ordinal: int, file: InputFile, header: ImageHeader, data: Bytes) -> None:
+        end = self._offsets[-1] + len(data)
+        if self._rejects:  # a gap, which no column may have
+            self._bytes[self._offsets[-1] : end] = data
+        self._offsets.append(end)
         self._headers.append(header)
         self._ordinals.append(ordinal)
         self._names.append(file.name)
-        self._offsets.append(start + len(data))
         for trait in header.traits():
             self._counts[f"{header.format} with {trait}"] += 1
         if header.beyond_tensorflow:
@@ -88,12 +98,6 @@ class _Batch:
         extension = file.name.rpartition(".")[2].lower()
         if EXTENSIONS.get(extension, header.format) != header.format:
             self._counts[f"{header.format} named .{extension}"] += 1
-
-    def _check(self, data: Bytes) -> ImageHeader:
-        header = check_structure(data, self._max_pixels)
-        if self._decode:
-            check_decode(data, header)
-        return header
 
     def finish(self, schema: Schema, side: Beside) -> Chunk:
         rows = len(self._ordinals)

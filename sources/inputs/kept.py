@@ -1,5 +1,6 @@
-"""Records that a plan has parsed while it scanned its files, kept until the build reads them: in memory as long as
-there is room, then in files of the run, which the system mostly has in its cache.
+"""Records that a plan has parsed while it scanned its files, kept until the build reads them: in files of the run,
+which the system mostly has in its cache, and what is too little for a file in memory, as long as there is room. (Large
+pieces that stayed in memory among all that goes and comes in a plan took three times their size of it.)
 
 A plan looks at every record before the schema is known, since any record may change it. It parses them meanwhile by
 the schema that was right so far; where that is the schema in the end, what it parsed is what reading would give, and
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.storage.arrow_ipc import BatchWriter, open_batches
+from recordmill.storage.arrow_ipc import BatchWriter, taken_batches
 from recordmill.storage.folders import join, remove_file
 
 Place = tuple[int, int]  # (ordinal of the file, byte at which the records begin)
@@ -114,11 +115,7 @@ class Found(Generic[Part]):
 
     def __iter__(self) -> Iterator[Part]:
         """The pieces; the file goes as soon as it is open."""
-        batches: Iterator[pa.RecordBatch] = iter(())
-        if self.path:
-            reader = open_batches(self.path)
-            remove_file(self.path)
-            batches = map(reader.get_batch, range(reader.num_record_batches))
+        batches = taken_batches(self.path) if self.path else iter(())
         for piece in self.pieces:
             yield piece.piece(next(batches)) if isinstance(piece, Stored) else piece  # type: ignore[misc]
 
@@ -158,8 +155,8 @@ class Room:
 
 
 class Kept(Generic[Part]):
-    """What is kept, of at most so many bytes in memory; where it is `Piece`s the rest in files of a folder ("":
-    nowhere), of which an eighth of that memory says what is in them. A copy of it, in another process, has nothing.
+    """What is kept, of at most so many bytes in memory; where it is `Piece`s mostly in files of a folder ("": nowhere),
+    of which an eighth of that memory says what is in them. A copy of it, in another process, has nothing.
     """
 
     def __init__(self, most_bytes: int = 0, folder: str = "") -> None:
@@ -208,7 +205,10 @@ class Keeping(Generic[Part]):
 
     def add(self, piece: Part, schema: Hashable = None) -> None:
         """The next piece; one that was parsed by another schema than those before ends it."""
-        if (self._pieces and schema != self._schema) or not (self._hold(piece) or self._store(piece)):
+        try:
+            if (self._pieces and schema != self._schema) or not (self._store(piece) or self._hold(piece)):
+                self.give_up()
+        except OSError:  # a full disk is told where it is needed
             self.give_up()
         self._schema = schema
 
@@ -242,18 +242,21 @@ class Keeping(Generic[Part]):
         return True
 
     def _store(self, piece: Part) -> bool:
-        """Keep it in a file, if it is worth one and what of it stays in memory finds room."""
+        """Keep it in the file of those before, or in a new one if it is worth one, if what of it stays in memory finds
+        room.
+
+        Raises:
+            OSError: the disk does not take it.
+        """
         if not isinstance(piece, Piece):
             return False
         stored = Stored.of(piece)
-        if piece.batch.nbytes < _LEAST_FILE_BYTES or not self._kept.beside.take(stored.size_bytes):
+        worth_it = self._writer is not None or piece.batch.nbytes >= _LEAST_FILE_BYTES
+        if not worth_it or not self._kept.beside.take(stored.size_bytes):
             return False
         self._beside += stored.size_bytes
-        try:
-            if self._writer is None:
-                self._writer = BatchWriter(join(self._kept.folder, f"kept-{uuid.uuid4().hex}"), piece.batch.schema)
-            self._writer.write(piece.batch)
-        except OSError:  # a full disk is told where it is needed
-            return False
+        if self._writer is None:
+            self._writer = BatchWriter(join(self._kept.folder, f"kept-{uuid.uuid4().hex}"), piece.batch.schema)
+        self._writer.write(piece.batch)
         self._pieces.append(stored)
         return True

@@ -4,6 +4,8 @@ and what is not there is told before a manifest is.
 
 from __future__ import annotations
 
+import resource
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -225,6 +227,35 @@ def test_a_plan_that_was_replaced_is_not_loaded(source: str, out: str, tmp_path:
     _loaded.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         steps.ingest(0)
+
+
+def test_a_disk_that_is_full_is_named_with_its_host(source: str, out: str, tmp_path: Path) -> None:
+    steps = begin(source, out, tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(RecordmillError) as told:
+            steps.ingest(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    where = steps.place.run() if "://" not in out else str(tmp_path / "temporary")
+    assert str(told.value).startswith(where)
+    assert f" on {socket.gethostname()}: File too large; nothing was written" in str(told.value)
+
+
+def test_a_class_that_a_worker_does_not_have_is_told_of(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OfAScript:
+        pass
+
+    OfAScript.__qualname__ = "OfAScript"
+    monkeypatch.setitem(globals(), "OfAScript", OfAScript)
+    place = Place(out, "0" * 12)
+    if "://" not in out:
+        Path(out, f"_run-{place.id}", "shared").mkdir(parents=True)
+    shared = place.share("plan", OfAScript())
+    monkeypatch.delitem(globals(), "OfAScript")
+    with pytest.raises(RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"):
+        shared.read()
 
 
 def test_a_doomed_build_ends_before_a_shard_is_made(source: str, out: str, tmp_path: Path) -> None:

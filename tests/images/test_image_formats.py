@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recordmill.images.check import IMAGE_FORMATS, check_decode, check_structure, sniff_foreign, sniff_image
+from recordmill.images.check import IMAGE_FORMATS, check_decode, check_each, check_structure, sniff_foreign, sniff_image
 from recordmill.images.header import BadImage, ImageHeader
 from recordmill.images.tiff import read_tiff
 
@@ -100,6 +100,20 @@ def test_more_pixels_than_allowed() -> None:
     with pytest.raises(BadImage, match="17 x 23 pixels are more than 390") as caught:
         check(data, max_pixels=width * height - 1)
     assert caught.value.reason == "size"
+
+
+def test_images_that_stand_behind_each_other_are_checked_as_each_alone() -> None:
+    whole = [data for data, _ in SAMPLES.values()]
+    parts = [data[:length] for data in whole for length in (len(data), len(data) // 2, 3, 1, 0)]
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    found = check_each(np.frombuffer(b"".join(parts), np.uint8), ends, max_pixels=10**6)
+    assert sum(isinstance(one, ImageHeader) for one in found) >= len(whole)
+    for part, one in zip(parts, found, strict=True):
+        if isinstance(one, BadImage):
+            assert (one.reason, one.message) == ((alone := refused(part)).reason, alone.message)
+        else:
+            assert one == check(part)
+    assert all(isinstance(one, BadImage) for one in check_each(np.frombuffer(whole[0], np.uint8), ends[:1], 1))
 
 
 def test_a_bomb_is_known_from_its_header() -> None:

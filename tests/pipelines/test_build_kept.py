@@ -19,8 +19,14 @@ from recordmill.sources.inputs import kept
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data"
-# how much the plan may keep in memory, and whether the rest waits in files
-WAYS = {"parsed again": (0, False), "memory": (1 << 30, False), "files": (8 << 10, True), "both": (64 << 10, True)}
+# how much the plan may keep in memory, and how little is worth a file (None: nothing is)
+WAYS = {
+    "parsed again": (0, None),
+    "memory": (1 << 30, None),
+    "files": (8 << 10, 0),
+    "both": (64 << 10, 4 << 10),
+    "little room": (2 << 10, 0),
+}
 ROWS = 1500
 
 
@@ -34,15 +40,15 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
         "put",
         lambda self, place, found: (where.add("file" if found.path else "memory"), put(self, place, found)),
     )
-    monkeypatch.setattr(kept, "_LEAST_FILE_BYTES", 0)
     monkeypatch.setattr(kept, "_PIECE_BYTES", 16)
 
     def in_each_way(source: Any, **options: Any) -> dict[str, Any]:
         results = {}
-        for name, (most_bytes, in_files) in WAYS.items():
+        for name, (most_bytes, least_file_bytes) in WAYS.items():
             with monkeypatch.context() as patch:
                 patch.setattr(planning, "parsed_bytes", lambda memory, most=most_bytes: most)
-                if not in_files:
+                patch.setattr(kept, "_LEAST_FILE_BYTES", least_file_bytes or 0)
+                if least_file_bytes is None:
                     patch.setattr(kept.Kept, "__init__", _in_memory(kept.Kept.__init__))
                 where.clear()
                 results[name] = built(source, tmp_path / name, **options)

@@ -1,0 +1,95 @@
+"""Many files read by one call are what Python's own functions read, and each fault is told as they tell it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recordmill.base.errors import DataError
+from recordmill.storage import files as storage
+from recordmill.storage.disk.many_files import has_calls
+from recordmill.storage.files import Stat, read_all, stat
+
+Listed = list[tuple[str, Stat, str]]
+
+
+def listed(folder: Path) -> Listed:
+    """Files of several sizes, one empty and one whose name is no UTF-8."""
+    names = [f"{size}".encode() for size in (1, 100, 4096, 70_001)] + [b"caf\xe9", b"empty"]
+    found = []
+    for number, name in enumerate(names):
+        path = os.path.join(os.fsencode(folder), name)
+        with open(path, "wb") as file:
+            file.write(os.urandom(0 if name == b"empty" else int(name) if name.isdigit() else 5))
+        text = os.fsdecode(path)
+        found.append((text, stat(text), f"name {number}"))
+    return found
+
+
+def outcome(files: Listed) -> bytes | str:
+    into = np.zeros(sum(about.size_bytes for _, about, _ in files), np.uint8)
+    try:
+        read_all(files, into)
+    except DataError as error:
+        return str(error)
+    return into.tobytes()
+
+
+def of_both(files: Listed, monkeypatch: pytest.MonkeyPatch) -> bytes | str:
+    """What both ways give, which must be one."""
+    assert has_calls(), "this system reads file by file"
+    found = outcome(files)
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "has_calls", lambda: False)
+        assert found == outcome(files)
+    return found
+
+
+def test_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = listed(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for some in (files, files[::-1], files[:1], [], files * 3):
+        assert of_both(some, monkeypatch) == b"".join(Path(path).read_bytes() for path, _, _ in some)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def _shorter(path: str) -> None:
+    about = os.stat(path)
+    os.truncate(path, 50)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def _longer(path: str) -> None:
+    with open(path, "ab") as file:
+        file.write(b"x")
+
+
+def _folder(path: str) -> None:
+    os.unlink(path)
+    os.mkdir(path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (os.unlink, "can't be read: No such file or directory"),
+        (_folder, "can't be read: Is a directory"),
+        (_shorter, r"changed while it was read \(100 bytes before, 50 now\)"),
+        (_longer, r"changed while it was read \(100 bytes before, 101 now\)"),
+        (lambda path: os.utime(path, ns=(1, 1_234_567_890_123_456_789)), r"changed .* \(100 bytes before, 100 now\)"),
+    ],
+)
+def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[str], None], said: str) -> None:
+    files = listed(tmp_path)
+    fault(files[1][0])
+    before = len(os.listdir("/proc/self/fd"))
+    found = of_both(files, monkeypatch)
+    assert isinstance(found, str)
+    assert re.search(said, found)
+    assert "name 1" in found
+    assert len(os.listdir("/proc/self/fd")) == before
