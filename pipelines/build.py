@@ -37,7 +37,7 @@ from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.remote.held import held
-from recordmill.pipelines.remote.preflight import SEEN, Seen, preflight
+from recordmill.pipelines.remote.preflight import Seen, preflight, some_of
 from recordmill.pipelines.remote.status import RunState, status
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.schemas.feature import Schema
@@ -291,8 +291,7 @@ def _look_first(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> 
     if settings.runner is None or is_local(settings.runner) or not settings.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
-    some = (*files[:: max(1, len(files) // SEEN)], *files[-1:])
-    seen = Seen(_place(plan).run(), tuple((file.path, file.stat.size_bytes) for file in some))
+    seen = Seen(_place(plan).run(), some_of(files))
     preflight(settings.runner, settings.beam_args, seen, progress)
 
 

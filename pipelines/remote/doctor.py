@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import Finding, check_cluster
-from recordmill.pipelines.remote.preflight import Seen, ask_workers, check_given, put_token, take_away
+from recordmill.pipelines.remote.preflight import Seen, ask_workers, check_given, put_token, some_of, take_away
 from recordmill.pipelines.remote.submission import pipeline_options
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.run_folder import RunFolder, check_out
@@ -67,10 +67,8 @@ def _inputs(
         files = list_inputs(given, data_extensions=DATA_EXTENSIONS).files
     except (RecordmillError, OSError) as error:
         return (), [Finding("INPUT", str(error), "name what is there")]
-    seen = tuple(
-        (file.path if is_remote(file.path) else os.path.abspath(file.path), file.stat.size_bytes) for file in files
-    )
-    return seen, [Finding("INPUT", f"{len(seen):,} file{'s' * (len(seen) != 1)} here")]
+    files_here = f"{len(files):,} file{'s' * (len(files) != 1)} here"
+    return some_of(files), [Finding("INPUT", files_here)]
 
 
 def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, Finding]:

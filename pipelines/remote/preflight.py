@@ -4,17 +4,18 @@ and the inputs and have the same versions of what decides bytes.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from recordmill.base.errors import UsageError
 from recordmill.base.progress import Progress
 from recordmill.engines.failure import EngineError
 from recordmill.pipelines.remote.cluster import Finding, check_cluster, refuse
 from recordmill.pipelines.remote.submission import Submission, pipeline_options, run_on_engine
-from recordmill.storage.files import atomic_write, is_remote, put_object, remove_objects, write_all
+from recordmill.storage.files import Stat, atomic_write, is_remote, put_object, remove_objects, write_all
 from recordmill.storage.folders import join, remove_file
 
 ANSWER_SEC = (
@@ -26,9 +27,29 @@ _TOKEN = "preflight"
 _SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
 
 
+class File(Protocol):
+    """A file of the inputs."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def stat(self) -> Stat: ...
+
+
+def some_of(files: Sequence[File]) -> tuple[tuple[str, int], ...]:
+    """(path from the root, bytes) of some files, from the first one to the last."""
+    some = (*files[:: max(1, len(files) // SEEN)], *files[-1:])
+    return tuple((_absolute(file.path), file.stat.size_bytes) for file in some)
+
+
+def _absolute(path: str) -> str:
+    return path if is_remote(path) else os.path.abspath(path)
+
+
 @dataclass(frozen=True)
 class Seen:
-    """What workers must see. folder: of the run, where a file is put for them; "": none. inputs: (path, bytes)."""
+    """What workers must see. folder: of the run, where a file is put for them; "": none. inputs: as of `some_of`."""
 
     folder: str = ""
     inputs: tuple[tuple[str, int], ...] = ()
@@ -57,8 +78,7 @@ def ask_workers(runner: str, beam_args: Sequence[str], seen: Seen, progress: Pro
     from recordmill.transforms.probe import Wanted, facts_of, look_around
 
     text = uuid.uuid4().hex
-    step = max(1, len(seen.inputs) // SEEN)
-    wanted = Wanted(put_token(seen.folder, text), text, (*seen.inputs[::step], *seen.inputs[-1:]))
+    wanted = Wanted(put_token(seen.folder, text), text, seen.inputs)
     facts: list[dict[str, Any]] = []
 
     def construct(pipeline: Any) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from image_samples import encoded
+from PIL import Image
 from spread_build import Steps
 from store_server import Store
 
@@ -22,7 +24,7 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.building.commit import CommitConflict
 from recordmill.building.conclude import AccountsError
-from recordmill.building.spread import finishing
+from recordmill.building.spread import finishing, tables
 from recordmill.building.spread import survey as surveys
 from recordmill.building.spread.beginning import begin as start
 from recordmill.building.spread.beginning import discard, tidy_up
@@ -278,11 +280,29 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, ou
     assert recordmill.verify(out) == []
 
 
-@pytest.mark.parametrize("kind", ["csv", "text"])
+def in_classes(folder: Path) -> None:
+    """Texts, and images with a row each of labels, in folders of classes; files beside these."""
+    for number in range(14):
+        inner = folder / ("", "ant", "bee")[number % 3]
+        inner.mkdir(exist_ok=True)
+        inner.joinpath(f"{number:02d}.txt").write_text(f"text {number}")
+        inner.joinpath(f"{number:02d}.png").write_bytes(encoded("png", Image.new("RGB", (2, number + 1))))
+    rows = "".join(f"{('', 'ant/', 'bee/')[at % 3]}{at:02d}.png,{at / 3},{'x' * at}\n" for at in range(12))
+    folder.joinpath("labels.csv").write_text(f"path,share,word\n{rows}")
+
+
+@pytest.mark.parametrize("kind", ["csv", "text", "documents", "labels"])
 def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    options = {"kind": kind, **OPTIONS}
+    options = {"kind": {"documents": "text", "labels": "images"}.get(kind, kind), **OPTIONS}
+    if kind not in ("csv", "text"):
+        source = str(tmp_path / "classes")
+        in_classes(tmp_path.joinpath("classes"))
+        options["strays"] = "keep"
+    if kind == "labels":
+        options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
+    monkeypatch.setattr(tables, "ROWS", 4)
     one = recordmill.build(source, tmp_path / "one", **options)
     monkeypatch.setattr(sorting, "HELD_ROWS", 5)
     out = str(tmp_path / "out")
@@ -294,6 +314,11 @@ def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
     far: Any = shared.load().source
     assert isinstance(far.files, FarTable)
     assert (far.files, dict(far.digests)) == (given.files, dict(given.digests))
+    if kind == "documents":
+        assert isinstance(far.classes, FarTable)
+    if kind == "labels":
+        lists = [part.values if part.numbers is None else part.numbers for part in far.side.parts]
+        assert [isinstance(one, FarTable) for one in lists] == [True, True]
     check_same(out, Steps(shared, Progress()).all(), one)
     folder.release()
 
