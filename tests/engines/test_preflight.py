@@ -157,17 +157,23 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("runner", "flags", "says"),
     [
-        ((), "give runner="),
-        (("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"), "workers are threads of this process"),
-        (PROCESS, "give --flink_submit_uber_jar"),
+        (None, (), "give runner="),
+        (
+            "FlinkRunner",
+            ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),
+            "workers are threads of this process",
+        ),
+        ("FlinkRunner", PROCESS, "give --flink_submit_uber_jar"),
+        ("PrismRunner", (), "Prism ends with this process"),
     ],
 )
-def test_what_could_not_go_on_alone_is_not_detached(tmp_path: Path, flags: tuple[str, ...], says: str) -> None:
+def test_what_could_not_go_on_alone_is_not_detached(
+    tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str
+) -> None:
     source = tmp_path / "a.csv"
     source.write_text("x\n1\n")
-    runner = "FlinkRunner" if flags else None
     with pytest.raises(UsageError, match=says):
         submit(source, tmp_path / "out", runner=runner, beam_args=flags, header=True, preflight=False)
     assert not (tmp_path / "out").exists()
