@@ -56,3 +56,18 @@ def test_a_job_server_that_does_not_answer_is_said_when_it_is_asked(monkeypatch:
     monkeypatch.setattr(flags, "_ASKING_SEC", 0.5)
     with pytest.raises(UsageError, match="no job server answers there"):
         check_runner("PortableRunner", ["--job_endpoint=localhost:9", "--whatever=1"])
+
+
+@pytest.mark.parametrize(
+    ("runner", "meant"),
+    [("FlinkRunnr", "; did you mean FlinkRunner?"), ("sparkrunnr", "; did you mean SparkRunner?"), ("zebra", "")],
+)
+def test_a_runner_that_is_mistyped_is_answered(runner: str, meant: str) -> None:
+    with pytest.raises(UsageError) as told:
+        check_runner(runner, [])
+    assert str(told.value) == f"--runner {runner}: Beam has none of that name{meant}"
+
+
+@pytest.mark.parametrize("runner", ["flink", "SPARKRUNNER", "DataflowRunner", "my.own.Runner"])
+def test_a_runner_is_named_as_beam_reads_it(runner: str) -> None:
+    check_runner(runner, [])
