@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.base.people.nearest import did_you_mean
+from recordmill.base.errors import MissingExtraError
 from recordmill.base.progress import Progress, job
-from recordmill.pipelines.remote.flags import check_flags
+from recordmill.pipelines.remote.flags import check_flags, check_name
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.transforms.here import making_ours, run_here
@@ -34,27 +33,18 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
     """That Beam is there and knows these flags, before anything is planned for it.
 
     Raises:
-        MissingExtraError: apache_beam is not installed. UsageError: Beam has no such runner, or does not know
-            an option, or its value can't be.
+        MissingExtraError: apache_beam is not installed. UsageError: a Beam option is unknown, or its value can't be, or
+            there is no such runner.
     """
     if not _has_beam():
         raise MissingExtraError("build" if runner is None else "--runner", "beam", "apache_beam")
     if runner is not None and not is_local(runner):
-        _check_name(runner)
+        check_name(runner)
     if beam_args:  # the flags themselves only Beam knows, which takes seconds to import
         from apache_beam.options.pipeline_options import PipelineOptions
 
         named = None if is_local(runner) else runner
         check_flags([*([] if named is None else [f"--runner={named}"]), *beam_args], named, PipelineOptions)
-
-
-def _check_name(runner: str) -> None:
-    """As Beam reads it: one of its own, `Flink` for `FlinkRunner`, or a class by its full name."""
-    from apache_beam.options.pipeline_options import StandardOptions
-
-    known = {path.rpartition(".")[2] for path in StandardOptions.ALL_KNOWN_RUNNERS}
-    if "." not in runner and not {runner.lower(), f"{runner.lower()}runner"} & {name.lower() for name in known}:
-        raise UsageError(f"--runner {runner}: Beam has none of that name{did_you_mean(runner, known)}")
 
 
 def _has_beam() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recordmill.base.errors import UsageError
+from recordmill.cli_main import run
 from recordmill.pipelines.beam_run import check_runner
 
 
@@ -45,6 +46,25 @@ def test_a_value_that_cannot_be_is_refused(flag: str, says: str) -> None:
         check_runner("FlinkRunner", [flag])
 
 
+@pytest.mark.parametrize(
+    ("runner", "says"),
+    [
+        ("FlinkRuner", "--runner FlinkRuner: there are .*; did you mean FlinkRunner"),
+        ("my.Runner", "No module named 'my'"),
+    ],
+)
+def test_a_runner_that_there_is_not_is_refused(runner: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_runner(runner, [])
+
+
+def test_a_stray_word_is_named_without_the_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--runner=FlinkRunner", "--object_reuse", "--flink_master", "host:8081"]
+    with pytest.raises(SystemExit):
+        run(["build", "a.csv", "--out", "out", *flags, "b.csv"])
+    assert "unrecognized arguments: b.csv;" in capsys.readouterr().err
+
+
 def test_flags_of_one_engine_are_none_of_anothers() -> None:
     with pytest.raises(UsageError, match="unknown option --object_reuse"):
         check_runner("SparkRunner", ["--object_reuse"])
@@ -56,18 +76,3 @@ def test_a_job_server_that_does_not_answer_is_said_when_it_is_asked(monkeypatch:
     monkeypatch.setattr(flags, "_ASKING_SEC", 0.5)
     with pytest.raises(UsageError, match="no job server answers there"):
         check_runner("PortableRunner", ["--job_endpoint=localhost:9", "--whatever=1"])
-
-
-@pytest.mark.parametrize(
-    ("runner", "meant"),
-    [("FlinkRunnr", "; did you mean FlinkRunner?"), ("sparkrunnr", "; did you mean SparkRunner?"), ("zebra", "")],
-)
-def test_a_runner_that_is_mistyped_is_answered(runner: str, meant: str) -> None:
-    with pytest.raises(UsageError) as told:
-        check_runner(runner, [])
-    assert str(told.value) == f"--runner {runner}: Beam has none of that name{meant}"
-
-
-@pytest.mark.parametrize("runner", ["flink", "SPARKRUNNER", "DataflowRunner", "my.own.Runner"])
-def test_a_runner_is_named_as_beam_reads_it(runner: str) -> None:
-    check_runner(runner, [])
