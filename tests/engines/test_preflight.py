@@ -81,10 +81,14 @@ def test_the_jar_is_held_against_the_cluster(tmp_path: Path, engine: str, says: 
     assert says in "".join(wrong)
 
 
-def test_a_master_that_does_not_answer_is_said() -> None:
-    options = pipeline_options("FlinkRunner", ("--flink_master=127.0.0.1:9", *PROCESS))
+def test_a_master_that_does_not_answer_is_said_and_a_jar_that_is_not_there() -> None:
+    options = pipeline_options(
+        "FlinkRunner", ("--flink_master=127.0.0.1:9", "--flink_job_server_jar=/no.jar", *PROCESS)
+    )
+    found = check_cluster("FlinkRunner", options)
+    assert [one.what for one in found if not one.ok] == ["Flink", "job server"]
     with pytest.raises(UsageError, match=r"127.0.0.1:9 gives no answer .*; start Flink, or name its REST address"):
-        refuse(check_cluster("FlinkRunner", options))
+        refuse(found)
 
 
 def test_as_many_slots_are_used_as_are_free_unless_it_is_said() -> None:
@@ -157,17 +161,23 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("runner", "flags", "says"),
     [
-        ((), "give runner="),
-        (("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"), "workers are threads of this process"),
-        (PROCESS, "give --flink_submit_uber_jar"),
+        (None, (), "give runner="),
+        (
+            "FlinkRunner",
+            ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),
+            "workers are threads of this process",
+        ),
+        ("FlinkRunner", PROCESS, "give --flink_submit_uber_jar"),
+        ("PrismRunner", (), "Prism ends with this process"),
     ],
 )
-def test_what_could_not_go_on_alone_is_not_detached(tmp_path: Path, flags: tuple[str, ...], says: str) -> None:
+def test_what_could_not_go_on_alone_is_not_detached(
+    tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str
+) -> None:
     source = tmp_path / "a.csv"
     source.write_text("x\n1\n")
-    runner = "FlinkRunner" if flags else None
     with pytest.raises(UsageError, match=says):
         submit(source, tmp_path / "out", runner=runner, beam_args=flags, header=True, preflight=False)
     assert not (tmp_path / "out").exists()
