@@ -81,10 +81,14 @@ def test_the_jar_is_held_against_the_cluster(tmp_path: Path, engine: str, says: 
     assert says in "".join(wrong)
 
 
-def test_a_master_that_does_not_answer_is_said() -> None:
-    options = pipeline_options("FlinkRunner", ("--flink_master=127.0.0.1:9", *PROCESS))
+def test_a_master_that_does_not_answer_is_said_and_a_jar_that_is_not_there() -> None:
+    options = pipeline_options(
+        "FlinkRunner", ("--flink_master=127.0.0.1:9", "--flink_job_server_jar=/no.jar", *PROCESS)
+    )
+    found = check_cluster("FlinkRunner", options)
+    assert [one.what for one in found if not one.ok] == ["Flink", "job server"]
     with pytest.raises(UsageError, match=r"127.0.0.1:9 gives no answer .*; start Flink, or name its REST address"):
-        refuse(check_cluster("FlinkRunner", options))
+        refuse(found)
 
 
 def test_as_many_slots_are_used_as_are_free_unless_it_is_said() -> None:
