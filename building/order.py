@@ -117,7 +117,8 @@ class Ordering:
         """[files] the place in the names of each one's split."""
         names = {*splits.used}
         places = [self.names.index(word or DEFAULT_SPLIT) if word in names else 0 for word in splits.words]
-        return np.array(places, np.uint16)[splits.numbers]
+        said: npt.NDArray[np.uint16] = np.array(places, np.uint16)[splits.numbers]
+        return said
 
     def place(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]

@@ -14,13 +14,14 @@ from recordmill.storage.folders import join, private_folder
 
 # the last line of a Python traceback: a dotted name that is an exception's, and its message
 _RAISED = re.compile(
-    r"^(?:[\w.]+: )?((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Rejects|Conflict|Cancelled|Interrupt|Exit))(?:: (.*))?$"
+    r"^(?:[\w.]+: )?((?:\w+\.)*_?[A-Z]\w*(?:Error|Exception|Rejects|Conflict|Cancelled|Interrupt|Exit))(?:: (.*))?$"
 )
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 _STEP = re.compile(r" \[while running '[^']*'\]")
 _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
 _OF_BEAM = re.compile(r"^Pipeline \S+ failed in state \w+: ")
+_WORKER_OOM = "a worker ran out of memory{}: give less --memory, fewer workers on a host, or larger hosts"
 _LONGEST, _MOST_LINES = 600, 5
 _GOES_ON = re.compile(r"\s*(at |\.\.\. |Traceback|During handling|Caused by|File |raise )|(\w+\.)+[A-Z]")
 
@@ -56,6 +57,8 @@ def sentence(text: str) -> str:
         kind = name.rpartition(".")[2]
         if kind in ("RuntimeError", "GeneratorExit") and not message:
             continue
+        if kind.endswith("MemoryError"):
+            return _WORKER_OOM.format(f" ({message})" if message else "")[:_LONGEST]
         ours = name.startswith("recordmill.") and message
         return message[:_LONGEST] if ours else f"{kind}: {message}"[:_LONGEST].rstrip(": ")
     told = _JAVA.findall(text)

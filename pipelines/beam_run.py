@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from recordmill.base.errors import MissingExtraError
 from recordmill.base.progress import Progress, job
-from recordmill.pipelines.remote.flags import check_flags
+from recordmill.pipelines.remote.flags import check_flags, check_name
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.transforms.here import making_ours, run_here
@@ -33,10 +33,13 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
     """That Beam is there and knows these flags, before anything is planned for it.
 
     Raises:
-        MissingExtraError: apache_beam is not installed. UsageError: a Beam option is unknown, or its value can't be.
+        MissingExtraError: apache_beam is not installed. UsageError: a Beam option is unknown, or its value can't be, or
+            there is no such runner.
     """
     if not _has_beam():
         raise MissingExtraError("build" if runner is None else "--runner", "beam", "apache_beam")
+    if runner is not None and not is_local(runner):
+        check_name(runner)
     if beam_args:  # the flags themselves only Beam knows, which takes seconds to import
         from apache_beam.options.pipeline_options import PipelineOptions
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import runpy
 import sys
@@ -25,8 +26,9 @@ from recordmill.base.sizes import show_size
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import Buckets
-from recordmill.building.spread.beginning import begin
+from recordmill.building.spread.beginning import begin, tidy_up
 from recordmill.building.spread.place import Place
+from recordmill.engines.failure import EngineError
 from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
@@ -35,7 +37,7 @@ from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.remote.held import held
-from recordmill.pipelines.remote.preflight import SEEN, Seen, preflight
+from recordmill.pipelines.remote.preflight import Seen, preflight, some_of
 from recordmill.pipelines.remote.status import RunState, status
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.schemas.feature import Schema
@@ -56,6 +58,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from recordmill.pipelines.options.keywords import BuildKeywords
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,13 @@ def _run(
                 plan = _with_data_in_out(plan, place)
                 plan = with_transform(plan, settings, progress, place)
                 progress.begin("read", _rows(plan))
-                run_build(plan, settings, progress, place, detach=detach)
+                try:
+                    run_build(plan, settings, progress, place, detach=detach)
+                except EngineError as error:
+                    if place is None or _committed(folder, out, base) is None:
+                        raise
+                    _log.warning("%s: the data set is complete; its job failed after the commit: %s", out, error)
+                    tidy_up(place)
             if detach:
                 folder.release()
                 return None
@@ -280,8 +291,7 @@ def _look_first(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> 
     if settings.runner is None or is_local(settings.runner) or not settings.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
-    some = (*files[:: max(1, len(files) // SEEN)], *files[-1:])
-    seen = Seen(_place(plan).run(), tuple((file.path, file.stat.size_bytes) for file in some))
+    seen = Seen(_place(plan).run(), some_of(files))
     preflight(settings.runner, settings.beam_args, seen, progress)
 
 

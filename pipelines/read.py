@@ -38,7 +38,7 @@ from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.held import held
-from recordmill.pipelines.remote.preflight import Seen, preflight
+from recordmill.pipelines.remote.preflight import Seen, preflight, some_of
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.feature import Schema
@@ -207,8 +207,7 @@ def _prepare(
     plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads, guessing=guessing)
     plan = replace(plan, most_rejects=settings.budget.most(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
-        files = tuple((_absolute(file.path), file.stat.size_bytes) for file in plan.files)
-        seen = Seen(_place(folder, out, settings).run(), files)
+        seen = Seen(_place(folder, out, settings).run(), some_of(plan.files))
         preflight(settings.runner, settings.beam_args, seen, progress)
     progress.begin("resume")
     folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
@@ -247,10 +246,6 @@ def _uploads(
     if not is_remote(out) or (run is not None and plan.options.to not in FOLDERS):
         return nullcontext()
     return uploads_of(plan, folder, out, settings.threads, settings.memory_bytes)
-
-
-def _absolute(path: str) -> str:
-    return path if is_remote(path) else os.path.abspath(path)
 
 
 def run_jobs(

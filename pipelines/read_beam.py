@@ -23,6 +23,7 @@ from recordmill.exporting.jobs import Job, split_jobs
 from recordmill.exporting.plan import ARROW, FILES, FOLDERS, NPY, ReadPlan, shared_out
 from recordmill.exporting.spread.jobs import ReadRun, begin, place_in_store, take
 from recordmill.pipelines.beam_run import is_local, run_pipeline
+from recordmill.shards.catalog import ShardFile
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
 from recordmill.storage.files import is_remote, map_file
@@ -48,8 +49,7 @@ def run_on_beam(
     from recordmill.transforms.read import ReadJobs
 
     # workers have working folders of their own
-    files = tuple(replace(file, path=_absolute(file.path), index=_absolute(file.index)) for file in plan.files)
-    plan = replace(plan, files=tuple(replace(file, members=_absolute(file.members)) for file in files))
+    plan = replace(plan, files=tuple(map(_for_workers, plan.files)))
     parts = plan.options.to in FOLDERS
     jobs = split_jobs(plan.wholes, plan.files, plan.options.file_bytes) if parts else plan.jobs
     local = is_local(settings.runner)
@@ -72,6 +72,11 @@ def run_on_beam(
 def lies_in_store(plan: ReadPlan, place: Place) -> bool:
     """Whether workers write the outputs into the store, and this process none of their bytes."""
     return place.is_remote and plan.options.to not in FOLDERS
+
+
+def _for_workers(file: ShardFile) -> ShardFile:
+    index, members = _absolute(file.index), _absolute(file.members)
+    return replace(file, path=_absolute(file.path), index=index, members=members)
 
 
 def _absolute(path: Given) -> Given:

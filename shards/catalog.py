@@ -2,8 +2,8 @@
 or any TFRecord files by their content, as one `Catalog`.
 
 A folder that holds a data set of ours is read by its manifest and nothing else. All other INPUTs (files, folders,
-globs, `@list.txt`) are listed; in a folder or a glob, files that are no TFRecords (licences, manifests) are left out
-and named in `notes`.
+globs, `@list.txt`) are listed; in a folder or a glob, files that are no TFRecords (licences, manifests), and shards
+that a data set among them does not consist of any more, are left out and named in `notes`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from recordmill.records.tfrecord.shard_file import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import is_split_name
+from recordmill.shards.entries.grammar import is_data_folder
 from recordmill.shards.entries.names import ShardName
 from recordmill.shards.entries.shard_info import ShardInfo, shard_name
 from recordmill.shards.manifest import INDEX_FOLDER, Manifest, generations, load_newest, manifest_path
@@ -179,9 +180,14 @@ def of_files(inputs: Iterable[str]) -> Catalog:
     """The TFRecord files among the INPUTs, by content."""
     listing = list_inputs(list(inputs), data_extensions=_EMPTY_EXTENSIONS)
     files, left_out = [], []
+    known: dict[str, frozenset[str]] = {}
+    stale = 0
     for file in listing.files:
+        if file.path not in listing.named and _is_stale(file.path, known):
+            stale += file.name.lower().endswith(_EXTENSIONS)
+            continue
         compression = "none" if file.stat.size_bytes == 0 else sniff_compression(file.path)
-        if compression is None and file.path not in listing.named and not file.name.lower().endswith(_EXTENSIONS):
+        if compression is None and not listing.is_named(file) and not file.name.lower().endswith(_EXTENSIONS):
             left_out.append(file.name)
             continue
         # A file that was named, or is called a TFRecord, is read whatever it looks like:
@@ -198,12 +204,29 @@ def of_files(inputs: Iterable[str]) -> Catalog:
     if not files:
         raise DataError(f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs))
     notes = list(listing.notes)
+    if stale:
+        notes.append(f"{stale} shard(s) of earlier generations of their data set were left out")
     if left_out:
         notes.append(f"left out what is no TFRecord ({len(left_out)}): {_shown(left_out)}")
     # a shard without records, or one whose copying failed: nothing tells them apart
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:
         notes.append(f"no byte, and so no record, is in {_shown(empty)} ({len(empty)})")
     return Catalog(tuple(files), notes=tuple(notes))
+
+
+def _is_stale(path: str, known: dict[str, frozenset[str]]) -> bool:
+    """Whether the file lies beside what a data set is now: in the folder of an earlier generation, or of a build that
+    did not commit. known: folder of a data set to those that it consists of, filled here.
+    """
+    folder = os.path.dirname(path)
+    root, name = os.path.dirname(folder), os.path.basename(folder)
+    if not is_data_folder(name):
+        return False
+    if root not in known:
+        numbers = generations(root)
+        parts = load_newest(root, numbers)[1].parts if numbers else ()
+        known[root] = frozenset(part.folder for part in parts)
+    return bool(known[root]) and name not in known[root]
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from recordmill.exporting.parts import read_parts
 from recordmill.exporting.plan import ARROW, ReadOptions, ReadPlan, plan_read
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import input_path, is_remote
-from recordmill.storage.folders import real_path
+from recordmill.storage.folders import exists
 from recordmill.transforms.beam_types import (
     AsSingleton,
     Create,
@@ -33,9 +34,10 @@ PART_BYTES = 64 << 20  # 64 MiB of uncompressed shards: what one worker reads be
 class ReadShards(PTransform):
     """The records of `inputs` as RecordBatches, one column a feature; in no order, as PCollections are.
 
-    inputs: OUT of a build, or files, folders, globs, on a disk that all workers see or in a store (`s3://...`).
-    columns: only these features, in this order. split: only this one. schema: of files that say none; by default it is
-    inferred when the pipeline runs. A value that a record lacks is a null. Nothing is opened while the graph is built.
+    inputs: OUT of a build, or files, folders, globs, `@list.txt`, on a disk that all workers see or in a store
+    (`s3://...`). columns: only these features, in this order. split: only this one. schema: of files that say none; by
+    default it is inferred when the pipeline runs. A value that a record lacks is a null. Nothing is opened while the
+    graph is built.
 
     Raises (when the pipeline runs): UsageError: nothing is there, or there is no such feature or split. DataError: a
     record is damaged; it names file and record.
@@ -46,19 +48,29 @@ class ReadShards(PTransform):
     split: str | None = None
     schema: Schema | None = None
 
+    def __post_init__(self) -> None:
+        given = [self.inputs] if isinstance(self.inputs, str | os.PathLike) else self.inputs
+        self.inputs = [_from_anywhere(os.fspath(path)) for path in given]
+
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> RecordBatch
         plan: PCollection = pipeline | "Inputs" >> Create([self]) | "Plan" >> Map(plan_inputs) | "Keep" >> Reshuffle()
         parts = plan | "Parts" >> FlatMap(parts_of) | "Spread" >> Reshuffle()
         return parts | "Read" >> FlatMap(read_part, AsSingleton(plan)).with_output_types(pa.RecordBatch)
 
 
+def _from_anywhere(given: str) -> str:
+    """The INPUT as workers find it, whose working folders are others."""
+    path = input_path(given)
+    if path[:1] == "@" and not exists(path):
+        return f"@{_from_anywhere(path[1:])}"
+    return path if is_remote(path) else os.path.abspath(path)
+
+
 def plan_inputs(asked: ReadShards) -> ReadPlan:
     """Which files there are, where they can be read on their own, and their schema."""
-    given = [asked.inputs] if isinstance(asked.inputs, str) else list(asked.inputs)
-    inputs = [path if is_remote(input_path(path)) or path[:1] == "@" else real_path(path) for path in given]
     columns = None if asked.columns is None else tuple(asked.columns)
     options = ReadOptions(to=ARROW, columns=columns, split=asked.split, file_bytes=PART_BYTES)
-    return plan_read(inputs, options, schema=asked.schema)
+    return plan_read(asked.inputs, options, schema=asked.schema)
 
 
 def parts_of(plan: ReadPlan) -> Iterator[int]:

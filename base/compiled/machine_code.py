@@ -104,7 +104,8 @@ def _folders(source: Path) -> Iterator[Path]:
         yield Path(given) / "recordmill"
         return
     yield source.parent / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recordmill" / "kernels"
+    with contextlib.suppress(RuntimeError):  # a container's user may have no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recordmill" / "kernels"
 
 
 def is_usual() -> bool:

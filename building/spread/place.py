@@ -9,6 +9,7 @@ manifest names, and `OUT/rejects/<id>.*`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -41,6 +42,7 @@ from recordmill.storage.folders import (
 
 SHARED, RUNS, MADE, REJECTS, DATA = "shared", "runs", "made", "rejects", "data"
 PARTS = (SHARED, RUNS, MADE, REJECTS)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SCRATCH = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
 
 Value = TypeVar("Value")
@@ -156,7 +158,13 @@ def _read(shared: Shared[Any]) -> Any:
         raise NotSharedError(path, shared.place.out) from None
     if hashlib.sha256(data).hexdigest() != shared.sha256:
         raise DataError("is not what this build has written there", source=path)
-    return pickle.loads(data)
+    try:
+        return pickle.loads(data)
+    except AttributeError as error:
+        raise RecordmillError(
+            f"the worker on {socket.gethostname()} can't load what was planned ({error}): a class of your own, as of a "
+            "Source, must stand in a module that is installed there, not in the script that is run"
+        ) from error
 
 
 SharedPlan = Shared[BuildPlan]
@@ -170,20 +178,36 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
     On a disk that workers share it lies there, so that files only get another name, else among temporary files.
 
     Raises:
-        NotSharedError: the build's folder is not there. RecordmillError: gzip shards of this worker would have other
+        NotSharedError, RecordmillError: as `scratch` does. RecordmillError: gzip shards of this worker would have other
             bytes, and a late attempt of one worker could then take the place of another's.
     """
     place = plan.place
-    try:
-        folder = make_scratch("work-", None if place.is_remote else place.run())
-    except FileNotFoundError:
-        raise NotSharedError(place.run(), place.out) from None
-    try:
+    with scratch(place) as folder:
         for name in _SCRATCH:
             make_folder(Path(folder, name))
         loaded = plan.load()
         _check_zlib(loaded)
         yield _with_transform_here(loaded).moved(folder=folder)
+
+
+@contextmanager
+def scratch(place: Place) -> Iterator[str]:
+    """A folder of this worker's own, removed at the end with all that is left there.
+
+    Raises:
+        NotSharedError: the build's folder is not there. RecordmillError: the disk was full meanwhile.
+    """
+    try:
+        folder = make_scratch("work-", None if place.is_remote else place.run())
+    except FileNotFoundError:
+        raise NotSharedError(place.run(), place.out) from None
+    try:
+        yield folder
+    except OSError as error:
+        if error.errno not in _FULL or is_remote(str(error.filename or "")):
+            raise
+        where = f"{os.path.dirname(folder)} on {socket.gethostname()}"
+        raise RecordmillError(f"{where}: {error.strerror}; nothing was written") from error
     finally:
         remove_tree(folder, ignore_errors=True)
 

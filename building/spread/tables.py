@@ -20,6 +20,7 @@ import numpy.typing as npt
 from recordmill.base.errors import DataError
 from recordmill.building.spread.digests import FarDigests, Told
 from recordmill.building.spread.place import SHARED, NotSharedError, Place
+from recordmill.sources.inputs.beside import Beside, block_of
 from recordmill.sources.inputs.contract import Source
 from recordmill.sources.inputs.tables import FileTable, UnitTable
 from recordmill.storage.files import create_file, read_range, write_all
@@ -27,7 +28,7 @@ from recordmill.storage.folders import make_scratch, remove_tree
 from recordmill.storage.listed.files import StoredFiles
 from recordmill.storage.listed.table import Table
 
-PER_FILE = ("heads", "columns", "shards")  # what some kinds know of each file, beside what it is
+PER_FILE = ("heads", "columns", "shards", "classes")  # what some kinds know of each file, beside what it is
 ROWS = 4096  # files are 300 KiB or so, a request's worth
 KEPT = 8  # blocks in each process: its threads read neighbours
 
@@ -52,31 +53,34 @@ class FarTable(Table[Item]):
 
     def _item(self, at: int) -> Item:
         number = at // self.rows
+        item: Item = self.block(number)[at - number * self.rows]
+        return item
+
+    def block(self, number: int) -> Any:
+        """That block, from item number * rows on."""
         path = self.place.run(SHARED, self.name)
         start, stop = self.starts[number : number + 2].tolist()
         try:
-            block = _block(path, start, stop, self.digests[number].tobytes())
+            return _block(path, start, stop, self.digests[number].tobytes())
         except FileNotFoundError:
             raise NotSharedError(path, self.place.out) from None
-        item: Item = block[at - number * self.rows]
-        return item
 
 
 @functools.lru_cache(maxsize=KEPT)
-def _block(path: str, start: int, stop: int, digest: bytes) -> Sequence[Any]:
+def _block(path: str, start: int, stop: int, digest: bytes) -> Any:
     data = read_range(path, start, stop).tobytes()
     if hashlib.sha256(data).digest() != digest:
         raise DataError("is not what this build has written there", source=path)
-    found: Sequence[Any] = pickle.loads(data)
-    return found
+    return pickle.loads(data)
 
 
 def share_table(
-    place: Place, what: str, kind: Callable[[Any], Any], items: Sequence[Any], rows: int = ROWS
+    place: Place, what: str, kind: Callable[[Any], Any], items: Sequence[Any], rows: int | None = None
 ) -> FarTable[Any]:
     """Put the list where every worker can read it; gives it as it travels. what: for people who look there. kind:
-    as what a block of it is kept; rows: of a block.
+    as what a block of it is kept; rows: of a block, None for ROWS.
     """
+    rows = rows or ROWS
     starts, digests = [0], []
     folder = make_scratch("table-", None if place.is_remote else place.run())
     try:
@@ -104,8 +108,10 @@ def with_far_tables(source: Source, place: Place) -> Source:
     lists["units"] = share_table(place, "units", UnitTable.of, source.units)
     for name in PER_FILE:
         value = getattr(source, name, None)
-        if isinstance(value, tuple) and len(value) == len(source.files):
+        if isinstance(value, tuple | Table) and len(value) == len(source.files):
             lists[name] = share_table(place, name, tuple, value)
+    if isinstance(side := getattr(source, "side", None), Beside):
+        lists["side"] = side.shared(lambda items: share_table(place, "side", block_of, items))
     if source.digests:
         told = share_table(place, "digests", tuple, Told(source.digests, len(source.files)))
         lists["digests"] = FarDigests(told, len(source.digests))

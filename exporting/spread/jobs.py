@@ -18,14 +18,14 @@ from typing import Any
 from recordmill.base.errors import DataError, RecordmillError, Reject
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, Shared
+from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, Shared, scratch
 from recordmill.building.spread.tables import share_table
 from recordmill.exporting.job import JobResult, output_name, run_job
 from recordmill.exporting.jobs import Job
 from recordmill.exporting.plan import ReadPlan
 from recordmill.shards.rejects import Rejected
 from recordmill.storage.files import give_name, put_if_absent, read_range, stat
-from recordmill.storage.folders import fetch_file, join, make_folder, make_scratch, remove_tree, rename
+from recordmill.storage.folders import fetch_file, join, make_folder, rename
 
 _RESULTS = "results.json"
 JOBS_AT_ONCE = 64  # jobs of 512 MiB are about 200 KiB of pieces, or 20 KiB of spans
@@ -88,20 +88,14 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
         DataError, TooManyRejects, RecordmillError: as `run_job` does. NotSharedError: this worker doesn't see OUT.
     """
     known, place = run.load(), run.place
-    try:
-        scratch = Path(make_scratch("work-", None if place.is_remote else place.run()))
-    except FileNotFoundError:
-        raise NotSharedError(place.run(), place.out) from None
-    try:
-        data, rejects = scratch / "data", scratch / "rejects"
+    with scratch(place) as folder:
+        data, rejects = Path(folder, "data"), Path(folder, "rejects")
         make_folder(data)
         make_folder(rejects)
         job = known.jobs[number]
         result = run_job(known.plan, job, data, rejects, to=known.to, threads=known.threads, progress=progress)
         output = _hand_over(place, data / result.output)
         listed = [_hand_over(place, Path(path)) for path in result.rejected.files]
-    finally:
-        remove_tree(scratch, ignore_errors=True)
     return MadeJob(
         number,
         output,

@@ -70,7 +70,7 @@ def check_cluster(runner: str, options: Any) -> list[Finding]:
     except (EngineGone, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = str(error).removeprefix(f"{flink.url}/overview: ")
         remedy = "start Flink, or name its REST address: --flink_master=HOST:8081"
-        return [*found, Finding("Flink", f"{flink.url} gives no answer ({reason})", remedy)]
+        return [*found, Finding("Flink", f"{flink.url} gives no answer ({reason})", remedy), *_no_jar(flink_options)]
     found.append(Finding("Flink", f"{overview.version} at {flink.url}"))
     found.append(_slots(flink, overview, parallelism_of(options)))
     if "flink" in name:
@@ -103,8 +103,8 @@ def _jar(options: Any, overview: Overview) -> Finding:
         return Finding("job server", f"Beam's default is for Flink {options.flink_version}, not {wanted}", remedy)
     if "://" in jar:
         return Finding("job server", jar)
-    if not exists(jar):
-        return Finding("job server", f"--flink_job_server_jar {jar} is not there", "name the file")
+    if missing := _no_jar(options):
+        return missing[0]
     try:
         with zipfile.ZipFile(jar) as archive:
             engines = {match[1]: match[2] for name in archive.namelist() if (match := _POM.fullmatch(name))}
@@ -117,6 +117,13 @@ def _jar(options: Any, overview: Overview) -> Finding:
         remedy = f"name one that is built for {wanted} (org.apache.beam:beam-runners-flink-{wanted})"
         return Finding("job server", f"{jar} is for Flink {engines['flink']}, the cluster is {wanted}", remedy)
     return Finding("job server", f"{jar}, for Flink {wanted}")
+
+
+def _no_jar(options: Any) -> list[Finding]:
+    jar = options.flink_job_server_jar
+    if not jar or "://" in jar or exists(jar):
+        return []
+    return [Finding("job server", f"--flink_job_server_jar {jar} is not there", "name the file")]
 
 
 def _endpoint(endpoint: str) -> Finding:

@@ -5,17 +5,20 @@ list.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Sequence
 
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import Finding, check_cluster
-from recordmill.pipelines.remote.preflight import Seen, ask_workers, check_given
+from recordmill.pipelines.remote.preflight import Seen, ask_workers, check_given, put_token, some_of, take_away
 from recordmill.pipelines.remote.submission import pipeline_options
+from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.run_folder import RunFolder, check_out
 from recordmill.shards.store_run import check_store_out
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.files import bound_requests, is_remote, output_path
+from recordmill.storage.folders import join
 from recordmill.storage.listing import list_inputs
 
 
@@ -41,13 +44,12 @@ def doctor(
     found = check_cluster(runner, pipeline_options(runner, beam_args))
     seen, listed = _inputs(inputs)
     found += listed
-    folder: RunFolder | None = None
+    folder, path = None, ""
     if out is not None:
-        folder, told = _out(output_path(out), overwrite)
+        folder, path, told = _out(output_path(out), overwrite)
         found.append(told)
     try:
         if all(finding.ok for finding in found if finding.what not in ("INPUT", "--out")):
-            path = "" if folder is None else str(folder.path.absolute())
             found += ask_workers(runner, beam_args, Seen(path, seen), Progress())
     finally:
         if folder is not None:
@@ -65,19 +67,25 @@ def _inputs(
         files = list_inputs(given, data_extensions=DATA_EXTENSIONS).files
     except (RecordmillError, OSError) as error:
         return (), [Finding("INPUT", str(error), "name what is there")]
-    seen = tuple(
-        (file.path if is_remote(file.path) else os.path.abspath(file.path), file.stat.size_bytes) for file in files
-    )
-    return seen, [Finding("INPUT", f"{len(seen):,} files here")]
+    files_here = f"{len(files):,} file{'s' * (len(files) != 1)} here"
+    return some_of(files), [Finding("INPUT", files_here)]
 
 
-def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, Finding]:
+def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, Finding]:
+    """(the folder of a run, its path, "" where there can be none; what was found): it is written to."""
+    folder = None
     try:
         if is_remote(out):
-            check_store_out(out, overwrite)
-            return None, Finding("--out", f"{out}: in a store, holds no data set")
-        check_out(out, overwrite)
-        return RunFolder.create(out), Finding("--out", f"{out}: can be written to, holds no data set")
+            base = check_store_out(out, overwrite)
+            path = join(out, f"{RUN_PREFIX}{uuid.uuid4().hex[:12]}")
+            take_away(put_token(path, ""))
+        else:
+            base = check_out(out, overwrite)
+            folder = RunFolder.create(out)
+            path = str(folder.path.absolute())
     except (UsageError, OSError) as error:
-        text = str(error).removeprefix("--out ")
-        return None, Finding("--out", text, "name another folder, or give --overwrite if it is to be replaced")
+        text = f"{out}: {error.strerror}" if isinstance(error, OSError) else str(error).removeprefix("--out ")
+        told, _, remedy = text.partition("; ")
+        return None, "", Finding("--out", told, remedy or "name another folder, or allow this one to be written to")
+    holds = "a data set, which would be replaced" if base else "no data set"
+    return folder, path, Finding("--out", f"{out}: can be written to, holds {holds}")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from recordmill.base.errors import UsageError
+from recordmill.base.people.nearest import there_are
 from recordmill.pipelines.options.command_line import about_unknown
 from recordmill.pipelines.options.commands import flags_of
 from recordmill.pipelines.remote.server_flags import known_flags
@@ -29,6 +30,17 @@ class _Options(Protocol):
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None: ...
+
+
+def as_flags(given: Sequence[str]) -> tuple[str, ...]:
+    """The flags; UsageError for a text, whose letters would be taken for them.
+
+    >>> as_flags(["--parallelism=2"])
+    ('--parallelism=2',)
+    """
+    if isinstance(given, str):
+        raise UsageError(f"beam_args is a text; give a list: beam_args={given.split()}")
+    return tuple(given)
 
 
 def check_flags(arguments: Sequence[str], runner: str | None, options: type[_Options]) -> None:
@@ -91,6 +103,19 @@ def ask_server(endpoint: str) -> dict[str, str]:
     kinds = beam_job_api_pb2.PipelineOptionType
     forms = {kinds.BOOLEAN: "?", kinds.INTEGER: "#", kinds.ARRAY: "*"}
     return {option.name: forms.get(option.type, "") for option in told.options}
+
+
+def check_name(runner: str) -> None:
+    """UsageError unless Beam has that runner, as it reads names, or it is a class that can be imported."""
+    from apache_beam.options.pipeline_options import StandardOptions
+    from apache_beam.runners.runner import create_runner
+
+    try:
+        create_runner(runner)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UsageError(f"--runner {runner}: can't be imported: {error}") from None
+    except ValueError:
+        raise UsageError(f"--runner {runner}: {there_are(runner, StandardOptions.KNOWN_RUNNER_NAMES)}") from None
 
 
 class _Parser(argparse.ArgumentParser):

@@ -4,17 +4,18 @@ and the inputs and have the same versions of what decides bytes.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from recordmill.base.errors import UsageError
 from recordmill.base.progress import Progress
 from recordmill.engines.failure import EngineError
 from recordmill.pipelines.remote.cluster import Finding, check_cluster, refuse
 from recordmill.pipelines.remote.submission import Submission, pipeline_options, run_on_engine
-from recordmill.storage.files import atomic_write, is_remote, put_object, remove_objects, write_all
+from recordmill.storage.files import Stat, atomic_write, is_remote, put_object, remove_objects, write_all
 from recordmill.storage.folders import join, remove_file
 
 ANSWER_SEC = (
@@ -23,11 +24,32 @@ ANSWER_SEC = (
 SEEN = 16  # of many inputs some, from the first to the last
 _LOOKS = 16
 _TOKEN = "preflight"
+_SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
+
+
+class File(Protocol):
+    """A file of the inputs."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def stat(self) -> Stat: ...
+
+
+def some_of(files: Sequence[File]) -> tuple[tuple[str, int], ...]:
+    """(path from the root, bytes) of some files, from the first one to the last."""
+    some = (*files[:: max(1, len(files) // SEEN)], *files[-1:])
+    return tuple((_absolute(file.path), file.stat.size_bytes) for file in some)
+
+
+def _absolute(path: str) -> str:
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What workers must see. folder: of the run, where a file is put for them; "": none. inputs: (path, bytes)."""
+    """What workers must see. folder: of the run, where a file is put for them; "": none. inputs: as of `some_of`."""
 
     folder: str = ""
     inputs: tuple[tuple[str, int], ...] = ()
@@ -56,8 +78,7 @@ def ask_workers(runner: str, beam_args: Sequence[str], seen: Seen, progress: Pro
     from recordmill.transforms.probe import Wanted, facts_of, look_around
 
     text = uuid.uuid4().hex
-    step = max(1, len(seen.inputs) // SEEN)
-    wanted = Wanted(_put(seen.folder, text), text, (*seen.inputs[::step], *seen.inputs[-1:]))
+    wanted = Wanted(put_token(seen.folder, text), text, seen.inputs)
     facts: list[dict[str, Any]] = []
 
     def construct(pipeline: Any) -> None:
@@ -75,11 +96,11 @@ def ask_workers(runner: str, beam_args: Sequence[str], seen: Seen, progress: Pro
     except EngineError as error:
         return [Finding("workers", str(error), "see docs/cluster.md, Workers")]
     finally:
-        _take_away(wanted.token)
-    return _judge(facts)
+        take_away(wanted.token)
+    return _judge(facts, seen)
 
 
-def _judge(facts: Sequence[dict[str, Any]]) -> list[Finding]:
+def _judge(facts: Sequence[dict[str, Any]], seen: Seen) -> list[Finding]:
     from recordmill.transforms.probe import MUST_MATCH, installed
 
     here = installed()
@@ -98,9 +119,11 @@ def _judge(facts: Sequence[dict[str, Any]]) -> list[Finding]:
             found.append(Finding("versions", f"worker on {fact['host']}: {', '.join(wrong)}", remedy))
         if fact["out"]:
             remedy = "name a folder that all workers see under the same path (a shared disk), or a store"
+            remedy = _SETTINGS if is_remote(seen.folder) else remedy
             found.append(Finding("--out", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy))
         if fact["inputs"]:
             remedy = "put the inputs where all workers see them under the same path, or in a store"
+            remedy = _SETTINGS if is_remote(fact["inputs"]) else remedy
             found.append(Finding("INPUT", f"a worker on {fact['host']} does not see it: {fact['inputs']}", remedy))
     if facts and all(finding.ok for finding in found):
         same = ", ".join(f"{name} {here[name]}" for name in MUST_MATCH)
@@ -122,8 +145,8 @@ def _remedy_for_silence(options: Any) -> str:
     }.get(str(portable.environment_type), "can the TaskManagers' hosts start the container (docker, the image)?")
 
 
-def _put(folder: str, text: str) -> str:
-    """A file in the run's folder, for workers to see."""
+def put_token(folder: str, text: str) -> str:
+    """Put a file into the run's folder, for workers to see; gives its path, "" for no folder."""
     if not folder:
         return ""
     token = join(folder, _TOKEN)
@@ -135,7 +158,8 @@ def _put(folder: str, text: str) -> str:
     return token
 
 
-def _take_away(token: str) -> None:
+def take_away(token: str) -> None:
+    """Remove that file again."""
     if token and is_remote(token):
         remove_objects(token.rpartition("/")[0], [_TOKEN])
     elif token:

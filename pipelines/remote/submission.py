@@ -177,6 +177,8 @@ class _Engine:
         """UsageError if the job could not go on without this process."""
         from apache_beam.options.pipeline_options import FlinkRunnerOptions
 
+        if "prism" in self._job.runner.lower():
+            raise UsageError("--detach: Prism ends with this process, and with it the job; name an engine that stays")
         uber = options.view_as(FlinkRunnerOptions).flink_submit_uber_jar and self.flink is not None
         if self._loopback:
             raise UsageError(

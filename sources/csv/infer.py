@@ -2,28 +2,48 @@
 threads; and `Stray`, the value that makes text of a column.
 """
 
-# mypy: disable-error-code="arg-type,no-any-return"
+# mypy: disable-error-code="arg-type,no-any-return,return-value"
 # In compiled code NumPy's scalars and Python's are the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.kernels import kernel
-from recordmill.schemas.lattice import TEXT, Seen
+from recordmill.base.room import room
+from recordmill.schemas.feature import Feature
+from recordmill.schemas.lattice import BEYOND_NANOS, FLOAT32, INT64, TEXT, Seen
 from recordmill.sources.csv.fields import Rows
-from recordmill.sources.csv.parse import text_column
+from recordmill.sources.csv.parse import Ready, text_column
 from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.field_kernels import LENGTH
 from recordmill.sources.values.labels import MAX_CLASSES
 from recordmill.sources.values.null_tokens import NullTokens, null_index
-from recordmill.sources.values.text_values import classify
+from recordmill.sources.values.text_columns import NANOS
+from recordmill.sources.values.text_values import (
+    INEXACT_DECIMAL,
+    NO_LOSS,
+    NOT_A_NUMBER,
+    OVERFLOW,
+    WHOLE,
+    classify,
+    decimal_loss,
+    exact_float32,
+    fits_int64,
+    magnitude,
+    scan_number,
+    word_number,
+)
+from recordmill.sources.values.timestamp_text import scan_timestamp, timestamp_bits
 
 _SHOWN_BYTES = 256  # of a value
+NUMBERS = ("int64", "float32")  # the dtypes of numbers that inference gives
 
 
 @dataclass(frozen=True)
@@ -56,12 +76,26 @@ class ColumnsSeen:
         self.labels: set[str] = set()
         self.strays: dict[int, Stray] = {}
 
-    def add(self, data: Bytes, rows: Rows) -> None:
+    def add(self, data: Bytes, rows: Rows, wanted: Mapping[int, Feature] = MappingProxyType({})) -> dict[int, Ready]:
+        """The next rows. wanted: by place, columns whose values are to be read as well; gives those of which every
+        value is one of the feature.
+        """
+        ready: dict[int, Ready] = {}
         for place, counts in enumerate(self._counts):
-            before = counts[kernels.CLASSES] & TEXT
-            kernels.infer_column(data, rows.starts[place], rows.infos[place], self._tokens, counts)
+            before, done = counts[kernels.CLASSES] & TEXT, 0
+            starts, infos = rows.starts[place], rows.infos[place]
+            if not before and place in wanted:
+                done, found = _read(data, starts, infos, self._tokens, wanted[place], counts)
+                if done == len(starts):
+                    ready[place] = found
+            if done < len(starts):
+                kernels.infer_column(data, starts[done:], infos[done:], self._tokens, counts)
             if not before and counts[kernels.CLASSES] & TEXT:
                 self.strays[place] = self._stray(data, rows, place)
+        self._add_labels(data, rows)
+        return ready
+
+    def _add_labels(self, data: Bytes, rows: Rows) -> None:
         if self._label is not None and len(self.labels) <= MAX_CLASSES:
             values, fault = text_column(data, rows.starts[self._label], rows.infos[self._label], self._tokens)
             if fault.any():
@@ -92,6 +126,149 @@ class ColumnsSeen:
                 )
             )
         return result
+
+
+def _read(
+    data: Bytes, starts: kernels.Spans, infos: kernels.Spans, tokens: NullTokens, feature: Feature, counts: kernels.Ints
+) -> tuple[int, Ready]:
+    """(how many fields from the first on are values of the feature, or null, their values): they are counted as
+    `infer_column` does. What comes behind them may be of another class, or is no value of the feature.
+    """
+    rows = len(starts)
+    valid = np.ones(rows, np.uint8)
+    if feature.timestamp is not None:
+        unit, zone = feature.timestamp
+        moments = room(rows, np.int64)
+        done, nulls = _moments(data, starts, infos, tokens, NANOS[unit], zone is not None, counts, moments, valid)
+        return done, Ready(moments, valid, nulls)
+    if feature.dtype == "int64":
+        wholes = room(rows, np.int64)
+        done, nulls = _wholes(data, starts, infos, tokens, counts, wholes, valid)
+        return done, Ready(wholes, valid, nulls)
+    reals = room(rows, np.float64)
+    done, nulls = _reals(data, starts, infos, tokens, counts, reals, valid)
+    return done, Ready(reals, valid, nulls)
+
+
+@kernel
+def _is_null(
+    data: Bytes, starts: kernels.Spans, infos: kernels.Spans, row: int, tokens: NullTokens, counts: kernels.Ints
+) -> bool:
+    """Whether a field is null in a column of numbers or times; it is counted, as a value too if it isn't."""
+    null = null_index(data, np.int64(starts[row]), np.int64(infos[row] & LENGTH), tokens)
+    if null >= 0 and not infos[row] & kernels.QUOTED:
+        counts[kernels.COUNTS + null] += 1
+        return True
+    counts[kernels.VALUES] += 1
+    if null >= 0:
+        counts[kernels.SOFT_NULLS] += 1
+    return null >= 0
+
+
+@kernel
+def _wholes(
+    data: Bytes,
+    starts: kernels.Spans,
+    infos: kernels.Spans,
+    tokens: NullTokens,
+    counts: kernels.Ints,
+    out: kernels.Ints,
+    valid: Bytes,
+) -> tuple[int, int]:
+    """(fields before the first that is no whole number of int64, nulls among them)."""
+    nulls = 0
+    for row in range(len(starts)):
+        if _is_null(data, starts, infos, row, tokens, counts):
+            out[row], valid[row] = 0, 0
+            nulls += 1
+            continue
+        start = np.int64(starts[row])
+        kind, odd, negative, digits, _, long, _ = scan_number(data, start, start + np.int64(infos[row] & LENGTH))
+        if kind != WHOLE or odd or not fits_int64(negative, digits, long):
+            counts[kernels.VALUES] -= 1
+            return row, nulls
+        counts[kernels.CLASSES] |= INT64
+        if not _is_exact(digits):
+            counts[kernels.INTEGERS] += 1
+        out[row] = -np.int64(digits) if negative else np.int64(digits)
+    return len(starts), nulls
+
+
+@kernel
+def _is_exact(digits: np.uint64) -> bool:
+    """Whether float32 holds the whole number."""
+    return digits <= np.uint64(1 << 24) or exact_float32(digits)
+
+
+@kernel
+def _reals(
+    data: Bytes,
+    starts: kernels.Spans,
+    infos: kernels.Spans,
+    tokens: NullTokens,
+    counts: kernels.Ints,
+    out: npt.NDArray[np.float64],
+    valid: Bytes,
+) -> tuple[int, int]:
+    """(fields before the first that is no number, or none that float32 holds, or undecided, nulls among them)."""
+    nulls = 0
+    for row in range(len(starts)):
+        if _is_null(data, starts, infos, row, tokens, counts):
+            out[row], valid[row] = 0.0, 0
+            nulls += 1
+            continue
+        start = np.int64(starts[row])
+        stop = start + np.int64(infos[row] & LENGTH)
+        kind, odd, negative, digits, power, long, cut = scan_number(data, start, stop)
+        is_number, value = word_number(data, start, stop) if kind == NOT_A_NUMBER else (not odd, 0.0)
+        loss, classes = NO_LOSS, FLOAT32
+        if kind != NOT_A_NUMBER and is_number:
+            value, is_number = magnitude(digits, power, cut)
+            if kind == WHOLE:
+                classes = INT64
+                is_number = is_number and fits_int64(negative, digits, long) and _is_exact(digits)
+            elif is_number:
+                loss = decimal_loss(digits, power, cut)
+            value = -value if negative else value
+        if not is_number or loss == OVERFLOW:
+            counts[kernels.VALUES] -= 1
+            return row, nulls
+        counts[kernels.CLASSES] |= classes
+        if loss == INEXACT_DECIMAL:
+            counts[kernels.DECIMALS] += 1
+        out[row] = value
+    return len(starts), nulls
+
+
+@kernel
+def _moments(
+    data: Bytes,
+    starts: kernels.Spans,
+    infos: kernels.Spans,
+    tokens: NullTokens,
+    nanos_per_unit: int,
+    aware: bool,
+    counts: kernels.Ints,
+    out: kernels.Ints,
+    valid: Bytes,
+) -> tuple[int, int]:
+    """(fields before the first that is no such time, nulls among them)."""
+    nulls, units_per_second = 0, 1_000_000_000 // nanos_per_unit
+    for row in range(len(starts)):
+        if _is_null(data, starts, infos, row, tokens, counts):
+            out[row], valid[row] = 0, 0
+            nulls += 1
+            continue
+        start = np.int64(starts[row])
+        unit, has_zone, seconds, nanos = scan_timestamp(data, start, start + np.int64(infos[row] & LENGTH))
+        bits = timestamp_bits(unit, has_zone, seconds)
+        beyond = nanos_per_unit == 1 and bits & BEYOND_NANOS != 0
+        if bits == 0 or has_zone != aware or nanos % nanos_per_unit != 0 or beyond:
+            counts[kernels.VALUES] -= 1
+            return row, nulls
+        counts[kernels.CLASSES] |= bits
+        out[row] = seconds * units_per_second + nanos // nanos_per_unit
+    return len(starts), nulls
 
 
 @kernel

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from recordmill.base.byte_masks import Bytes
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.csv.fields import Rows
+from recordmill.sources.csv.infer import NUMBERS
 from recordmill.sources.csv.messages import explain_row
-from recordmill.sources.csv.parse import Parser
+from recordmill.sources.csv.parse import Parsed, Parser, Ready
 from recordmill.sources.inputs.kept import Keeping, Kept, KeptReject, Piece
 from recordmill.sources.values.null_tokens import NullTokens
 
@@ -29,9 +30,22 @@ class RowKeeper:
         self._tokens, self._keeping = NullTokens.of(null_tokens), Keeping(kept)
         self._parser: Parser | None = None
         self._schema: Schema | None = None
+        self._asked: Schema | None = None  # whose columns are wanted
+        self._wanted: Mapping[int, Feature] = {}
 
-    def add(self, data: Bytes, rows: Rows, classes: Sequence[int]) -> None:
-        """The next rows; classes: what the columns were seen to be."""
+    def wanted(self) -> Mapping[int, Feature]:
+        """By place, the columns of numbers and times whose values will be asked for, if they stay what they are."""
+        if not self._keeping.goes_on:
+            return {}
+        schema = self._schema or self._expects({})
+        if schema is not self._asked:
+            features = {} if schema is None else {f.name: f for f in schema if f.dtype in NUMBERS or f.timestamp}
+            self._wanted = {at: features[name] for at, name in enumerate(self._names) if name in features}
+            self._asked = schema
+        return self._wanted
+
+    def add(self, data: Bytes, rows: Rows, classes: Sequence[int], ready: Mapping[int, Ready]) -> None:
+        """The next rows; classes: what the columns were seen to be. ready: of what was wanted, what was read."""
         if not self._keeping.goes_on:
             return
         schema = self._expects(dict(zip(self._names, classes, strict=True)))
@@ -40,7 +54,8 @@ class RowKeeper:
             return
         if self._parser is None:
             self._parser, self._schema = Parser.of(schema, self._names, self._tokens), schema
-        self._keeping.add(parse_piece(data, rows, self._parser, self._max_row_bytes, len(self._names)), schema)
+        parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
+        self._keeping.add(_piece(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
 
     def give_up(self) -> None:
         """Keep nothing of these rows."""
@@ -53,7 +68,10 @@ class RowKeeper:
 
 def parse_piece(data: Bytes, rows: Rows, parser: Parser, max_row_bytes: int, columns: int) -> Piece:
     """Some rows, parsed; columns: how many the file has."""
-    parsed = parser.parse(data, rows)
+    return _piece(data, rows, parser.parse(data, rows), max_row_bytes, columns)
+
+
+def _piece(data: Bytes, rows: Rows, parsed: Parsed, max_row_bytes: int, columns: int) -> Piece:
     found = [
         KeptReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
         for row, reason, message in parsed.rejects

@@ -7,8 +7,9 @@ that helps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from recordmill.sources.csv.messages import explain_fields
 from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.labels import numbers_may_be_classes
 from recordmill.sources.values.null_tokens import NullTokens
-from recordmill.sources.values.text_columns import Fields, array_of, convert
+from recordmill.sources.values.text_columns import Fields, array_of, column_of, convert
 
 MISSING = -1  # instead of a column's place in the file: the file lacks it
 
@@ -38,6 +39,17 @@ class Parsed:
     batch: pa.RecordBatch
     kept: npt.NDArray[np.bool_] | None
     rejects: Sequence[tuple[int, str, str]]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A column whose values were read while it was told what they are. values: int64 or float64 [rows]. valid: [rows],
+    1 where there is one. nulls: how often there is none.
+    """
+
+    values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
+    valid: npt.NDArray[np.uint8]
+    nulls: int
 
 
 class Parser:
@@ -54,7 +66,8 @@ class Parser:
         places = {name: place for place, name in enumerate(names)}
         return cls(schema, [places.get(feature.name, MISSING) for feature in schema], tokens)
 
-    def parse(self, data: Bytes, rows: Rows) -> Parsed:
+    def parse(self, data: Bytes, rows: Rows, ready: Mapping[int, Ready] = MappingProxyType({})) -> Parsed:
+        """The rows; ready: by place, the columns that need not be read once more."""
         count = len(rows.ordinals)
         bad: npt.NDArray[np.bool_] | None = None
         rejects: list[tuple[int, str, str]] = []
@@ -63,9 +76,10 @@ class Parser:
             if place == MISSING:
                 columns.append(pa.nulls(count, arrow_type(feature)))
                 continue
-            valid, fault = np.ones(count, np.uint8), np.zeros(count, np.uint8)
+            known = ready.get(place)
+            valid, fault = np.ones(count, np.uint8) if known is None else known.valid, np.zeros(count, np.uint8)
             fields = Fields(data, rows.starts[place], rows.infos[place], self._tokens, valid, fault)
-            array, faults = self._column(feature, fields)
+            array, faults = self._column(feature, fields, known)
             if feature.required and array.null_count:
                 faults += _mark_nulls(fields)
             if faults:
@@ -82,7 +96,9 @@ class Parser:
         batch = _batch([pc.filter(column, mask) for column in columns], self._arrow, int(kept.sum()))
         return Parsed(batch, kept, sorted(rejects))
 
-    def _column(self, feature: Feature, fields: Fields) -> tuple[pa.Array, int]:
+    def _column(self, feature: Feature, fields: Fields, known: Ready | None) -> tuple[pa.Array, int]:
+        if known is not None:
+            return column_of(fields, feature, known.nulls, known.values), 0
         if feature.classes is not None:
             return _class_numbers(fields, self._classes[feature.name])
         return _strings(fields, feature) if feature.dtype in ("string", "bytes") else convert(fields, feature)

@@ -17,6 +17,7 @@ from recordmill.images.header import BadImage, ImageHeader
 from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
+from recordmill.sources.inputs.beside import Beside
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
 from recordmill.sources.inputs.tables import batch_of
 from recordmill.storage.digest import chunk_digests, combine
@@ -28,7 +29,7 @@ def read_images(
     files: Sequence[InputFile],
     ordinals: Sequence[int],
     schema: Schema,
-    side: pa.RecordBatch,
+    side: Beside,
     *,
     decode: bool,
     max_pixels: int,
@@ -98,11 +99,11 @@ class _Batch:
         if EXTENSIONS.get(extension, header.format) != header.format:
             self._counts[f"{header.format} named .{extension}"] += 1
 
-    def finish(self, schema: Schema, side: pa.RecordBatch) -> Chunk:
+    def finish(self, schema: Schema, side: Beside) -> Chunk:
         rows = len(self._ordinals)
         target = to_arrow(schema)
-        taken = side.take(pa.array(self._ordinals, pa.int64()))
-        columns = [self._own(name) if name not in side.schema.names else taken.column(name) for name in schema.names]
+        taken = side.take(self._ordinals)
+        columns = [taken[name] if name in taken else self._own(name) for name in schema.names]
         records = pa.RecordBatch.from_arrays(columns, schema=target)
         return Chunk(
             records,

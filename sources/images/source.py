@@ -13,31 +13,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject, UsageError
 from recordmill.images.check import IMAGE_HEAD_BYTES, MAX_PIXELS, sniff_foreign, sniff_image
 from recordmill.images.header import SIZE
 from recordmill.images.names import EXTENSIONS
-from recordmill.schemas.arrow import from_arrow_field
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.images.label_columns import LabelRequest, label_columns
 from recordmill.sources.images.reading import read_images
+from recordmill.sources.images.side import by_folders, conform_side, side_feature
 from recordmill.sources.inputs import classes, layout
+from recordmill.sources.inputs.beside import Beside, Part
 from recordmill.sources.inputs.classes import known_classes, without_strays
 from recordmill.sources.inputs.content import extension
 from recordmill.sources.inputs.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
-from recordmill.sources.inputs.layout import Layout, with_splits
+from recordmill.sources.inputs.layout import with_splits
 from recordmill.sources.inputs.packing import packed_files
-from recordmill.sources.values.conform import conform
-from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import apply_dtypes, select_given
 from recordmill.storage.files import input_path, read_range
 from recordmill.storage.folders import real_path
+from recordmill.storage.listed.coded import pick
 from recordmill.storage.listed.files import InputFile, chosen, where
 from recordmill.storage.listing import Listing
 
@@ -174,12 +173,12 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class ImageSource:
-    """The `Source` of image files; side holds the columns that don't come from the image itself, a row per file."""
+    """The `Source` of image files; side holds the columns that don't come from the image itself."""
 
     schema: Schema
     files: Sequence[InputFile]
     units: Sequence[Unit]
-    side: pa.RecordBatch
+    side: Beside
     options: ImageOptions
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
@@ -229,33 +228,32 @@ def plan_images(
         strays=options.strays if options.labels is None else classes.KEEP,
     )
     files = with_splits(files, said.splits)
-    columns, keep = _folder_columns(said), np.ones(len(files), np.bool_)
+    side, keep = by_folders(said), np.ones(len(files), np.bool_)
     if options.labels is not None:
         request = LabelRequest(
             options.labels,
             options.labels_path_column,
             common.label,
             options.missing == REJECT,
-            OWN_NAMES | columns.keys(),
+            OWN_NAMES | frozenset(side.names),
         )
         given = label_columns(request, files, listing.roots)
         if "label" in given.columns:
-            said, columns = said.without_classes(), {}
-        columns = {**columns, **given.columns}
+            said, side = said.without_classes(), Beside()
+        side = Beside((*side.parts, Part(pa.RecordBatch.from_pydict(given.columns)))) if given.columns else side
         rejects, notes, keep = [*rejects, *given.rejects], [*notes, *given.notes], given.keep
-    elif common.label is not None and common.label not in columns:
+    elif common.label is not None and common.label not in side.names:
         raise UsageError(
             f"--label {common.label}: images have a label by their folders, or by a column of --labels FILE"
         )
-    files = chosen(files, keep)
-    side = pa.RecordBatch.from_pydict(columns).filter(pa.array(keep)) if columns else _no_columns(len(files))
+    files, side = chosen(files, keep), side.filter(keep)
     schema, more = _schema(side, common)
     if said.class_names and "label" in schema and (names := schema["label"].classes) is not None:
-        here = side.column("class_name").to_pylist()
-        known, unknown = known_classes(files, here, names, options.unknown_class)
-        files, side = chosen(files, known), side.filter(pa.array(known))
+        known, unknown = known_classes(files, pick(said.classes, keep), names, options.unknown_class)
+        files, side = chosen(files, known), side.filter(known)
         rejects = [*rejects, *unknown]
-    side, files, bad, lost = _conform_side(side, schema, files)
+    own = schema.select([name for name in schema.names if name not in OWN_NAMES])
+    side, files, bad, lost = conform_side(side, own, files)
     notes += [*left, *said.notes, *more, *lost]
     return ImageSource(schema, files, _units(files), side, options, (*listing.notes, *notes), (*rejects, *bad))
 
@@ -270,7 +268,7 @@ def _choose(listing: Listing, labels: str | None) -> tuple[Sequence[InputFile], 
         ending = extension(file.name)
         if ending in EXTENSIONS or ending in _FOREIGN_EXTENSIONS:
             return True
-        if (ending in _OTHER_EXTENSIONS and file.path not in listing.named) or not _looks_like_image(file):
+        if (ending in _OTHER_EXTENSIONS and not listing.is_named(file)) or not _looks_like_image(file):
             others[ending] += file.path != labels
             return False
         return True
@@ -303,25 +301,14 @@ def _bounded(files: Sequence[InputFile], memory_bytes: int) -> tuple[Sequence[In
     return chosen(files, where(files, lambda file: file.stat.size_bytes <= limit)) if rejects else files, rejects
 
 
-def _folder_columns(said: Layout) -> dict[str, pa.Array]:
-    if not said.class_names:
-        return {}
-    names = pa.array(said.classes, pa.large_string())
-    return {"label": names, "class_name": names}
-
-
-def _no_columns(rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
-
-
-def _schema(side: pa.RecordBatch, common: PlanOptions) -> tuple[Schema, list[str]]:
+def _schema(side: Beside, common: PlanOptions) -> tuple[Schema, list[str]]:
     """The features of a record: the image's own, then label and class_name, then the labels file's columns."""
     features = [
         *OWN_FEATURES[:-1],
-        *(_side_feature(name, column) for name, column in zip(side.schema.names, side.columns, strict=True)),
+        *(side_feature(name, column) for name, column in side.columns()),
         OWN_FEATURES[-1],
     ]
-    schema = Schema(tuple(features), "label" if "label" in side.schema.names else None)
+    schema = Schema(tuple(features), "label" if "label" in side.names else None)
     if own := OWN_NAMES & set(common.dtypes):
         raise UsageError(f"--dtype {min(own)}: this feature comes from the image itself and keeps its type")
     schema = apply_dtypes(schema, common.dtypes)
@@ -339,38 +326,6 @@ def _schema(side: pa.RecordBatch, common: PlanOptions) -> tuple[Schema, list[str
     if not len(given):
         raise UsageError("the schema names no feature, so there is nothing to build")
     return given, [*left_out, *notes]
-
-
-def _side_feature(name: str, column: pa.Array) -> Feature:
-    """The feature of a column as it is; text labels become classes."""
-    feature = from_arrow_field(pa.field(name, column.type, nullable=column.null_count > 0))
-    if feature.dtype == "float64":
-        feature = replace(feature, dtype="float32")
-    if name == "label" and feature.dtype == "string":
-        values = column
-        while not pa.types.is_large_string(values.type):
-            values = pc.list_flatten(values)
-        names = ClassNames(name)
-        names.add(values)
-        return replace(feature, dtype="int64", classes=names.sorted())
-    return feature
-
-
-def _conform_side(
-    side: pa.RecordBatch, schema: Schema, files: Sequence[InputFile]
-) -> tuple[pa.RecordBatch, Sequence[InputFile], list[Reject], list[str]]:
-    """The side columns as the schema has them; a file whose columns don't fit is a reject;
-    and which floats lose digits.
-    """
-    names = [name for name in schema.names if name not in OWN_NAMES]
-    if not names or not files:
-        return _no_columns(len(files)), files, [], []
-    fitted = conform(side, schema.select(names))
-    bad = [Reject(files[row].name, "", reason, f"labels: {message}") for row, reason, message in fitted.bad]
-    lost = [f"{name}: {count} value(s) lose digits as {schema[name].dtype}" for name, count in fitted.lost.items()]
-    good = np.zeros(len(files), np.bool_)
-    good[fitted.good] = True
-    return fitted.batch, chosen(files, good), bad, lost
 
 
 def _units(files: Sequence[InputFile]) -> tuple[Unit, ...]:

@@ -5,11 +5,12 @@ as much. A table is a sequence whose items are made when they are asked for, and
 from __future__ import annotations
 
 import os
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from itertools import accumulate, islice
-from operator import attrgetter
+from itertools import accumulate, groupby, islice
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.sources.inputs.contract import Source, Unit
+from recordmill.storage.digest import BLAKE3, combine
 from recordmill.storage.files import Stat
 from recordmill.storage.listed.coded import Coded
 from recordmill.storage.listed.files import InputFile, ListedFiles, StoredFiles
-from recordmill.storage.listed.table import Table
+from recordmill.storage.listed.table import Item, Table
 
 _AT_ONCE = 1 << 12  # files whose objects are there at once
 _NAMES = tuple(Unit.__dataclass_fields__)
@@ -208,6 +210,69 @@ def as_tables(source: Source, here: bool = True) -> Source:
     files = source.files if isinstance(source.files, StoredFiles) and not here else FileTable.of(source.files)
     table: Source = replace(source, files=files, units=UnitTable.of(source.units))  # type: ignore[type-var]
     return table
+
+
+class Alike(Table[Item]):
+    """Items of one frozen dataclass that differ in some integers, and in little else: these as columns, and one item of
+    each kind.
+
+    kinds: the items, with 0 in place of these integers; which: [items] each one's place among them; numbers: [items,
+    names] int64.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        kinds: Sequence[Item],
+        which: npt.NDArray[np.unsignedinteger[Any]],
+        numbers: npt.NDArray[np.int64],
+    ) -> None:
+        self._names, self._kinds, self._which, self._numbers = tuple(names), tuple(kinds), which, numbers
+
+    @classmethod
+    def of(cls, items: Iterable[Item], names: Sequence[str]) -> Alike[Item]:
+        """The same items in the same order. names: of the fields that are such integers."""
+        kinds: dict[Item, int] = {}
+        which, numbers, nothing = array("I"), array("q"), dict.fromkeys(names, 0)
+        for item in items:
+            numbers.extend(getattr(item, name) for name in names)
+            which.append(kinds.setdefault(replace(item, **nothing), len(kinds)))  # type: ignore[type-var]
+        values = np.frombuffer(numbers, np.int64).reshape(-1, len(names))
+        return cls(names, list(kinds), np.frombuffer(which, np.uint32), values)
+
+    def __len__(self) -> int:
+        return len(self._which)
+
+    def _item(self, at: int) -> Item:
+        numbers = dict(zip(self._names, self._numbers[at].tolist(), strict=True))
+        item: Item = replace(self._kinds[self._which[at]], **numbers)
+        return item
+
+
+class DigestTable(Mapping[int, str]):
+    """Ordinal of a file to its digest, of files [0, n) that all have one, 32 bytes each."""
+
+    def __init__(self, values: bytes) -> None:
+        self._values = values
+
+    @classmethod
+    def of_chunks(cls, chunks: Iterable[tuple[int, Sequence[bytes]]]) -> DigestTable:
+        """Of files by the digests of their chunks: (file, some of these), in order."""
+        values = bytearray()
+        for _, parts in groupby(chunks, key=itemgetter(0)):
+            values += bytes.fromhex(combine(digest for _, some in parts for digest in some).removeprefix(f"{BLAKE3}:"))
+        return cls(bytes(values))
+
+    def __getitem__(self, file: int) -> str:
+        if not 0 <= file < len(self):
+            raise KeyError(file)
+        return f"{BLAKE3}:{self._values[32 * file : 32 * file + 32].hex()}"
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._values) // 32
 
 
 class RangeTable(Table[range]):

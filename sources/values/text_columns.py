@@ -31,7 +31,7 @@ _FLOAT_LIMITS = {
     "float32": (24, OVERFLOW_FLOAT32),
     "float64": (53, np.inf),
 }
-_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
+NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def convert(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
         return _moments(fields, feature)
     if feature.dtype in _FLOAT_LIMITS:
         out, nulls, faults = reals(fields, feature.dtype)
-        return array_of(value_type(feature), fields, nulls, narrowed(out, feature.dtype)), faults
+        return column_of(fields, feature, nulls, out), faults
     return _booleans(fields, feature) if feature.dtype == "bool" else _wholes(fields, feature)
 
 
@@ -66,13 +66,23 @@ def array_of(kind: pa.DataType, fields: Fields, nulls: int, *buffers: npt.NDArra
     return pa.Array.from_buffers(kind, fields.rows, [validity, *(pa.py_buffer(buffer) for buffer in buffers)], nulls)
 
 
+def column_of(
+    fields: Fields, feature: Feature, nulls: int, values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
+) -> pa.Array:
+    """The column of a feature of numbers or times whose values are known, as int64 or float64 [rows]."""
+    if feature.dtype in _FLOAT_LIMITS:
+        return array_of(value_type(feature), fields, nulls, narrowed(values, feature.dtype))
+    held = values if feature.timestamp else values.astype(feature.dtype, copy=False)
+    return array_of(value_type(feature), fields, nulls, held)
+
+
 def _wholes(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
     out = room(fields.rows, np.int64)
     low, high = _INT_LIMITS[feature.dtype]
     nulls, faults = kernels.whole(
         fields.data, fields.starts, fields.infos, fields.tokens, low, high, out, fields.valid, fields.fault
     )
-    return array_of(value_type(feature), fields, nulls, out.astype(feature.dtype, copy=False)), faults
+    return column_of(fields, feature, nulls, out), faults
 
 
 def reals(fields: Fields, dtype: str) -> tuple[npt.NDArray[np.float64], int, int]:
@@ -99,13 +109,13 @@ def _moments(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:
         fields.starts,
         fields.infos,
         fields.tokens,
-        _NANOS[unit],
+        NANOS[unit],
         zone is not None,
         out,
         fields.valid,
         fields.fault,
     )
-    return array_of(value_type(feature), fields, nulls, out), faults
+    return column_of(fields, feature, nulls, out), faults
 
 
 def _booleans(fields: Fields, feature: Feature) -> tuple[pa.Array, int]:

@@ -96,9 +96,15 @@ def scan_timestamp(data: Bytes, start: int, stop: int) -> tuple[int, bool, int, 
 
 
 @kernel
-def classify_timestamp(data: Bytes, start: int, stop: int) -> int:
-    """The class bits of schemas.lattice; 0 if the text is no timestamp."""
-    unit, aware, seconds, _ = scan_timestamp(data, start, stop)
+def timestamp_bits(unit: int, aware: bool, seconds: int) -> int:
+    """The class bits of schemas.lattice of what `scan_timestamp` gave; 0 if that is no timestamp."""
     if unit == 0:
         return 0
     return unit | (AWARE if aware else NAIVE) | (0 if _NANOS_FIRST <= seconds < _NANOS_LAST else BEYOND_NANOS)
+
+
+@kernel
+def classify_timestamp(data: Bytes, start: int, stop: int) -> int:
+    """The class bits of schemas.lattice; 0 if the text is no timestamp."""
+    unit, aware, seconds, _ = scan_timestamp(data, start, stop)
+    return timestamp_bits(unit, aware, seconds)

@@ -78,10 +78,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     parser = make_parser(wanted)
     _check_command(parser, wanted)
     args, unknown = parser.parse_known_args(argv)
-    if unknown and not (getattr(args, "takes_beam_flags", False) and _are_flags(unknown)):
+    if wrong := _strays(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
         from recordmill.pipelines.options.command_line import about_unknown
 
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{about_unknown(unknown, args.command)}")
+        parser.error(f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}")
     args.beam_args = unknown
     return _run(args)
 
@@ -139,14 +139,15 @@ def _told(error: Exception) -> object:
     return f"{error.source}: this is no TFRecord file: {found.detail}{build if found.kind in KIND_NAMES else ''}"
 
 
-def _are_flags(unknown: Sequence[str]) -> bool:
-    """Whether these may be Beam's: `--flag`, `--flag=value`, or `--flag value`. A stray word may be an INPUT, which
-    must not be lost.
+def _strays(unknown: Sequence[str]) -> list[str]:
+    """Those that can't be Beam's `--flag`, `--flag=value`, or `--flag value`. A stray word may be an INPUT, which must
+    not be lost.
     """
-    return all(
-        word.startswith("--") or (before.startswith("--") and "=" not in before)
+    return [
+        word
         for before, word in zip(["", *unknown], unknown, strict=False)
-    )
+        if not (word.startswith("--") or (before.startswith("--") and "=" not in before))
+    ]
 
 
 def _open_standard_streams() -> None:

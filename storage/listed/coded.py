@@ -1,8 +1,11 @@
-"""A long list of few different words: 4 bytes an item, where Python's own list takes 8."""
+"""A long list of few different words: a byte an item, or two or four where there are more words than that can number,
+where Python's own list takes 8.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +17,13 @@ _AT_ONCE = 1 << 12  # items that are Python's objects at once
 
 
 class Coded(Table[Word]):
-    """numbers: [items] uint32, each one's place in words, all of which differ."""
+    """numbers: [items] each one's place in words, all of which differ; as narrow as these allow."""
 
-    def __init__(self, numbers: npt.NDArray[np.uint32], words: Sequence[Word]) -> None:
-        self.numbers, self.words = numbers, tuple(words)
+    def __init__(self, numbers: npt.NDArray[np.unsignedinteger[Any]], words: Sequence[Word]) -> None:
+        self.numbers: npt.NDArray[np.unsignedinteger[Any]] = numbers.astype(
+            np.min_scalar_type(max(len(words) - 1, 0)), copy=False
+        )
+        self.words = tuple(words)
 
     @classmethod
     def of(cls, items: Iterable[Word], count: int) -> Coded:

@@ -46,7 +46,7 @@ class ListedFiles(Table[InputFile]):
 class StoredFiles(ListedFiles):
     """Files whose rows lie on a disk, in the order of a listing: (root, name, path, size in bytes, mtime_ns, etag).
 
-    Held are 4 bytes a file where some are chosen, and 4 where they have splits.
+    Held are 4 bytes a file where some are chosen, and one where they have splits.
     """
 
     def __init__(

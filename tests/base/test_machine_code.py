@@ -137,6 +137,29 @@ def test_a_damaged_file_is_compiled_anew(tmp_path: Path) -> None:
     assert run() == "42 False"
 
 
+def test_a_user_without_a_home_has_what_the_package_can_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user nobody has entered anywhere."""
+
+    def nobody(uid: int) -> Any:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    source = tmp_path / "twice.py"
+    source.write_text("def twice(x):\n    return 2 * x\n")
+    names: dict[str, Any] = {"__name__": "twice"}
+    exec(compile(source.read_text(), str(source), "exec"), names)
+    files, kinds, code = CodeFiles(names["twice"], {}), kinds_of((1,)), MachineCode("twice", ("i8",), False, b"code")
+    (tmp_path / "__pycache__").write_text("a file, which stops root as well")
+    assert kinds is not None
+    files.keep(kinds, code)
+    assert files.find(kinds) is None
+    (tmp_path / "__pycache__").unlink()
+    files.keep(kinds, code)
+    assert files.find(kinds) == code
+
+
 def test_after_many_calls_numba_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     from recordmill.base import kernels
 

@@ -4,6 +4,8 @@ and what is not there is told before a manifest is.
 
 from __future__ import annotations
 
+import resource
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from image_samples import encoded
+from PIL import Image
 from spread_build import Steps
 from store_server import Store
 
@@ -20,7 +24,7 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.building.commit import CommitConflict
 from recordmill.building.conclude import AccountsError
-from recordmill.building.spread import finishing
+from recordmill.building.spread import finishing, tables
 from recordmill.building.spread import survey as surveys
 from recordmill.building.spread.beginning import begin as start
 from recordmill.building.spread.beginning import discard, tidy_up
@@ -225,6 +229,35 @@ def test_a_plan_that_was_replaced_is_not_loaded(source: str, out: str, tmp_path:
         steps.ingest(0)
 
 
+def test_a_disk_that_is_full_is_named_with_its_host(source: str, out: str, tmp_path: Path) -> None:
+    steps = begin(source, out, tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(RecordmillError) as told:
+            steps.ingest(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    where = steps.place.run() if "://" not in out else str(tmp_path / "temporary")
+    assert str(told.value).startswith(where)
+    assert f" on {socket.gethostname()}: File too large; nothing was written" in str(told.value)
+
+
+def test_a_class_that_a_worker_does_not_have_is_told_of(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OfAScript:
+        pass
+
+    OfAScript.__qualname__ = "OfAScript"
+    monkeypatch.setitem(globals(), "OfAScript", OfAScript)
+    place = Place(out, "0" * 12)
+    if "://" not in out:
+        Path(out, f"_run-{place.id}", "shared").mkdir(parents=True)
+    shared = place.share("plan", OfAScript())
+    monkeypatch.delitem(globals(), "OfAScript")
+    with pytest.raises(RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"):
+        shared.read()
+
+
 def test_a_doomed_build_ends_before_a_shard_is_made(source: str, out: str, tmp_path: Path) -> None:
     steps = begin(source, out, tmp_path, max_rejects=0)
     with pytest.raises(TooManyRejects, match="1 of 1201 records were rejected"):
@@ -247,11 +280,29 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, ou
     assert recordmill.verify(out) == []
 
 
-@pytest.mark.parametrize("kind", ["csv", "text"])
+def in_classes(folder: Path) -> None:
+    """Texts, and images with a row each of labels, in folders of classes; files beside these."""
+    for number in range(14):
+        inner = folder / ("", "ant", "bee")[number % 3]
+        inner.mkdir(exist_ok=True)
+        inner.joinpath(f"{number:02d}.txt").write_text(f"text {number}")
+        inner.joinpath(f"{number:02d}.png").write_bytes(encoded("png", Image.new("RGB", (2, number + 1))))
+    rows = "".join(f"{('', 'ant/', 'bee/')[at % 3]}{at:02d}.png,{at / 3},{'x' * at}\n" for at in range(12))
+    folder.joinpath("labels.csv").write_text(f"path,share,word\n{rows}")
+
+
+@pytest.mark.parametrize("kind", ["csv", "text", "documents", "labels"])
 def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    options = {"kind": kind, **OPTIONS}
+    options = {"kind": {"documents": "text", "labels": "images"}.get(kind, kind), **OPTIONS}
+    if kind not in ("csv", "text"):
+        source = str(tmp_path / "classes")
+        in_classes(tmp_path.joinpath("classes"))
+        options["strays"] = "keep"
+    if kind == "labels":
+        options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
+    monkeypatch.setattr(tables, "ROWS", 4)
     one = recordmill.build(source, tmp_path / "one", **options)
     monkeypatch.setattr(sorting, "HELD_ROWS", 5)
     out = str(tmp_path / "out")
@@ -263,6 +314,11 @@ def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
     far: Any = shared.load().source
     assert isinstance(far.files, FarTable)
     assert (far.files, dict(far.digests)) == (given.files, dict(given.digests))
+    if kind == "documents":
+        assert isinstance(far.classes, FarTable)
+    if kind == "labels":
+        lists = [part.values if part.numbers is None else part.numbers for part in far.side.parts]
+        assert [isinstance(one, FarTable) for one in lists] == [True, True]
     check_same(out, Steps(shared, Progress()).all(), one)
     folder.release()
 

@@ -71,8 +71,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "transforms": "base building building.spread building.straight exporting exporting.spread records.example "
     "records.tfrecord schemas shards shards.entries sources.arrow sources.values storage",
     "transforms.tft": "base building building.spread preprocessing schemas shards sources.inputs storage transforms",
-    "pipelines.remote": "base building.spread engines pipelines.options shards sources storage transforms",
-    "pipelines": "base base.people building building.spread exporting exporting.choices exporting.spread "
+    "pipelines.remote": "base base.people building.spread engines pipelines.options shards sources storage transforms",
+    "pipelines": "base base.people building building.spread engines exporting exporting.choices exporting.spread "
     "exporting.stored pipelines.options pipelines.remote preprocessing records.columns records.inference "
     "records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage storage.listed "
     "transforms transforms.tft",

@@ -4,16 +4,19 @@ asked.
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from flink_server import FlinkServer, flink_server
+from store_server import STRANGER, Store, of_s3, settings
 
 from recordmill.base.errors import UsageError
-from recordmill.pipelines.build import submit
+from recordmill.pipelines.build import build, submit
 from recordmill.pipelines.remote.cluster import check_cluster, refuse
+from recordmill.pipelines.remote.doctor import doctor
 from recordmill.pipelines.remote.parallelism import with_parallelism
 from recordmill.pipelines.remote.submission import pipeline_options
 from recordmill.transforms.probe import Wanted, look
@@ -78,10 +81,14 @@ def test_the_jar_is_held_against_the_cluster(tmp_path: Path, engine: str, says: 
     assert says in "".join(wrong)
 
 
-def test_a_master_that_does_not_answer_is_said() -> None:
-    options = pipeline_options("FlinkRunner", ("--flink_master=127.0.0.1:9", *PROCESS))
+def test_a_master_that_does_not_answer_is_said_and_a_jar_that_is_not_there() -> None:
+    options = pipeline_options(
+        "FlinkRunner", ("--flink_master=127.0.0.1:9", "--flink_job_server_jar=/no.jar", *PROCESS)
+    )
+    found = check_cluster("FlinkRunner", options)
+    assert [one.what for one in found if not one.ok] == ["Flink", "job server"]
     with pytest.raises(UsageError, match=r"127.0.0.1:9 gives no answer .*; start Flink, or name its REST address"):
-        refuse(check_cluster("FlinkRunner", options))
+        refuse(found)
 
 
 def test_as_many_slots_are_used_as_are_free_unless_it_is_said() -> None:
@@ -106,18 +113,71 @@ def test_a_worker_says_what_it_does_not_see(tmp_path: Path) -> None:
     assert "4 bytes there, 5 here" in look(0, Wanted(inputs=((str(there), 5),)))["inputs"]
 
 
+def about_out(out: Path | str, overwrite: bool = False) -> tuple[bool, str]:
+    """What doctor says of OUT, where no worker can be asked."""
+    flags = ("--flink_master=127.0.0.1:9", *PROCESS)
+    found = doctor(out=out, runner="FlinkRunner", beam_args=flags, overwrite=overwrite)
+    (about,) = (finding for finding in found if finding.what == "--out")
+    return about.ok, str(about)
+
+
+def test_an_out_that_can_not_be_is_said_with_what_helps(tmp_path: Path, store: Store) -> None:
+    data = build({"x": [1, 2]}, tmp_path / "data").out
+    far = build({"x": [1, 2]}, f"{store.root}/data").out
+    for out in (data, far):
+        assert about_out(out) == (
+            False,
+            f"--out: {out} already holds a data set; --overwrite replaces it (the old one stays readable until the "
+            "new one is complete)",
+        )
+        assert about_out(out, True) == (
+            True,
+            f"--out: {out}: can be written to, holds a data set, which would be replaced",
+        )
+    for out in (tmp_path / "new", f"{store.root}/new"):
+        assert about_out(out) == (True, f"--out: {out}: can be written to, holds no data set")
+    before = store.keys()
+    with settings(**of_s3(store.endpoint, ACCESS_KEY_ID=STRANGER)):
+        assert about_out(f"{store.root}/new")[1].endswith("or allow this one to be written to")
+    assert (store.keys(), [path.name for path in tmp_path.iterdir()]) == (before, ["data"])
+    assert not [key for key in before if "_run-" in key]
+
+
+@pytest.mark.sweep
+def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_path: Path) -> None:
+    harness = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
+    worker = tmp_path / "worker"
+    worker.write_text(f'#!/bin/sh\nunset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY\nexec {harness} "$@"\n')
+    worker.chmod(0o755)
+    given = ("--job_endpoint=embed", "--environment_type=beam:env:harness_subprocess_python:v1")
+    object_in = store.put("in.csv", b"x\n1\n")
+    for command, wrong in ((harness, 0), (worker, 2)):
+        flags = (*given, f"--environment_config={command}")
+        found = doctor(object_in, f"{store.root}/out", runner="PortableRunner", beam_args=flags)
+        told = [str(finding) for finding in found if not finding.ok]
+        assert len(told) == wrong
+        assert all("does not see it" in one and "give the workers the store's settings" in one for one in told)
+    assert store.keys() == ["in.csv"]
+
+
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("runner", "flags", "says"),
     [
-        ((), "give runner="),
-        (("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"), "workers are threads of this process"),
-        (PROCESS, "give --flink_submit_uber_jar"),
+        (None, (), "give runner="),
+        (
+            "FlinkRunner",
+            ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),
+            "workers are threads of this process",
+        ),
+        ("FlinkRunner", PROCESS, "give --flink_submit_uber_jar"),
+        ("PrismRunner", (), "Prism ends with this process"),
     ],
 )
-def test_what_could_not_go_on_alone_is_not_detached(tmp_path: Path, flags: tuple[str, ...], says: str) -> None:
+def test_what_could_not_go_on_alone_is_not_detached(
+    tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str
+) -> None:
     source = tmp_path / "a.csv"
     source.write_text("x\n1\n")
-    runner = "FlinkRunner" if flags else None
     with pytest.raises(UsageError, match=says):
         submit(source, tmp_path / "out", runner=runner, beam_args=flags, header=True, preflight=False)
     assert not (tmp_path / "out").exists()

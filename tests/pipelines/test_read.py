@@ -19,12 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
+import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import ReadResult, read
 from recordmill.records.example.encode import encode
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import from_arrow
 from recordmill.shards import cutting
+from recordmill.shards.manifest import load
 from recordmill.shards.rejects import TooManyRejects
 
 TRAIN, TEST = mixed_rows(400), mixed_rows(30, 400)
@@ -289,3 +291,23 @@ def test_no_records(tmp_path: Path) -> None:
     assert result.records == {"train": 0}
     assert read(out, tmp_path / "b", to="npy").records == {"train": 0}
     assert open_columns(tmp_path / "b" / "train")["matrix"].shape == (0, 2, 3)
+
+
+def test_shards_of_an_earlier_generation_are_left_out_of_what_is_listed(tmp_path: Path) -> None:
+    """As a data set by itself is read: what was replaced stays on the disk for those who still read it."""
+    for number in (1, 2):
+        recordmill.build({"x": [number] * number}, tmp_path / "sets" / "a", overwrite=True)
+    (tmp_path / "list.txt").write_text("sets/a\n")
+    for number, given in enumerate(
+        [tmp_path / "sets", f"@{tmp_path}/list.txt", f"{tmp_path}/sets/a/data-*/*.tfrecord"]
+    ):
+        result = recordmill.read(given, tmp_path / str(number))
+        assert result.records == {"train": 2}
+        assert "1 shard(s) of earlier generations of their data set were left out" in result.notes
+    old, new = (folder / "train-00000-of-00001.tfrecord" for folder in by_age(tmp_path / "sets" / "a"))
+    assert recordmill.read([old, new], tmp_path / "both").records == {"train": 3}  # who names them has them
+
+
+def by_age(out: Path) -> list[Path]:
+    """The folders of a data set's generations, the older one first."""
+    return [out / manifest.parts[0].folder for manifest in (load(out, 1), load(out, 2))]

@@ -21,6 +21,7 @@ from recordmill.pipelines import build as builds  # noqa: E402
 from recordmill.sources.inputs.contract import Unit  # noqa: E402
 from recordmill.storage.files import read_range  # noqa: E402
 from recordmill.storage.folders import files_below, join  # noqa: E402
+from recordmill.transforms import spread  # noqa: E402
 
 HARNESS = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
 FLAGS = ("--job_endpoint=embed", "--environment_type=beam:env:harness_subprocess_python:v1",
@@ -32,6 +33,24 @@ OPTIONS: dict[str, Any] = {"num_shards": 3, "splits": "train=0.8,test=0.2", "max
 def of(build: recordmill.BuildResult) -> dict[str, bytes]:
     found = files_below(join(str(build.out), build.manifest.parts[0].folder))
     return {name: read_range(path).tobytes() for name, path in found.items()}
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, removed: bool
+) -> None:
+    def lost(manifest: Any, plan: Any) -> Any:
+        if removed:
+            spread.tidy_up(plan.place)
+        raise RecordmillError("a worker was lost")
+
+    monkeypatch.setattr(spread, "release", lost)
+    threads = {**ENGINE, "beam_args": ("--job_endpoint=embed", "--environment_type=beam:env:embedded_python:v1")}
+    done = recordmill.build({"x": [1, 2, 3]}, tmp_path / "out", **threads)
+    assert done.records == {"train": 3}
+    assert "the data set is complete; its job failed after the commit: a worker was lost" in caplog.text
+    assert recordmill.verify(done.out) == []
+    assert not list((tmp_path / "out").glob("_run-*"))
 
 
 @pytest.mark.sweep

@@ -128,6 +128,22 @@ def test_what_is_written_can_be_read_in_a_pipeline(tmp_path: Path, monkeypatch: 
             _ = pipeline | ReadShards("out" if wrong == ["y"] else "nothing", wrong)
 
 
+def test_inputs_are_named_from_where_the_graph_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_pipeline(tmp_path / "out")
+    (shard,) = (tmp_path / "out").glob("data-*/*.tfrecord")
+    (tmp_path / "list.txt").write_text(f"{shard.relative_to(tmp_path)}\n")
+    monkeypatch.chdir(tmp_path)
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    given = ("out", Path("out"), f"file://{tmp_path}/out", "out/data-*/*.tfrecord", "@list.txt", ["./out"])
+    for number, inputs in enumerate(given):
+        _ = pipeline | f"{number}" >> ReadShards(inputs)
+    monkeypatch.chdir("/")
+    result = pipeline.run()
+    result.wait_until_finish()
+    counters = result.metrics().query(beam.metrics.MetricsFilter().with_name("records_read"))["counters"]
+    assert [one.committed for one in counters] == [50] * len(given)
+
+
 def test_collections_that_have_no_end_or_windows_are_refused(tmp_path: Path) -> None:
     pipeline = beam.Pipeline(runner=FnApiRunner())
     batches = pipeline | beam.Create([{"x": 1}]) | BatchDicts() | beam.WindowInto(beam.window.FixedWindows(10))
