@@ -15,8 +15,8 @@ examples:
   recordmill doctor photos/ --out /shared/shards --runner=FlinkRunner --flink_master=HOST:8081 ...
       also whether the workers see photos/ and /shared/shards
 
-A job of its own, which leaves nothing behind, asks the workers. Builds and reads on an engine look at the same before they
-submit. Any flag that recordmill does not know is handed to Apache Beam.
+A job of its own, which leaves nothing behind, asks the workers. Builds and reads on an engine look at the same before
+they submit. Any flag that recordmill does not know is handed to Apache Beam.
 """
 
 
