@@ -8,10 +8,9 @@ comments and, in files of several columns, blank lines not.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -56,7 +55,7 @@ from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.inputs.kept import Kept, Piece
 from recordmill.sources.inputs.lines import note_blank_lines
 from recordmill.sources.inputs.packing import packed
-from recordmill.sources.inputs.tables import Alike, DigestTable
+from recordmill.sources.inputs.tables import Alike, ChunkDigests, DigestTable
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
 from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
@@ -297,18 +296,15 @@ def _settled_heads(heads: Iterable[Head], told: list[str], firsts: FirstRows) ->
 
 def _all_of(scanned: Iterable[ScannedRange], totals: Totals) -> tuple[Sequence[Extent], DigestTable]:
     """What is kept of each part, and each file's digest; all else is added up."""
-    numbers = array("q")
+    digests = ChunkDigests()
 
-    def each() -> Iterator[tuple[int, Sequence[bytes]]]:
+    def each() -> Iterator[Extent]:
         for part in scanned:
             totals.add(part)
-            numbers.extend(astuple(part.extent))
-            yield part.file, part.digests
+            digests.add(part.file, part.digests)
+            yield part.extent
 
-    digests = DigestTable.of_chunks(each())
-    names = tuple(Extent.__dataclass_fields__)
-    values = np.frombuffer(numbers, np.int64).reshape(-1, len(names))
-    return Alike(names, [Extent(*[0] * len(names))], np.zeros(len(values), np.uint8), values), digests
+    return Alike.of(each(), tuple(Extent.__dataclass_fields__)), digests.table()
 
 
 def _empty_files(files: Sequence[InputFile], parts: Iterable[Extent]) -> tuple[str, ...]:

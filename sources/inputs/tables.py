@@ -9,8 +9,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from itertools import accumulate, groupby, islice
-from operator import attrgetter, itemgetter
+from itertools import accumulate, islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -255,14 +255,6 @@ class DigestTable(Mapping[int, str]):
     def __init__(self, values: bytes) -> None:
         self._values = values
 
-    @classmethod
-    def of_chunks(cls, chunks: Iterable[tuple[int, Sequence[bytes]]]) -> DigestTable:
-        """Of files by the digests of their chunks: (file, some of these), in order."""
-        values = bytearray()
-        for _, parts in groupby(chunks, key=itemgetter(0)):
-            values += bytes.fromhex(combine(digest for _, some in parts for digest in some).removeprefix(f"{BLAKE3}:"))
-        return cls(bytes(values))
-
     def __getitem__(self, file: int) -> str:
         if not 0 <= file < len(self):
             raise KeyError(file)
@@ -273,6 +265,30 @@ class DigestTable(Mapping[int, str]):
 
     def __len__(self) -> int:
         return len(self._values) // 32
+
+
+class ChunkDigests:
+    """Digests of the chunks of all files as they come, file by file and in order, to those of the files."""
+
+    def __init__(self) -> None:
+        self._values, self._file, self._held = bytearray(), -1, list[bytes]()
+
+    def add(self, file: int, digests: Iterable[bytes]) -> None:
+        """The next chunks, of the same file as before or the next one."""
+        if file != self._file:
+            self._end()
+        self._file = file
+        self._held.extend(digests)
+
+    def table(self) -> DigestTable:
+        """Those of the files, when all have come."""
+        self._end()
+        return DigestTable(bytes(self._values))
+
+    def _end(self) -> None:
+        if self._file >= 0:
+            self._values += bytes.fromhex(combine(self._held).removeprefix(f"{BLAKE3}:"))
+        self._file, self._held = -1, []
 
 
 class RangeTable(Table[range]):

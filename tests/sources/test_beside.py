@@ -17,7 +17,7 @@ from hypothesis import strategies as some
 from recordmill.building.spread.place import Place
 from recordmill.building.spread.tables import share_table
 from recordmill.sources.inputs.beside import Beside, Part, block_of, narrow
-from recordmill.sources.inputs.tables import Alike, DigestTable
+from recordmill.sources.inputs.tables import Alike, ChunkDigests
 from recordmill.storage.digest import combine
 
 NAMES = ["ant", None, "bee", "cat"]
@@ -63,7 +63,10 @@ def test_items_that_are_alike_are_there_again(rows: list[Row]) -> None:
 
 @given(some.lists(some.lists(some.binary(min_size=32, max_size=32), min_size=1, max_size=3), max_size=9))
 def test_digests_of_files_are_those_of_their_chunks(files: list[list[bytes]]) -> None:
-    chunks = [(at, [digest]) for at, digests in enumerate(files) for digest in digests]
-    table = DigestTable.of_chunks(iter(chunks))
+    chunks = ChunkDigests()
+    for at, digests in enumerate(files):
+        for digest in digests:
+            chunks.add(at, [digest])
+    table = chunks.table()
     assert dict(table) == dict(pickle.loads(pickle.dumps(table))) == {at: combine(one) for at, one in enumerate(files)}
     assert (table.get(len(files)), table.get(-1), len(table)) == (None, None, len(files))
