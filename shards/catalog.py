@@ -183,7 +183,7 @@ def of_files(inputs: Iterable[str]) -> Catalog:
     known: dict[str, frozenset[str]] = {}
     stale = 0
     for file in listing.files:
-        if file.path not in listing.named and _is_stale(file.path, known):
+        if not listing.is_named(file) and _is_stale(file.path, known):
             stale += file.name.lower().endswith(_EXTENSIONS)
             continue
         compression = "none" if file.stat.size_bytes == 0 else sniff_compression(file.path)
