@@ -213,8 +213,8 @@ def as_tables(source: Source, here: bool = True) -> Source:
 
 
 class Alike(Table[Item]):
-    """Items of one frozen dataclass that differ in some integers, and in little else: these as columns, and one item of
-    each kind.
+    """Items of one frozen dataclass, without slots, that differ in some integers, and in little else: these as columns,
+    and one item of each kind.
 
     kinds: the items, with 0 in place of these integers; which: [items] each one's place among them; numbers: [items,
     names] int64.
@@ -244,8 +244,10 @@ class Alike(Table[Item]):
         return len(self._which)
 
     def _item(self, at: int) -> Item:
-        numbers = dict(zip(self._names, self._numbers[at].tolist(), strict=True))
-        item: Item = replace(self._kinds[self._which[at]], **numbers)
+        kind = self._kinds[self._which[at]]
+        item: Item = object.__new__(type(kind))  # as replace makes it, in a tenth of the time
+        vars(item).update(vars(kind))
+        vars(item).update(zip(self._names, self._numbers[at].tolist(), strict=True))
         return item
 
 
