@@ -68,7 +68,9 @@ def main() -> None:
         if kind == "images":
             peers = {
                 "TFDS writer": ("build_jobs:tfds_images", source, out + "-tfds"),
+                "TFDS writer, synced": ("build_jobs:tfds_images", source, out + "-tfds", "synced"),
                 "tutorial loop": ("build_jobs:tutorial_images", source, out + "-loop"),
+                "tutorial loop, synced": ("build_jobs:tutorial_images", source, out + "-loop", "synced"),
                 "limit: the kernels alone": ("build_jobs:limit_images", source, out + "-limit"),
             }
             if not args.no_slow:

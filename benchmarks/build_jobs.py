@@ -43,6 +43,20 @@ def recordmill(kind: str, source: str, out: str) -> Work:
     return lambda: recordmill.build(source, out, kind=kind, num_shards=SHARDS)
 
 
+def _sync(folder: str) -> None:
+    """Have all files of the folder on the disk, four at a time."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def sync(path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(sync, glob.glob(f"{folder}/*")))
+    sync(folder)
+
+
 def _feature(value: Any, tf: Any) -> Any:
     if isinstance(value, int):
         return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
@@ -308,8 +322,10 @@ def limit_images(source: str, out: str) -> Work:
     return work
 
 
-def tutorial_images(source: str, out: str) -> Work:
-    """The image tutorial's loop: read each file, note its size by decoding its header, write round-robin."""
+def tutorial_images(source: str, out: str, synced: str = "") -> Work:
+    """The image tutorial's loop: read each file, note its size by decoding its header, write round-robin. synced: as of
+    `tfds_images`.
+    """
     import tensorflow as tf
     from PIL import Image
 
@@ -334,6 +350,8 @@ def tutorial_images(source: str, out: str) -> Work:
             writers[number % SHARDS].write(example.SerializeToString())
         for writer in writers:
             writer.close()
+        if synced:
+            _sync(out)
 
     return work
 
@@ -367,8 +385,10 @@ def plain_beam_images(source: str, out: str) -> Work:
     return work
 
 
-def tfds_images(source: str, out: str) -> Work:
-    """TensorFlow Datasets' own writer: shuffles by hash, writes shards; what `download_and_prepare` runs."""
+def tfds_images(source: str, out: str, synced: str = "") -> Work:
+    """TensorFlow Datasets' own writer: shuffles by hash, writes shards; what `download_and_prepare` runs. synced: if
+    not empty, the shards are on the disk when it ends, as they are after a build.
+    """
     import numpy as np
     import tensorflow  # noqa: F401  # tensorflow_datasets imports it when it first needs it
     import tensorflow_datasets as tfds
@@ -390,6 +410,8 @@ def tfds_images(source: str, out: str) -> Work:
             with open(path, "rb") as file:
                 target.write(path, {"image": file.read(), "label": int(os.path.basename(os.path.dirname(path))[-1])})
         target.finalize()
+        if synced:
+            _sync(out)
 
     assert tfds
     return work

@@ -15,6 +15,7 @@ from recordmill.base.sizes import show_size
 from recordmill.building.cuts import GROWN_SHARDS, MOST_SHARDS, ShardOptions
 from recordmill.building.spread.scale import (
     MOST_BUCKETS,
+    RECORD_FILE_MEMORY,
     Build,
     most_files_in_workers,
     most_merged_bytes,
@@ -90,6 +91,11 @@ def walls() -> list[Sequence[str]]:
     """(limit, what lies behind it, what helps), at the defaults: first those of inputs, then of data, as they come."""
     shard, memory = ShardOptions.shard_bytes, show_size(MEMORY_BYTES)
     return [
+        (
+            f"{MEMORY_BYTES // RECORD_FILE_MEMORY:,} input files of TFRecords",
+            f"what the driver holds of them while it plans takes {memory}, beside `--memory`",
+            "fewer and larger files, or more memory where the command is typed",
+        ),
         (
             f"{most_files_in_workers():,} input files",
             f"what the worker that commits holds of them and of their digests takes {memory}, beside `--memory`",

@@ -65,16 +65,6 @@ class FlinkJob:
 
 
 @dataclass(frozen=True)
-class TaskManager:
-    """One TaskManager. direct_bytes: what it may hold outside its heap, which is what Beam's values pass through."""
-
-    id: str
-    slots: int
-    heap_bytes: int
-    direct_bytes: int
-
-
-@dataclass(frozen=True)
 class Flink:
     """A cluster. url: of its REST interface and its web page."""
 
@@ -101,16 +91,6 @@ class Flink:
         return Overview(
             counts[0], counts[1], counts[2], str(found.get("flink-version", "")), int(found.get("jobs-running") or 0)
         )
-
-    def task_managers(self) -> list[TaskManager]:
-        """All of them, with what memory they were given."""
-        managers = []
-        for item in self._get("/taskmanagers").get("taskmanagers", []):
-            about = item.get("memoryConfiguration") or {}
-            direct = sum(int(about.get(name) or 0) for name in ("frameworkOffHeap", "taskOffHeap"))
-            heap = sum(int(about.get(name) or 0) for name in ("frameworkHeap", "taskHeap"))
-            managers.append(TaskManager(str(item["id"]), int(item["slotsNumber"]), heap, direct))
-        return managers
 
     def named(self, name: str) -> FlinkJob | None:
         """The youngest job of that name, or None."""

@@ -18,6 +18,7 @@ from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
 from recordmill.pipelines.options.given import fill, of_kind
 from recordmill.pipelines.options.pairs import parse_dtypes, parse_splits
+from recordmill.pipelines.remote.flags import as_flags
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.rejects import RejectBudget
@@ -105,7 +106,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         threads=_threads(values.threads, memory_bytes),
         memory_bytes=memory_bytes,
         runner=values.runner,
-        beam_args=tuple(values.beam_args),
+        beam_args=as_flags(values.beam_args),
         preflight=values.preflight,
         follow_links=values.follow_links,
         transform=values.transform,

@@ -12,6 +12,7 @@ from recordmill.exporting.choices.file_layout import FileRequest
 from recordmill.exporting.plan import NPY, NPZ, ReadOptions, default_threads
 from recordmill.pipelines.convert_options import parse_images, parse_steps
 from recordmill.pipelines.options.given import fill
+from recordmill.pipelines.remote.flags import as_flags
 from recordmill.records.columns.where import Where
 from recordmill.records.writers.parquet import ParquetWriteOptions
 from recordmill.schemas.feature import Schema
@@ -70,7 +71,7 @@ def make_settings(**given: Any) -> ReadSettings:
         memory_bytes,
         values.overwrite,
         values.runner,
-        tuple(values.beam_args),
+        as_flags(values.beam_args),
         values.preflight,
         values.storage_requests,
     )

@@ -183,11 +183,11 @@ def of_files(inputs: Iterable[str]) -> Catalog:
     known: dict[str, frozenset[str]] = {}
     stale = 0
     for file in listing.files:
-        if file.path not in listing.named and _is_stale(file.path, known):
+        if not listing.is_named(file) and _is_stale(file.path, known):
             stale += file.name.lower().endswith(_EXTENSIONS)
             continue
         compression = "none" if file.stat.size_bytes == 0 else sniff_compression(file.path)
-        if compression is None and file.path not in listing.named and not file.name.lower().endswith(_EXTENSIONS):
+        if compression is None and not listing.is_named(file) and not file.name.lower().endswith(_EXTENSIONS):
             left_out.append(file.name)
             continue
         # A file that was named, or is called a TFRecord, is read whatever it looks like:

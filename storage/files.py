@@ -20,7 +20,6 @@ import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.room import room
-from recordmill.storage.disk.many_files import has_calls, read_files
 from recordmill.storage.disk.past_cache import DirectFile
 from recordmill.storage.stores import writing
 from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
@@ -195,13 +194,15 @@ def _places(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> list[Bytes]:
 
 def _read_here(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
     """Files of this machine, one behind the other."""
-    if not has_calls():
+    from recordmill.storage.disk import many_files  # which imports LLVM, and not all who look at files read some
+
+    if not many_files.has_calls():
         for place, (path, about, source) in zip(_places(files, into), files, strict=True):
             read_into(path, place, about, source)
         return
     sizes = np.array([about.size_bytes for _, about, _ in files], np.int64)
     assert int(sizes.sum()) <= len(into), "there is no room for the files"
-    count, found = read_files([path for path, _, _ in files], sizes, into)
+    count, found = many_files.read_files([path for path, _, _ in files], sizes, into)
     for (_, before, source), (done, size, mtime) in zip(files[: count + 1], found.tolist(), strict=False):
         if done < 0:
             raise DataError(f"can't be read: {os.strerror(-done)}", source=source)

@@ -12,10 +12,12 @@ import os
 import stat as modes
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from recordmill.base.errors import UsageError
-from recordmill.storage.files import Stat, input_path, is_remote, plain_name, read_range, stat
+from recordmill.storage.files import Stat, input_path, is_remote, plain_name, read_blocks, stat
 from recordmill.storage.folders import is_folder, real_path
+from recordmill.storage.listed import sorting
 from recordmill.storage.listed.files import InputFile, StoredFiles
 from recordmill.storage.listed.rows import Row, StoredRows
 from recordmill.storage.listed.sorting import Sorter
@@ -23,6 +25,7 @@ from recordmill.storage.store_walk import walk_store
 from recordmill.storage.walk import Found, Ignored, Walk, has_magic, within
 
 _SHOWN = 3  # names in a message
+_BLOCK_BYTES = 1 << 20  # of a list of names
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Listing:
 
     files: sorted by (root, name as bytes); of very many, a list on a disk. roots: the INPUTs, by ordinal. ignored: how
     many files per reason were left out. notes: the same in words, with names. named: the paths of files given by their
-    own name, which nothing may leave out silently.
+    own name; named_roots: of the INPUTs all of whose files were given so, the ordinals. See `is_named`.
     """
 
     files: Sequence[InputFile]
@@ -55,6 +58,11 @@ class Listing:
     ignored: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     named: frozenset[str] = frozenset()
+    named_roots: frozenset[int] = frozenset()
+
+    def is_named(self, file: InputFile) -> bool:
+        """Whether the file was given by its own name, so that nothing may leave it out silently."""
+        return file.root in self.named_roots or file.path in self.named
 
     @property
     def size_bytes(self) -> int:
@@ -93,23 +101,27 @@ def list_inputs(
         inputs = [os.fspath(inputs)]
     if not inputs:
         raise UsageError("no INPUT: name files, folders, a quoted glob or @list.txt")
-    ignored = Ignored(data_extensions)
+    ignored = Ignored(data_extensions, folder)
     roots: list[Root] = []
-    named: set[str] = set()
+    named, all_named = set[str](), set[int]()
     found = _Gathered(folder)
     for ordinal, given in enumerate(map(os.fspath, inputs)):
         root, by_name = _resolve(given, follow_links, ignored, found, ordinal)
         roots.append(root)
-        named.update(by_name)
+        if by_name is None:
+            all_named.add(ordinal)
+        else:
+            named.update(by_name)
     files = found.files(roots)
-    return Listing(files, tuple(roots), dict(ignored.count), tuple(ignored.notes()), frozenset(named))
+    said = dict(ignored.count), tuple(ignored.notes())
+    return Listing(files, tuple(roots), *said, frozenset(named), frozenset(all_named))
 
 
 class _Gathered:
     """What the INPUTs name, as it is found, to files in order, each once."""
 
     def __init__(self, folder: str | None) -> None:
-        self._folder, self._rows = folder, Sorter(folder)
+        self.folder, self._rows = folder, Sorter(folder)
 
     def of(self, root: int) -> Callable[[Found], None]:
         """What takes the files of that INPUT, of which a pattern may find one in two ways."""
@@ -131,9 +143,9 @@ class _Gathered:
             files = tuple(InputFile(root, name, path, Stat(*about)) for root, name, path, *about in rows)
             _check_once(files, roots)
             return files
-        stored = StoredRows.write(rows, self._folder)
+        stored = StoredRows.write(rows, self.folder)
         if len(roots) > 1 or not roots[0].folder:  # else each name is a path of its own
-            by_path = Sorter(self._folder)
+            by_path = Sorter(self.folder)
             for root, name, path, *_ in stored:
                 by_path.add((path, root, name))
             _check_once((InputFile(root, name, path, Stat(0, 0)) for path, root, name in by_path.sorted()), roots, True)
@@ -151,18 +163,15 @@ def _each_once(rows: Iterable[Row]) -> Iterator[Row]:
 
 def _resolve(
     given: str, follow_links: bool, ignored: Ignored, found: _Gathered, ordinal: int
-) -> tuple[Root, Iterable[str]]:
-    """The root, and which of its files were given by their own names."""
+) -> tuple[Root, Iterable[str] | None]:
+    """The root, and which of its files were given by their own names; None: all of them."""
     path = input_path(given)
     if not path:
         raise UsageError("an INPUT is empty: name files, folders, a quoted glob or @list.txt")
     if path[0] == "@" and not os.path.lexists(path):
-        root, files, named = _read_list(given, input_path(path[1:]), follow_links, ignored)
-        for line, file in enumerate(files):
-            found.add(ordinal, file, line)
-        return root, named
+        return _read_list(given, input_path(path[1:]), follow_links, ignored, found, ordinal)
     base, single = _expand(path, given, follow_links, ignored, found.of(ordinal))
-    return Root(given, base, single is None and is_folder(path)), () if single is None else (single,)
+    return Root(given, base, single is None and is_folder(path)), () if single is None else None
 
 
 def _expand(
@@ -251,16 +260,59 @@ def _split_glob(path: str) -> tuple[str, str]:
     return fixed or ("/" if path.startswith("/") else "."), "/".join(part for part in parts[first:] if part)
 
 
-def _read_list(given: str, list_path: str, follow_links: bool, ignored: Ignored) -> tuple[Root, list[Found], list[str]]:
-    try:
-        text = read_range(list_path).tobytes()
-    except OSError as error:
-        raise UsageError(f"{given}: the list {list_path!r} can't be read: {error.strerror}") from error
+def _read_list(
+    given: str, list_path: str, follow_links: bool, ignored: Ignored, found: _Gathered, ordinal: int
+) -> tuple[Root, Iterable[str] | None]:
+    """As `_resolve`. What its lines name waits on a disk until all are known, and with them the folder that names are
+    relative to.
+    """
     folder = real_path(os.path.dirname(list_path) or ".")
-    found: list[Found] = []
-    named: list[str] = []
-    for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
-        entry = os.fsdecode(line.rstrip(b"\r"))
+    about = _About(folder)
+    rows = _held(_entries(given, list_path, folder, follow_links, ignored, about), found.folder)
+    if not len(rows):
+        raise UsageError(f"{given}: the list is empty; it needs one path a line")
+    if about.stores and about.disks:
+        raise UsageError(f"{given}: some of its files are on a disk and others in a store; make a list of each")
+    base = folder if about.all_within else about.above
+    for line, _, path, *rest in rows:
+        name = plain_name(os.path.relpath(path, base), path)
+        found.add(ordinal, Found(name, path, Stat(*rest)), line)
+    return Root(given, base, False), [row[2] for row in rows if row[1]] if about.has_patterns else None
+
+
+def _held(rows: Iterator[Row], folder: str | None) -> Sequence[Row] | StoredRows:
+    """All of them, on a disk if they are many."""
+    first = list(islice(rows, sorting.HELD_ROWS))
+    return first if len(first) < sorting.HELD_ROWS else StoredRows.write(chain(first, rows), folder)
+
+
+class _About:
+    """What is known of all files that the lines of a list name. above: the deepest folder that holds them; stores,
+    disks: how many lie there; has_patterns: some were not given by their own names.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self.all_within, self.above, self.has_patterns = folder, True, "", False
+        self.stores = self.disks = 0
+
+    def add(self, path: str, is_named: bool) -> None:
+        remote, is_first = is_remote(path), not self.stores + self.disks
+        self.stores, self.disks = self.stores + remote, self.disks + (not remote)
+        self.has_patterns = self.has_patterns or not is_named
+        self.all_within = self.all_within and within(path, self._folder)
+        if not (self.stores and self.disks):
+            above = os.path.dirname(path)
+            self.above = os.path.commonpath([above] if is_first else [self.above, above])
+
+
+def _entries(
+    given: str, list_path: str, folder: str, follow_links: bool, ignored: Ignored, about: _About
+) -> Iterator[Row]:
+    """(number, whether its own name was given, path, size in bytes, mtime_ns, etag) of each file that the lines name,
+    in their order.
+    """
+    for number, line in enumerate(_lines(given, list_path), 1):
+        entry = os.fsdecode(line)
         if not entry.strip():
             continue
         path = _beside(folder, input_path(entry), list_path)
@@ -271,22 +323,21 @@ def _read_list(given: str, list_path: str, follow_links: bool, ignored: Ignored)
             raise UsageError(
                 f"{list_path}, line {number}: {error} (paths are relative to the list's folder, {folder})"
             ) from error
-        found.extend(by_name.values())
-        named.extend(() if single is None else (single,))
-    if not found:
-        raise UsageError(f"{given}: the list is empty; it needs one path a line")
-    if len({is_remote(file.path) for file in found}) > 1:
-        raise UsageError(f"{given}: some of its files are on a disk and others in a store; make a list of each")
-    base = (
-        folder
-        if all(within(file.path, folder) for file in found)
-        else os.path.commonpath([os.path.dirname(file.path) for file in found])
-    )
-    return (
-        Root(given, base, False),
-        [Found(plain_name(os.path.relpath(file.path, base), file.path), file.path, file.stat) for file in found],
-        named,
-    )
+        for file in by_name.values():
+            about.add(file.path, single is not None)
+            yield number, single is not None, file.path, file.stat.size_bytes, file.stat.mtime_ns, file.stat.etag
+
+
+def _lines(given: str, list_path: str) -> Iterator[bytes]:
+    rest = b""
+    try:
+        for number, block in enumerate(read_blocks(list_path, _BLOCK_BYTES)):
+            data = block.tobytes()
+            *lines, rest = (rest + (data if number else data.removeprefix(b"\xef\xbb\xbf"))).split(b"\n")
+            yield from (line.rstrip(b"\r") for line in lines)
+    except OSError as error:
+        raise UsageError(f"{given}: the list {list_path!r} can't be read: {error.strerror}") from error
+    yield rest.rstrip(b"\r")
 
 
 def _into(by_name: dict[str, Found]) -> Callable[[Found], None]:

@@ -10,12 +10,12 @@ import fnmatch
 import os
 import re
 import stat as modes
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
 from recordmill.storage.files import Stat
+from recordmill.storage.listed.sorting import Sorter
 
 HIDDEN, TEMPORARY, EMPTY, MARKER, SPECIAL = "hidden", "temporary", "empty", "marker", "neither file nor folder"
 LINKED_FOLDER, LOOP = "link to a folder that is walked anyway", "link to a folder around it"
@@ -26,6 +26,7 @@ _MARKERS = frozenset(
 _MARKER_STARTS = ("_committed_", "_started_")  # Spark's commit protocols leave them beside the data
 _TEMPORARY_ENDS = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownload", ".swp")
 _MAGIC = re.compile(r"[*?[]")
+_SHOWN = 3  # names of each reason, the first ones, whatever order the folders give
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +41,49 @@ class Found:
 @dataclass
 class Ignored:
     """What was left out: how many per reason, and the first names of each, for people.
-    data_extensions: an empty file of these is not left out.
+    data_extensions: an empty file of these is not left out. folder: where the paths of very many wait on a disk.
     """
 
     data_extensions: Collection[str] = ()
-    count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    _seen: set[str] = field(default_factory=set)  # where patterns overlap, a name comes by more than once
+    folder: str | None = None
+    _rows: Sorter = field(init=False)
+    _told: dict[str, tuple[int, list[str]]] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._rows = Sorter(self.folder)
 
     def add(self, reason: str, name: str, path: str) -> None:
-        if path in self._seen:
-            return
-        self._seen.add(path)
-        self.count[reason] += 1
-        self.examples[reason] = sorted((*self.examples[reason], name))[:3]  # whatever order the folders give
+        """Where patterns overlap, a name may come by more than once."""
+        self._rows.add((path, reason, name))
+
+    @property
+    def count(self) -> dict[str, int]:
+        """How many, by reason, of all that were added before this is asked for the first time."""
+        return {reason: count for reason, (count, _) in self._tell().items()}
 
     def notes(self) -> list[str]:
-        """One line per reason.
+        """One line per reason, likewise.
 
         >>> ignored = Ignored()
         >>> ignored.add("hidden", "a/.DS_Store", "/data/a/.DS_Store")
         >>> ignored.notes()
         ['ignored 1 hidden: a/.DS_Store']
         """
-        shown = ((reason, self.count[reason], self.examples[reason]) for reason in sorted(self.count))
         return [
             f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}"
-            for reason, count, names in shown
+            for reason, (count, names) in sorted(self._tell().items())
         ]
+
+    def _tell(self) -> dict[str, tuple[int, list[str]]]:
+        """Reason to how many there are, and the first names."""
+        if self._told is None:
+            self._told, last = {}, ""
+            for path, reason, name in self._rows.sorted():
+                if path != last:
+                    count, names = self._told.get(reason, (0, []))
+                    self._told[reason] = count + 1, sorted((*names, name))[:_SHOWN]
+                last = path
+        return self._told
 
 
 def clutter(name: str) -> str | None:

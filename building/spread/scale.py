@@ -31,6 +31,7 @@ MOST_BUCKETS = Buckets.plan(1, 2**64, MOST_SHARDS).count
 # bytes in memory at most, of Python's objects
 FILE_MEMORY, UNIT_MEMORY = 640, 360  # of what the driver makes of the listing, and cuts
 LISTED_MEMORY = 5  # of a file, however many there are: whether it is chosen, and its split
+RECORD_FILE_MEMORY = 2_500  # of a file of TFRecords, while the driver plans it
 FAR_MEMORY = 2  # of a file, in every worker process: its split
 CUT_MEMORY = 450  # of a shard, in what every worker process that makes shards holds
 ACCOUNT_MEMORY = 1_200  # of a group, in the step that surveys

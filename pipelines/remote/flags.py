@@ -32,6 +32,17 @@ class _Options(Protocol):
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None: ...
 
 
+def as_flags(given: Sequence[str]) -> tuple[str, ...]:
+    """The flags; UsageError for a text, whose letters would be taken for them.
+
+    >>> as_flags(["--parallelism=2"])
+    ('--parallelism=2',)
+    """
+    if isinstance(given, str):
+        raise UsageError(f"beam_args is a text; give a list: beam_args={given.split()}")
+    return tuple(given)
+
+
 def check_flags(arguments: Sequence[str], runner: str | None, options: type[_Options]) -> None:
     """That Beam or the runner's job server knows these flags.
 

@@ -29,7 +29,7 @@ from recordmill.sources.csv.stream import read_rows
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.inputs.kept import Kept, Piece
-from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, file_chunk_digests
+from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.listed.files import InputFile
 
@@ -71,6 +71,19 @@ class Scan:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """Where a range lies and how much it is, as of `ScannedRange`."""
+
+    file: int
+    start: int
+    stop: int
+    rows: int
+    lines: int
+    size_bytes: int
+    blank_lines: int
+
+
+@dataclass(frozen=True)
 class ScannedRange:
     """What one range of a file, or a streamed file, holds.
 
@@ -91,6 +104,11 @@ class ScannedRange:
     size_bytes: int
     strays: Mapping[int, Stray] = field(default_factory=dict)
     blank_lines: int = 0
+
+    @property
+    def extent(self) -> Extent:
+        sizes = self.rows, self.lines, self.size_bytes, self.blank_lines
+        return Extent(self.file, self.start, self.stop, *sizes)
 
 
 def most_rows(columns: int) -> int:
@@ -326,11 +344,3 @@ class _RangeScan:
                 return at + end
             at += max(len(block) - 1, 1)  # the CR of a CRLF may be the last byte
         return size
-
-
-def file_digests(parts: Sequence[ScannedRange]) -> dict[int, str]:
-    """The digest of each file, by its ordinal."""
-    chunks: dict[int, list[bytes]] = {}
-    for part in parts:
-        chunks.setdefault(part.file, []).extend(part.digests)
-    return {file: combine(digests) for file, digests in chunks.items()}

@@ -72,9 +72,8 @@ def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: Csv
     Raises:
         DataError: the content of two files tells different ones.
     """
-    several = [(file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1]
-    several = several or [(files[0], heads[0])]
-    first = several[0][1]
+    several = ((file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1)
+    where, first = next(several, (files[0], heads[0]))
     for file, head in several:
         for what, one, other in (
             ("delimiter", head.delimiter, first.delimiter),
@@ -82,8 +81,7 @@ def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: Csv
         ):
             if one != other:
                 raise DataError(
-                    f"its {what} seems to be {one!r}, but that of {several[0][0].name} is {other!r}; say which with "
-                    f"--{what}",
+                    f"its {what} seems to be {one!r}, but that of {where.name} is {other!r}; say which with --{what}",
                     source=file.name,
                 )
     return Dialect.of(options, options.delimiter or first.delimiter, first.quote)
@@ -102,8 +100,8 @@ class Totals:
         self._seen, self._missing = dict.fromkeys(names, Seen()), dict.fromkeys(names, 0)
         self.labels: set[str] = set()
 
-    def add(self, part: ScannedRange) -> ScannedRange:
-        """Take in a part; gives what has to be kept of it."""
+    def add(self, part: ScannedRange) -> None:
+        """Take in a part, those of a file in order."""
         present = self._heads[part.file].names
         for name, seen in zip(present, part.seen, strict=True):
             self._seen[name] += seen
@@ -116,7 +114,6 @@ class Totals:
         for place, stray in part.strays.items():
             self._add_stray(present[place], stray, part, line)
         self._at = (part.file, line + part.lines)
-        return replace(part, seen=(), labels=frozenset(), strays={})
 
     def _add_stray(self, name: str, stray: Stray, part: ScannedRange, line: int) -> None:
         """The first one stands for all; the counts add up."""
@@ -241,15 +238,16 @@ def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
     return frozenset(names if common.schema is not None else common.dtypes)
 
 
-def describe_dialect(heads: Sequence[Head], header: str) -> tuple[str, ...]:
-    """How the files are written, where that was told from their content, and why so."""
-    told = next((head.told for head in heads if head.told), "")
+def describe_dialect(told: str, header: str, files: int) -> tuple[str, ...]:
+    """How the files are written, where that was told from their content, and why so. told: as of a `Head`; header: why
+    the first row is one, "" if that was said.
+    """
     parts = [told] if told else []
-    if any(head.first is not None for head in heads):
+    if header:
         parts.append(f"the first row is a header: {header}")
     if not parts:
         return ()
-    others = len(heads) - 1
+    others = files - 1
     more = f" (and {others:,} more file{'s' * (others > 1)} alike)" if others else ""
     return (f"told from the content{more}: {'; '.join(parts)}",)
 

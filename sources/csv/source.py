@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +29,9 @@ from recordmill.sources.csv.parse import Parser, class_numbers
 from recordmill.sources.csv.ranges import (
     RANGE_BYTES,
     STREAM_BLOCK_BYTES,
+    Extent,
     Scan,
     ScannedRange,
-    file_digests,
     most_rows,
     scan_files,
 )
@@ -46,7 +47,7 @@ from recordmill.sources.csv.schema import (
     same_dialect,
     untyped_names,
 )
-from recordmill.sources.csv.sniff.agree import agree_on_header
+from recordmill.sources.csv.sniff.agree import FirstRows, agree_on_header
 from recordmill.sources.csv.stream import read_rows
 from recordmill.sources.csv.tokenize import Ints
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit
@@ -54,6 +55,7 @@ from recordmill.sources.inputs.encoding import utf8_blocks
 from recordmill.sources.inputs.kept import Kept, Piece
 from recordmill.sources.inputs.lines import note_blank_lines
 from recordmill.sources.inputs.packing import packed
+from recordmill.sources.inputs.tables import Alike, ChunkDigests, DigestTable
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
 from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
@@ -75,7 +77,7 @@ class CsvSource:
     notes: tuple[str, ...]
     dialect: Dialect
     null_tokens: tuple[str, ...]
-    heads: tuple[Head, ...]
+    heads: Sequence[Head]
     lines: Mapping[tuple[int, int], int]
     plan_rejects: tuple[Reject, ...] = ()
     kept: Kept[Piece] = field(default_factory=Kept, compare=False, repr=False)
@@ -235,10 +237,11 @@ def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, 
         raise UsageError("no CSV files among the inputs")
     threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
     coming = ahead(files, lambda file: (file.path, file.stat))
-    heads = tuple(thread_map(lambda file: read_head(file, options), coming, threads))
+    told, firsts = list[str](), FirstRows()
+    found = thread_map(lambda file: read_head(file, options), coming, threads)
+    heads = Alike.of(_settled_heads(found, told, firsts), ("start", "line", "blank_lines"))
     dialect = same_dialect(files, heads, options)
-    firsts = [head.first for head in heads if head.first is not None]
-    header = agree_on_header(firsts, options.names, _used_names(common))
+    header = agree_on_header(firsts.rows, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
     label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
     kept = common.room_for_parsed()
@@ -248,7 +251,7 @@ def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, 
         kept=kept,
     )
     totals = Totals(names, files, heads)
-    parts = [totals.add(part) for part in scan_files(files, heads, scan, threads)]
+    parts, digests = _all_of(scan_files(files, heads, scan, threads), totals)
     if not any(part.rows for part in parts):
         what = "no rows" if options.header is False else "a header and no rows"
         raise DataError(
@@ -260,15 +263,15 @@ def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, 
     declared, _ = declared_schema(columns, common)
     kept.settle(lambda used: is_same(used, declared))
     notes = (
-        *describe_dialect(heads, header),
+        *describe_dialect("".join(told[:1]), header if firsts.rows else "", len(files)),
         *describe_column(columns, schema, heads),
         *_empty_files(files, parts),
         *note_blank_lines(_blank_lines(files, heads, parts)),
         *notes,
     )
-    units, lines = _units(files, heads, parts)
+    units, lines = _units(heads, parts)
     return CsvSource(
-        *(schema, files, units, file_digests(parts), notes, dialect, options.null_tokens, _shared(heads), lines),
+        *(schema, files, units, digests, notes, dialect, options.null_tokens, heads, lines),
         kept=kept,
     )
 
@@ -278,52 +281,66 @@ def _used_names(common: PlanOptions) -> set[str]:
     return {*label, *common.dtypes, *(common.schema.names if common.schema is not None else ())}
 
 
-def _empty_files(files: Sequence[InputFile], parts: Sequence[ScannedRange]) -> tuple[str, ...]:
-    filled = {part.file for part in parts if part.rows}
-    empty = [file.name for ordinal, file in enumerate(files) if ordinal not in filled]
-    return (
-        (f"{len(empty)} files hold a header and no rows: {', '.join(empty[:3])}{', ...' if len(empty) > 3 else ''}",)
-        if empty
-        else ()
-    )
+def _settled_heads(heads: Iterable[Head], told: list[str], firsts: FirstRows) -> Iterator[Head]:
+    """The same heads without how they were found, which is added to the others, and with one tuple of names for all
+    files that have the same.
+    """
+    names: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for head in heads:
+        if head.told and not told:
+            told.append(head.told)
+        if head.first is not None:
+            firsts.add(head.first)
+        yield replace(head, names=names.setdefault(head.names, head.names), told="", first=None)
 
 
-def _blank_lines(files: Sequence[InputFile], heads: Sequence[Head], parts: Sequence[ScannedRange]) -> Counter[str]:
-    found = Counter({file.name: head.blank_lines for file, head in zip(files, heads, strict=True)})
+def _all_of(scanned: Iterable[ScannedRange], totals: Totals) -> tuple[Sequence[Extent], DigestTable]:
+    """What is kept of each part, and each file's digest; all else is added up."""
+    digests = ChunkDigests()
+
+    def each() -> Iterator[Extent]:
+        for part in scanned:
+            totals.add(part)
+            digests.add(part.file, part.digests)
+            yield part.extent
+
+    return Alike.of(each(), tuple(Extent.__dataclass_fields__)), digests.table()
+
+
+def _empty_files(files: Sequence[InputFile], parts: Iterable[Extent]) -> tuple[str, ...]:
+    filled = np.zeros(len(files), np.bool_)
+    filled[[part.file for part in parts if part.rows]] = True
+    empty = np.flatnonzero(~filled)
+    if not len(empty):
+        return ()
+    shown = ", ".join(files[at].name for at in empty[:3].tolist()) + (", ..." if len(empty) > 3 else "")
+    return (f"{len(empty)} files hold a header and no rows: {shown}",)
+
+
+def _blank_lines(files: Sequence[InputFile], heads: Sequence[Head], parts: Iterable[Extent]) -> Counter[str]:
+    found = Counter({file.name: head.blank_lines for file, head in zip(files, heads, strict=True) if head.blank_lines})
     for part in parts:
-        found[files[part.file].name] += part.blank_lines
+        if part.blank_lines:
+            found[files[part.file].name] += part.blank_lines
     return found
 
 
-def _shared(heads: tuple[Head, ...]) -> tuple[Head, ...]:
-    """The same heads without how they were found, and with one tuple of names for all files that have the same, so that
-    thousands of files stay small in memory and pickled.
-    """
-    names: dict[tuple[str, ...], tuple[str, ...]] = {}
-    return tuple(replace(head, names=names.setdefault(head.names, head.names), told="", first=None) for head in heads)
-
-
-def _units(
-    files: Sequence[InputFile], heads: Sequence[Head], parts: Sequence[ScannedRange]
-) -> tuple[tuple[Unit, ...], dict[tuple[int, int], int]]:
+def _units(heads: Sequence[Head], parts: Iterable[Extent]) -> tuple[tuple[Unit, ...], dict[tuple[int, int], int]]:
     """(units in order, the physical line where each part of a file starts)."""
-    by_file: dict[int, list[ScannedRange]] = {}
-    for part in parts:
-        by_file.setdefault(part.file, []).append(part)
-    units: list[Unit] = []
     lines: dict[tuple[int, int], int] = {}
-    for ordinal in range(len(files)):
-        mine = by_file[ordinal]
-        filled = [part for part in mine if part.rows]
-        if not filled:
-            continue
-        if len(mine) == 1:
-            units.append(Unit(ordinal, ordinal + 1, rows=mine[0].rows, size_bytes=mine[0].size_bytes))
-            continue
-        row, line = 0, heads[ordinal].line
-        for part in mine:
-            if part.rows:
-                units.append(Unit(ordinal, ordinal + 1, part.start, part.stop, row, part.rows, part.size_bytes))
-                lines[ordinal, part.start] = line
-            row, line = row + part.rows, line + part.lines
-    return packed(units, UNIT_BYTES), lines
+
+    def each() -> Iterator[Unit]:
+        for ordinal, of_file in groupby(parts, key=lambda part: part.file):
+            mine = list(of_file)
+            if len(mine) == 1:
+                if mine[0].rows:
+                    yield Unit(ordinal, ordinal + 1, rows=mine[0].rows, size_bytes=mine[0].size_bytes)
+                continue
+            row, line = 0, heads[ordinal].line
+            for part in mine:
+                if part.rows:
+                    yield Unit(ordinal, ordinal + 1, part.start, part.stop, row, part.rows, part.size_bytes)
+                    lines[ordinal, part.start] = line
+                row, line = row + part.rows, line + part.lines
+
+    return packed(each(), UNIT_BYTES), lines

@@ -268,7 +268,7 @@ def _choose(listing: Listing, labels: str | None) -> tuple[Sequence[InputFile], 
         ending = extension(file.name)
         if ending in EXTENSIONS or ending in _FOREIGN_EXTENSIONS:
             return True
-        if (ending in _OTHER_EXTENSIONS and file.path not in listing.named) or not _looks_like_image(file):
+        if (ending in _OTHER_EXTENSIONS and not listing.is_named(file)) or not _looks_like_image(file):
             others[ending] += file.path != labels
             return False
         return True

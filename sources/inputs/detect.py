@@ -103,7 +103,7 @@ def keep_kind(listing: Listing, kind: str) -> Listing:
     if not wanted and textual:
         wanted = [group for group in groups if group.kind in _TEXTUAL]
     keys = {(group.ending, group.papers) for group in wanted}
-    keep = where(listing.files, lambda file: _key(file) in keys or file.path in listing.named)
+    keep = where(listing.files, lambda file: _key(file) in keys or listing.is_named(file))
     if not keep.any():
         raise UsageError(
             f"no {kind} among {len(listing.files)} file(s): {_endings(groups, (*KIND_NAMES, OTHER, BINARY))}"

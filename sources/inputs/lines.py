@@ -8,9 +8,10 @@ position. Memory is bounded by the block and the longest line allowed: a longer 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from recordmill.storage.listed.files import InputFile
 
 MAX_LINE_BYTES = 16 << 20  # 16 MiB: longer than any line meant as one record, short enough to hold several
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
+_FILES = 64  # of which line starts are held: more than threads look into at once
 
 
 class LineBlock(NamedTuple):
@@ -61,6 +63,11 @@ class LineStarts:
         self._path, self._size = file.path, file.stat.size_bytes
         self._lock = threading.Lock()
         self._from = self._found = 0  # the longest stretch behind which a line starts: no line starts inside it
+
+    @classmethod
+    def of_each(cls, files: Sequence[InputFile]) -> Callable[[int], LineStarts]:
+        """Those of the file of an ordinal, for parts that come in order: a few files' are held."""
+        return functools.lru_cache(maxsize=_FILES)(lambda ordinal: cls(files[ordinal]))
 
     def at(self, place: int) -> int:
         """The first line start at or behind that byte."""

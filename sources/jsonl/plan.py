@@ -22,7 +22,7 @@ from recordmill.sources.jsonl.rejects import mark_unreadable
 from recordmill.sources.jsonl.schema import Observed, feature_name
 from recordmill.sources.jsonl.tape import Scanner, Tape
 from recordmill.sources.values.labels import ClassNames
-from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, digest_file
+from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.files import Stat, ahead, check_unchanged, read_range
 from recordmill.storage.listed.files import InputFile
 
@@ -36,6 +36,23 @@ class Task:
     stop: int
     streamed: bool
     array: bool = False
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What is kept of a part when all are scanned; see `Task` and `ScannedFile`."""
+
+    ordinal: int
+    start: int
+    stop: int
+    lines: int
+    records: int
+    content_bytes: int
+    streamed: bool
+    array: bool
+
+
+COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes")  # of an extent, which differ
 
 
 @dataclass
@@ -55,33 +72,34 @@ class ScannedFile:
     classes: ClassNames | None = None
     strings: dict[str, StringsSeen] = field(default_factory=dict)
     digests: list[bytes] = field(default_factory=list)
-    digest: str | None = None
+
+    @property
+    def extent(self) -> Extent:
+        task, found = self.task, (self.start, self.stop, self.lines, self.records, self.content_bytes)
+        return Extent(task.ordinal, *found, task.streamed, task.array)
 
 
-def make_tasks(files: Sequence[InputFile], encoding: str) -> list[Task]:
+def make_tasks(files: Sequence[InputFile], encoding: str) -> Iterator[Task]:
     """The tasks in order of file and place."""
-    tasks: list[Task] = []
     for ordinal, file in enumerate(files):
         plain, array = is_plain(file, encoding), is_array(file, encoding)
         if array or not plain:
-            tasks.append(Task(ordinal, 0, file.stat.size_bytes, True, array))
+            yield Task(ordinal, 0, file.stat.size_bytes, True, array)
         else:
-            tasks.extend(
-                Task(ordinal, start, stop, False) for start, stop in cut_regions(file.stat.size_bytes) or [(0, 0)]
-            )
-    return tasks
+            for start, stop in cut_regions(file.stat.size_bytes) or [(0, 0)]:
+                yield Task(ordinal, start, stop, False)
 
 
 def scan_parts(
     files: Sequence[InputFile],
-    tasks: Sequence[Task],
+    tasks: Iterable[Task],
     encoding: str,
     max_line_bytes: int,
     label: str | None,
     binary: frozenset[str],
     threads: int,
     keeper: Callable[[], LineKeeper],
-) -> list[ScannedFile]:
+) -> Iterator[ScannedFile]:
     """The parts, in the tasks' order. binary: features of which it is asked whether their strings are base64. keeper:
     makes what keeps the records of a part.
 
@@ -89,17 +107,17 @@ def scan_parts(
         DataError: a file changed while it was read, is damaged, or has too many different keys.
     """
 
-    line_starts = [LineStarts(file) for file in files]
+    line_starts = LineStarts.of_each(files)
 
     def work(number_and_task: tuple[int, Task]) -> ScannedFile:
         number, task = number_and_task
         file = files[task.ordinal]
         part = ScannedFile(task)
         if task.streamed:
-            part.digest = digest_file(file.path)
+            part.digests.extend(file_chunk_digests(file.path))
             blocks = stream_records(file, encoding, max_line_bytes)
         else:
-            part.start, part.stop = map(line_starts[task.ordinal].at, (task.start, task.stop))
+            part.start, part.stop = map(line_starts(task.ordinal).at, (task.start, task.stop))
             for at in range(task.start, task.stop, DIGESTED_BYTES):
                 part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, task.stop))))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
@@ -113,7 +131,7 @@ def scan_parts(
         task = number_and_task[1]
         return None if task.start else (files[task.ordinal].path, files[task.ordinal].stat)
 
-    return list(thread_map(work, ahead(enumerate(tasks), begins), threads))
+    return thread_map(work, ahead(enumerate(tasks), begins), threads)
 
 
 def _scan(

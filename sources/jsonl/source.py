@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -22,16 +23,17 @@ from recordmill.sources.inputs.encoding import check_encoding
 from recordmill.sources.inputs.kept import Kept, Piece
 from recordmill.sources.inputs.lines import MAX_LINE_BYTES, file_lines, note_blank_lines
 from recordmill.sources.inputs.packing import packed
+from recordmill.sources.inputs.tables import Alike, ChunkDigests, DigestTable
 from recordmill.sources.jsonl.array import stream_records
 from recordmill.sources.jsonl.binary import StringsSeen, declared_base64, tell_base64, untold_bytes
 from recordmill.sources.jsonl.keep import Expected, Layout, LineKeeper, layout_of
-from recordmill.sources.jsonl.plan import ScannedFile, Task, make_tasks, scan_parts
+from recordmill.sources.jsonl.plan import COUNTS, Extent, ScannedFile, make_tasks, scan_parts
 from recordmill.sources.jsonl.rejects import mark_unreadable
 from recordmill.sources.jsonl.schema import Declared, Observed, infer_features
 from recordmill.sources.jsonl.tape import Path, Scanner
 from recordmill.sources.values.conform import conform
+from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import finish_schema
-from recordmill.storage.digest import combine
 from recordmill.storage.files import Stat, ahead, check_unchanged
 from recordmill.storage.listed.files import InputFile, settled
 
@@ -131,96 +133,117 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
         UsageError: an option names a column that is not there.
     """
     common, base64 = declared_base64(common)
-    tasks = make_tasks(files, options.encoding)
     label = common.label if common.schema is None else None
     asked = untold_bytes(common)
     kept, expected = Kept[Piece]() if asked else common.room_for_parsed(), Expected(common, base64)
-    parts = scan_parts(
-        *(files, tasks, options.encoding, options.max_line_bytes, label, asked, common.threads),
+    scanned = scan_parts(
+        *(files, make_tasks(files, options.encoding), options.encoding, options.max_line_bytes),
+        *(label, asked, common.threads),
         keeper=lambda: LineKeeper(expected, kept),
     )
-    units, where = _units(files, parts)
-    observed, classes = Observed(), None
-    for part in parts:
-        observed.merge(part.observed)
-        if part.classes is not None:
-            classes = part.classes if classes is None else classes + part.classes
+    found = Found()
+    parts, digests = found.all_of(scanned)
+    observed = found.observed
     if not observed.rows:
         raise _nothing(files, options, parts)
-    inferred = infer_features(observed, Declared.of(common), where)
-    schema, notes = finish_schema(inferred.schema, inferred.untold, classes, common, "the files")
+    inferred = infer_features(observed, Declared.of(common), Where(files, parts))
+    schema, notes = finish_schema(inferred.schema, inferred.untold, found.classes, common, "the files")
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
     final = layout_of(inferred.schema, inferred.paths, common, base64)
     kept.settle(lambda used: used.agrees(final))
-    streamed = frozenset(task.ordinal for task in tasks if task.streamed)
-    found, binary = tell_base64(_strings_seen(parts))
+    streamed = frozenset(part.ordinal for part in parts if part.streamed)
+    as_bytes, binary = tell_base64(found.strings)
     blank = note_blank_lines(_blank_lines(files, parts))
-    told = (*_arrays(files, tasks), *inferred.notes, *binary, *blank, *notes)
-    source = JsonlSource(schema, settled(files), units, options, final.paths, streamed, _digests(parts), told)
-    return replace(source, base64=tuple(sorted(base64 | found)), kept=kept)
+    told = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
+    source = JsonlSource(schema, settled(files), _units(parts), options, final.paths, streamed, digests, told)
+    return replace(source, base64=tuple(sorted(base64 | as_bytes)), kept=kept)
 
 
-def _arrays(files: Sequence[InputFile], tasks: Sequence[Task]) -> tuple[str, ...]:
+class Found:
+    """What all parts hold, added up as they come."""
+
+    def __init__(self) -> None:
+        self.observed, self.strings = Observed(), dict[str, StringsSeen]()
+        self.classes: ClassNames | None = None
+
+    def all_of(self, parts: Iterable[ScannedFile]) -> tuple[Alike[Extent], DigestTable]:
+        """What is kept of each part, and each file's digest."""
+        digests = ChunkDigests()
+
+        def each() -> Iterator[Extent]:
+            for part in parts:
+                self._add(part)
+                digests.add(part.task.ordinal, part.digests)
+                yield part.extent
+
+        return Alike.of(each(), COUNTS), digests.table()
+
+    def _add(self, part: ScannedFile) -> None:
+        self.observed.merge(part.observed)
+        if part.classes is not None:
+            self.classes = part.classes if self.classes is None else self.classes + part.classes
+        for name, seen in part.strings.items():
+            self.strings[name] = self.strings.get(name, StringsSeen()) + seen
+
+
+class Where(Mapping[int, tuple[str, int]]):
+    """Of each part its file's name and first line."""
+
+    def __init__(self, files: Sequence[InputFile], parts: Sequence[Extent]) -> None:
+        self._files, self._parts = files, parts
+
+    def __getitem__(self, number: int) -> tuple[str, int]:
+        ordinal, line, at = self._parts[number].ordinal, 0, number
+        while at and (before := self._parts[at - 1]).ordinal == ordinal:
+            line, at = line + before.lines, at - 1
+        return self._files[ordinal].name, line
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+def _arrays(files: Sequence[InputFile], parts: Iterable[Extent]) -> tuple[str, ...]:
     """A note on the files that are JSON arrays."""
-    names = [files[task.ordinal].name for task in tasks if task.array]
+    names = [files[part.ordinal].name for part in parts if part.array]
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (f"JSON arrays, whose elements are read as lines ({len(names):,}): {shown}",) if names else ()
 
 
-def _strings_seen(parts: Sequence[ScannedFile]) -> dict[str, StringsSeen]:
-    total: dict[str, StringsSeen] = {}
-    for part in parts:
-        for name, seen in part.strings.items():
-            total[name] = total.get(name, StringsSeen()) + seen
-    return total
-
-
-def _blank_lines(files: Sequence[InputFile], parts: Sequence[ScannedFile]) -> Counter[str]:
+def _blank_lines(files: Sequence[InputFile], parts: Iterable[Extent]) -> Counter[str]:
     found = Counter[str]()
     for part in parts:
-        found[files[part.task.ordinal].name] += 0 if part.task.array else part.lines - part.records
+        if not part.array and part.lines > part.records:
+            found[files[part.ordinal].name] += part.lines - part.records
     return found
 
 
-def _units(
-    files: Sequence[InputFile], parts: Sequence[ScannedFile]
-) -> tuple[tuple[Unit, ...], dict[int, tuple[str, int]]]:
-    """(units, by part its file's name and first line). Small files that follow each other share a unit."""
-    units: list[Unit] = []
-    where: dict[int, tuple[str, int]] = {}
-    line = 0
-    for number, part in enumerate(parts):
-        ordinal = part.task.ordinal
-        first = number == 0 or parts[number - 1].task.ordinal != ordinal
-        whole = first and (number + 1 == len(parts) or parts[number + 1].task.ordinal != ordinal)
-        line = 0 if first else line
-        where[number] = files[ordinal].name, line
-        size = part.content_bytes
-        if whole:
-            units.append(Unit(ordinal, ordinal + 1, rows=part.records, size_bytes=size))
-        elif part.stop > part.start:
-            units.append(Unit(ordinal, ordinal + 1, part.start, part.stop, line, part.records, size))
-        line += part.lines
-    return packed(units, UNIT_BYTES), where
+def _units(parts: Iterable[Extent]) -> tuple[Unit, ...]:
+    """Small files that follow each other share a unit."""
+
+    def each() -> Iterator[Unit]:
+        for ordinal, of_file in groupby(parts, key=lambda part: part.ordinal):
+            mine, line = list(of_file), 0
+            for part in mine:
+                if len(mine) == 1:
+                    yield Unit(ordinal, ordinal + 1, rows=part.records, size_bytes=part.content_bytes)
+                elif part.stop > part.start:
+                    place = part.start, part.stop, line, part.records
+                    yield Unit(ordinal, ordinal + 1, *place, part.content_bytes)
+                line += part.lines
+
+    return packed(each(), UNIT_BYTES)
 
 
-def _digests(parts: Sequence[ScannedFile]) -> dict[int, str]:
-    chunks: dict[int, list[bytes]] = {}
-    for part in parts:
-        chunks.setdefault(part.task.ordinal, []).extend(part.digests)
-    return {
-        **{ordinal: combine(found) for ordinal, found in chunks.items()},
-        **{p.task.ordinal: p.digest for p in parts if p.digest is not None},
-    }
-
-
-def _nothing(files: Sequence[InputFile], options: JsonlOptions, parts: Sequence[ScannedFile]) -> DataError:
+def _nothing(files: Sequence[InputFile], options: JsonlOptions, parts: Sequence[Extent]) -> DataError:
     """Why there is no record: the first bad line, if there is one."""
-    ordinal = next((part.task.ordinal for part in parts if part.records), None)
+    ordinal = next((part.ordinal for part in parts if part.records), None)
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")
     empty = JsonlSource(
-        Schema(()), settled(files), (), options, {}, frozenset(p.task.ordinal for p in parts if p.task.streamed), {}
+        Schema(()), settled(files), (), options, {}, frozenset(p.ordinal for p in parts if p.streamed), {}
     )
     first = next(reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects)
     return DataError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,8 @@ from recordmill.sources.inputs.lines import (
     stream_lines,
 )
 from recordmill.sources.inputs.packing import packed
-from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
+from recordmill.sources.inputs.tables import Alike, ChunkDigests
+from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 from recordmill.storage.listed.files import InputFile
 
@@ -187,6 +189,23 @@ class TextParts:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Extent:
+    """What is kept of a part when all are counted."""
+
+    ordinal: int
+    start: int
+    stop: int
+    lines: int
+    records: int
+    returns: int
+    size: int
+    streamed: bool
+
+
+_COUNTS = ("ordinal", "start", "stop", "lines", "records", "returns", "size")  # of an extent, which differ
+
+
 @dataclass
 class _Part:
     ordinal: int
@@ -198,24 +217,28 @@ class _Part:
     returns: int = 0
     size: int = 0
     digests: list[bytes] = field(default_factory=list)
-    digest: str | None = None
+
+    @property
+    def extent(self) -> _Extent:
+        counts = self.lines, self.records, self.returns, self.size
+        return _Extent(self.ordinal, self.start, self.stop, *counts, self.streamed)
 
 
 def count_lines(
     files: Sequence[InputFile], encoding: str, max_line_bytes: int, blank_lines: bool, threads: int
 ) -> TextParts:
     """Count the lines of every file, on all threads."""
-    line_starts = [LineStarts(file) for file in files]
+    line_starts = LineStarts.of_each(files)
 
     def work(part: _Part) -> _Part:
         file = files[part.ordinal]
         if part.streamed:
-            part.digest = digest_file(file.path)
+            part.digests.extend(file_chunk_digests(file.path))
             blocks = stream_lines(file, encoding, max_line_bytes)
         else:
             for at in range(part.start, part.stop, DIGESTED_BYTES):
                 part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, part.stop))))
-            part.start, part.stop = map(line_starts[part.ordinal].at, (part.start, part.stop))
+            part.start, part.stop = map(line_starts(part.ordinal).at, (part.start, part.stop))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
         for block in blocks:
             starts, stops = _split(block.data)
@@ -230,7 +253,7 @@ def count_lines(
     def begins(part: _Part) -> tuple[str, Stat] | None:
         return None if part.start else (files[part.ordinal].path, files[part.ordinal].stat)
 
-    return _assemble(files, list(thread_map(work, ahead(_tasks(files, encoding), begins), threads)))
+    return _assemble(files, thread_map(work, ahead(_tasks(files, encoding), begins), threads))
 
 
 def _tasks(files: Sequence[InputFile], encoding: str) -> Iterator[_Part]:
@@ -242,38 +265,48 @@ def _tasks(files: Sequence[InputFile], encoding: str) -> Iterator[_Part]:
             yield _Part(ordinal, 0, file.stat.size_bytes, True)
 
 
-def _assemble(files: Sequence[InputFile], parts: Sequence[_Part]) -> TextParts:
-    counts = np.bincount([part.ordinal for part in parts], minlength=len(files)) if parts else np.zeros(0, np.int64)
-    units: list[Unit] = []
-    notes: list[str] = []
-    line = 0
-    for number, part in enumerate(parts):
-        if number == 0 or parts[number - 1].ordinal != part.ordinal:
-            line = 0
-        whole = counts[part.ordinal] == 1
-        if whole:
-            units.append(Unit(part.ordinal, part.ordinal + 1, rows=part.records, size_bytes=part.size))
-        elif part.stop > part.start:
-            units.append(Unit(part.ordinal, part.ordinal + 1, part.start, part.stop, line, part.records, part.size))
-        line += part.lines
-        if whole and part.lines == 1 and part.returns > 1:
-            notes.append(
-                f"{files[part.ordinal].name}: one line with {part.returns} carriage returns, which end no "
-                "line here; convert it if they should"
-            )
-    chunks: dict[int, list[bytes]] = {}
+def _assemble(files: Sequence[InputFile], counted: Iterable[_Part]) -> TextParts:
+    digests = ChunkDigests()
+
+    def each() -> Iterator[_Extent]:
+        for part in counted:
+            digests.add(part.ordinal, part.digests)
+            yield part.extent
+
+    parts = Alike.of(each(), _COUNTS)
     blank = Counter[str]()
     for part in parts:
-        blank[files[part.ordinal].name] += part.lines - part.records
-        chunks.setdefault(part.ordinal, []).extend(part.digests)
-    digests = {
-        **{ordinal: combine(found) for ordinal, found in chunks.items()},
-        **{p.ordinal: p.digest for p in parts if p.digest is not None},
-    }
+        if part.lines > part.records:
+            blank[files[part.ordinal].name] += part.lines - part.records
     return TextParts(
-        packed(units, UNIT_BYTES),
+        packed(_units(parts), UNIT_BYTES),
         sum(part.records for part in parts),
-        frozenset(p.ordinal for p in parts if p.streamed),
-        digests,
-        (*notes, *note_blank_lines(blank)),
+        frozenset(part.ordinal for part in parts if part.streamed),
+        digests.table(),
+        (*_carriage_returns(files, parts), *note_blank_lines(blank)),
     )
+
+
+def _by_file(parts: Iterable[_Extent]) -> Iterator[list[_Extent]]:
+    return (list(of_file) for _, of_file in groupby(parts, key=lambda part: part.ordinal))
+
+
+def _units(parts: Iterable[_Extent]) -> Iterator[Unit]:
+    for of_file in _by_file(parts):
+        line = 0
+        for part in of_file:
+            if len(of_file) == 1:
+                yield Unit(part.ordinal, part.ordinal + 1, rows=part.records, size_bytes=part.size)
+            elif part.stop > part.start:
+                yield Unit(part.ordinal, part.ordinal + 1, part.start, part.stop, line, part.records, part.size)
+            line += part.lines
+
+
+def _carriage_returns(files: Sequence[InputFile], parts: Iterable[_Extent]) -> list[str]:
+    """A note on each file that is one line, and perhaps should not be."""
+    return [
+        f"{files[part.ordinal].name}: one line with {part.returns} carriage returns, which end no line here; convert "
+        "it if they should"
+        for part, *more in _by_file(parts)
+        if not more and part.lines == 1 and part.returns > 1
+    ]

@@ -15,8 +15,8 @@ examples:
   recordmill doctor photos/ --out /shared/shards --runner=FlinkRunner --flink_master=HOST:8081 ...
       also whether the workers see photos/ and /shared/shards
 
-A job of its own, which writes nothing, asks the workers. Builds and reads on an engine look at the same before they
-submit. Any flag that recordmill does not know is handed to Apache Beam.
+A job of its own, which leaves nothing behind, asks the workers. Builds and reads on an engine look at the same before
+they submit. Any flag that recordmill does not know is handed to Apache Beam.
 """
 
 
@@ -32,7 +32,7 @@ def add_parser(commands: Any, summary: str) -> None:
         summary=summary,
         description="Look whether an engine answers, has free slots, fits the flags, and whether its workers see OUT "
         "and INPUT and have the same versions installed.",
-        inputs=("INPUT", "files, folders or quoted globs, as build and read take them; none: not looked at"),
+        inputs=("INPUT", "files, folders, quoted globs or @list.txt, as build and read take them; none: not looked at"),
         examples=_EPILOG,
         takes_beam_flags=True,
         needs_inputs=False,

@@ -25,7 +25,7 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-_BUFFER_BYTES = 2 << 20  # 2 MiB: a disk is no quicker with more at once
+_BUFFER_BYTES = 1 << 20  # 1 MiB: a disk is no quicker with more at once, and it is copied within the processor's cache
 _BUFFERS = 4  # of them one is filled, one is written, and two are the slack between
 _ALIGN = 4096  # bytes: of offsets, lengths and addresses; a multiple of what any known disk asks for
 _DIRECT = getattr(os, "O_DIRECT", 0)  # 0: a system without it
@@ -40,6 +40,7 @@ class PastCache:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="recordmill")
         self._idle: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
         self._made, self._lock = 0, threading.Lock()
+        self._open: set[DirectFile] = set()
 
     def __enter__(self) -> PastCache:
         return self
@@ -48,10 +49,18 @@ class PastCache:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown(wait=True)
+        for file in list(self._open):  # of work that failed
+            file.abort()
 
     def create(self, path: str | Path) -> DirectFile:
         """A new file; FileExistsError if the name is taken."""
-        return DirectFile(self, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        file = DirectFile(self, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        self._open.add(file)
+        return file
+
+    def closed(self, file: DirectFile) -> None:
+        """It is one of its files no longer."""
+        self._open.discard(file)
 
     def take(self) -> Buffer:
         """A buffer to fill, when there is one."""
@@ -78,7 +87,7 @@ class DirectFile:
 
     def __init__(self, owner: PastCache, descriptor: int) -> None:
         self._owner, self._descriptor = owner, descriptor
-        self._set(direct=True)
+        self._is_direct, self._is_refused = False, not _DIRECT
         self._buffer: Buffer | None = None
         self._filled = 0  # bytes in the buffer
         self._pending: deque[Future[None]] = deque()
@@ -118,6 +127,7 @@ class DirectFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+        self._owner.closed(self)
 
     def _hand_on(self) -> None:
         buffer, size, self._buffer, self._filled = self._buffer, self._filled, None, 0
@@ -129,26 +139,31 @@ class DirectFile:
             self._pending.popleft().result()
 
     def _put(self, data: Buffer) -> None:
+        """Full buffers go past the cache; what is less, at the end of a file or all of a small one, through it, since
+        the disk would have to be waited for then, and `fsync` has several such files written at once.
+        """
+        self._set(direct=len(data) == _BUFFER_BYTES)
         done = 0
         while done < len(data):
-            stop = len(data) if not self._is_direct else len(data) // _ALIGN * _ALIGN
-            if stop <= done:  # the file's last bytes, or what follows a write that the system cut short
-                self._set(direct=False)
-                continue
             try:
-                done += os.write(self._descriptor, data[done:stop])
+                done += os.write(self._descriptor, data[done:])
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
+                self._is_refused = True
+            if done % _ALIGN or self._is_refused:  # cut short by the system, or nothing for this file system
                 self._set(direct=False)
 
     def _set(self, *, direct: bool) -> None:
         """Write past the cache, where that can be, or not."""
+        direct = direct and not self._is_refused
+        if direct == self._is_direct:
+            return
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        self._is_direct = direct and bool(_DIRECT)
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _DIRECT if self._is_direct else flags & ~_DIRECT)
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _DIRECT if direct else flags & ~_DIRECT)
+            self._is_direct = direct
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            self._is_direct = False
+            self._is_refused = True

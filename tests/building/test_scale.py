@@ -48,13 +48,14 @@ from recordmill.shards.manifest import FORMAT_VERSION, PAGED_VERSION, Manifest, 
 from recordmill.shards.piece_table import PieceTable
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
 from recordmill.shards.rejects import Rejected
-from recordmill.sources.inputs.contract import UNIT_BYTES, Unit
+from recordmill.sources.inputs.contract import UNIT_BYTES, PlanOptions, Unit
 from recordmill.sources.inputs.tables import FileTable, UnitTable, bytes_of, rows_of, unit_sizes
+from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
 from recordmill.storage.files import put_bytes
 from recordmill.storage.listed.coded import Coded
 from recordmill.storage.listed.files import InputFile, StoredFiles, row_of
 from recordmill.storage.listed.rows import StoredRows
-from recordmill.storage.listing import Stat
+from recordmill.storage.listing import Stat, list_inputs
 
 PLACE = Place("s3://bucket/out", "0" * 12)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -361,6 +362,26 @@ def test_the_plan_of_a_read_that_is_real_and_small(tmp_path: Path) -> None:
     assert len(pickle.dumps(far.load())) <= read.plan_bytes
     index = sum(Path(str(plan.files[span.file].index)).stat().st_size for span in spans)
     assert read.index_bytes * 0.8 <= index <= read.index_bytes + 256 * len(spans)
+
+
+def test_a_plan_of_files_of_records_holds_of_each_what_the_formulas_say(tmp_path: Path) -> None:
+    built = recordmill.build({"x": [1]}, tmp_path / "one", num_shards=1)
+    (shard,) = Path(built.out).glob("data-*/*.tfrecord")
+    (tmp_path / "in").mkdir()
+    for at in range(300):
+        (tmp_path / "in" / f"part-{at:05d}.tfrecord").write_bytes(shard.read_bytes())
+    files = list_inputs([str(tmp_path / "in")]).files
+    plan_tfrecord(files, TfrecordOptions(), PlanOptions())
+    most = []
+    for count in (100, 300):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            plan_tfrecord(files[:count], TfrecordOptions(), PlanOptions())
+            most.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert scale.RECORD_FILE_MEMORY / 2 < (most[1] - most[0]) / 200 <= scale.RECORD_FILE_MEMORY
 
 
 def test_the_tables_of_the_page_are_those_of_the_formulas() -> None:

@@ -32,14 +32,6 @@ class FlinkServer:
                 "slots-available": self.free,
                 "flink-version": "1.19.3",
             }
-        if path == "/taskmanagers":
-            memory = {
-                "frameworkOffHeap": 128 << 20,
-                "taskOffHeap": 0,
-                "frameworkHeap": 128 << 20,
-                "taskHeap": 384 << 20,
-            }
-            return {"taskmanagers": [{"id": "a", "slotsNumber": 1, "memoryConfiguration": memory}]}
         if path == "/jobs/overview":
             return {"jobs": [{"jid": job, "name": name, "start-time": 1} for job, (name, _) in self.jobs.items()]}
         job = path.removeprefix("/jobs/")

@@ -1,31 +1,55 @@
-"""A build of CSV and JSON lines is the same, byte for byte, whether what the plan parsed waits in memory or in files,
-or is parsed again: shards, schema, rejects and notes, also where the last record changes what all were taken for.
+"""A build is the same, byte for byte, whether what the plan parsed or read waits in memory or in files, or is read
+again, and wherever runs wait for their shards: shards, schema, rejects and notes, also where the last record changes
+what all were taken for.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import recordmill
 from recordmill.base.errors import RecordmillError
+from recordmill.building import ingest
+from recordmill.building.plan import BuildPlan
 from recordmill.pipelines import planning
+from recordmill.records.example.by_hand import example
+from recordmill.records.tfrecord.frames import frame
 from recordmill.sources.inputs import kept
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data"
-# how much the plan may keep in memory, and how little is worth a file (None: nothing is)
+
+
+@dataclass(frozen=True)
+class Way:
+    """parsed: bytes of parsed records that may be kept. least_file: of these, how little is worth a file; None: nothing
+    is. read: bytes of files of records that may be kept. held: of runs that stay in memory, of run bytes each.
+    """
+
+    parsed: int = 0
+    least_file: int | None = None
+    read: int = 0
+    held: int = 0
+    run: int = 10_000
+
+
 WAYS = {
-    "parsed again": (0, None),
-    "memory": (1 << 30, None),
-    "files": (8 << 10, 0),
-    "both": (64 << 10, 4 << 10),
-    "little room": (2 << 10, 0),
+    "again": Way(),
+    "memory": Way(1 << 30, None, 1 << 30, 1 << 30, 1 << 30),
+    "files": Way(8 << 10, 0, 0, 0),
+    "both": Way(64 << 10, 4 << 10, 30_000, 30_000),
+    "little room": Way(2 << 10, 0, 3000, 3000),
 }
 ROWS = 1500
 
@@ -44,15 +68,18 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
 
     def in_each_way(source: Any, **options: Any) -> dict[str, Any]:
         results = {}
-        for name, (most_bytes, least_file_bytes) in WAYS.items():
+        for name, way in WAYS.items():
             with monkeypatch.context() as patch:
-                patch.setattr(planning, "parsed_bytes", lambda memory, most=most_bytes: most)
-                patch.setattr(kept, "_LEAST_FILE_BYTES", least_file_bytes or 0)
-                if least_file_bytes is None:
+                patch.setattr(planning, "parsed_bytes", lambda memory, most=way.parsed: most)
+                patch.setattr(planning, "kept_bytes", lambda memory, most=way.read: most)
+                patch.setattr(BuildPlan, "held_bytes", way.held)
+                patch.setattr(ingest, "_run_bytes", lambda plan, group, most, size=way.run: size)
+                patch.setattr(kept, "_LEAST_FILE_BYTES", way.least_file or 0)
+                if way.least_file is None:
                     patch.setattr(kept.Kept, "__init__", _in_memory(kept.Kept.__init__))
                 where.clear()
                 results[name] = built(source, tmp_path / name, **options)
-            assert name != "parsed again" or not where
+            assert name != "again" or not where
             results[name]["kept in"] = set(where)
         return results
 
@@ -82,7 +109,7 @@ def built(source: Any, out: Path, **options: Any) -> dict[str, Any]:
 def check_same(results: dict[str, Any]) -> set[str]:
     """That all ways gave the same; says in what something was kept."""
     found = set[str]().union(*(result.pop("kept in") for result in results.values()))
-    expected = results["parsed again"]
+    expected = results["again"]
     for name, result in results.items():
         assert result == expected, name
     return found
@@ -165,15 +192,97 @@ def test_the_last_line_changes_what_all_were_taken_for(
     assert check_same(build(str(tmp_path / "in"), kind=kind, **options)) == {"file", "memory"}
 
 
+def framed(payloads: list[bytes]) -> bytes:
+    ends = np.cumsum([0, *map(len, payloads)])
+    return frame(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
+
+
+def a_record(row: int, **other: Any) -> bytes:
+    return example({"whole": row * 7, "real": [row / 8, 1.0], "text": f"né {row}", **other})
+
+
+# what the last record of the last TFRecord file is, or what becomes of its bytes
+LATE_RECORDS: dict[str, Any] = {
+    "a string in a whole column": a_record(1, whole="x"),
+    "a longer list": a_record(1, real=[1.0, 2.0, 3.0]),
+    "a new feature": a_record(1, new=1),
+    "a missing feature": example({"text": "x"}),
+    "no UTF-8": a_record(1, text=b"\xff\xfe"),
+    "no Example": b"\xff\xff",
+    "damage": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
+    "a cut": lambda data: data[:-2],
+}
+RECORDS = [(what, options) for what in LATE_RECORDS for options in ({}, {"key": "text"}, {"gzip": True})]
+
+
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [
+        pytest.param(what, options, marks=() if (what, options) == ("damage", {}) else pytest.mark.sweep)
+        for what, options in RECORDS
+    ],
+    ids=str,
+)
+def test_the_last_record_changes_what_all_were_taken_for(
+    tmp_path: Path, build: Callable[..., dict[str, Any]], what: str, options: dict[str, Any]
+) -> None:
+    late = LATE_RECORDS[what]
+    (tmp_path / "in").mkdir()
+    options = dict(options)
+    ending = ".tfrecord.gz" if (is_packed := options.pop("gzip", False)) else ".tfrecord"
+    for number, (first, last) in enumerate([(0, 500), (500, 501), (501, ROWS)]):
+        payloads = [a_record(row) for row in range(first, last)]
+        data = framed([*payloads, *([late] if number == 2 and isinstance(late, bytes) else [])])
+        data = late(data) if number == 2 and callable(late) else data
+        (tmp_path / "in" / f"{number}{ending}").write_bytes(gzip.compress(data, 1) if is_packed else data)
+    check_same(build(str(tmp_path / "in"), kind="tfrecord", **options))
+
+
+# the last Parquet file, or what becomes of its bytes
+LATE_TABLES: dict[str, Any] = {
+    "text": {"whole": ["x"], "list": [[1]]},
+    "a real": {"whole": [0.5], "list": [[1]]},
+    "a longer list": {"whole": [1], "list": [[1, 2, 3, 4, 5, 6, 7]]},
+    "a null in a list": {"whole": [1], "list": [[None]]},
+    "a missing column": {"whole": [1]},
+    "a new column": {"whole": [1], "list": [[1]], "new": [1]},
+    "damage": lambda data: data[:40] + bytes(100) + data[140:],
+    "a cut": lambda data: data[:-2],
+}
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=() if what == "a null in a list" else pytest.mark.sweep) for what in LATE_TABLES]
+)
+def test_the_last_table_is_another(tmp_path: Path, build: Callable[..., dict[str, Any]], what: str) -> None:
+    late = LATE_TABLES[what]
+    (tmp_path / "in").mkdir()
+    for number, (first, last) in enumerate([(0, 700), (700, ROWS)]):
+        table = pa.table({"whole": range(first, last), "list": [[*range(row % 4)] for row in range(first, last)]})
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet", row_group_size=200)
+    path = tmp_path / "in" / "2.parquet"
+    pq.write_table(pa.table(late if isinstance(late, dict) else {"whole": [1] * 90, "list": [[1]] * 90}), path)
+    if callable(late):
+        path.write_bytes(late(path.read_bytes()))
+    check_same(build(str(tmp_path / "in"), kind="parquet"))
+
+
+ENDINGS = {
+    "csv": ("*.csv", "*.tsv"),
+    "jsonl": ("*.json", "*.jsonl", "*.jsonl.gz"),
+    "tfrecord": ("*.tfrecord*", "*.record", "part-m-*"),
+}
+
+
 @pytest.mark.sweep
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("kind", ENDINGS)
 def test_real_files(build: Callable[..., dict[str, Any]], kind: str) -> None:
     if not REAL.is_dir():
         pytest.skip(f"{REAL} is not there")
-    endings = {"csv": ("*.csv", "*.tsv"), "jsonl": ("*.json", "*.jsonl", "*.jsonl.gz")}[kind]
+    endings = ENDINGS[kind]
     paths = sorted(path for ending in endings for path in REAL.rglob(ending))
     assert paths
     found: list[str] = []
     for path in paths:
         found += check_same(build(str(path), kind=kind))
-    assert {*found} == {"file", "memory"}
+    assert {*found} == ({"memory"} if kind == "tfrecord" else {"file", "memory"})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.cli_main import run
 from recordmill.pipelines.beam_run import check_runner
@@ -63,6 +66,12 @@ def test_a_stray_word_is_named_without_the_flags_of_beam(capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         run(["build", "a.csv", "--out", "out", *flags, "b.csv"])
     assert "unrecognized arguments: b.csv;" in capsys.readouterr().err
+
+
+def test_flags_that_are_one_text_are_refused(tmp_path: Path) -> None:
+    for call in (recordmill.build, recordmill.read):
+        with pytest.raises(UsageError, match=r"give a list: beam_args=\['--a', '--b'\]"):
+            call("in.csv", tmp_path / "out", runner="FlinkRunner", beam_args="--a --b")
 
 
 def test_flags_of_one_engine_are_none_of_anothers() -> None:

@@ -120,12 +120,16 @@ def both(inputs: list[str], **options: Any) -> tuple[Listing, Listing]:
     return held, stored
 
 
-@pytest.mark.parametrize("given", ["", "train,test", "**/*.txt", "**", "*/cat", "@list.txt", "test,@list.txt"])
+@pytest.mark.parametrize(
+    "given", ["", "train,test", "**/*.txt", "**", "*/cat", "@list.txt", "test,@list.txt", "@named.txt"]
+)
 def test_a_listing_on_a_disk_is_that_in_memory(tmp_path: Path, given: str) -> None:
     root = tree(tmp_path / "in")
     (root / "list.txt").write_text("train/**/*.txt\ntrain/cat/../../README.md\n")
+    (root / "named.txt").write_text("".join(f"test/{('cat', 'dog')[at % 2]}/{at}é.txt\n" for at in range(9)))
     inputs = [f"@{root}/{name[1:]}" if name[:1] == "@" else f"{root}/{name}" for name in given.split(",")]
     held, stored = both(inputs)
+    assert [held.is_named(file) for file in held.files] == [stored.is_named(file) for file in stored.files]
     assert stored == held
     assert len(held.files) > 5
 

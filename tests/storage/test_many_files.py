@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from recordmill.base.errors import DataError
-from recordmill.storage import files as storage
-from recordmill.storage.disk.many_files import has_calls
+from recordmill.storage.disk import many_files
 from recordmill.storage.files import Stat, read_all, stat
 
 Listed = list[tuple[str, Stat, str]]
@@ -42,10 +41,10 @@ def outcome(files: Listed) -> bytes | str:
 
 def of_both(files: Listed, monkeypatch: pytest.MonkeyPatch) -> bytes | str:
     """What both ways give, which must be one."""
-    assert has_calls(), "this system reads file by file"
+    assert many_files.has_calls(), "this system reads file by file"
     found = outcome(files)
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "has_calls", lambda: False)
+        patched.setattr(many_files, "has_calls", lambda: False)
         assert found == outcome(files)
     return found
 

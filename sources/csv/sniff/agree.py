@@ -24,6 +24,19 @@ class FirstRow:
     alone: bool = False
 
 
+class FirstRows:
+    """Of very many files the first rows that decide, and no more than two that are the same and seem to be the same."""
+
+    def __init__(self) -> None:
+        self.rows, self._counts = list[FirstRow](), Counter[tuple[tuple[str, ...], str]]()
+
+    def add(self, row: FirstRow) -> None:
+        key = row.fields, row.guess.verdict
+        self._counts[key] += 1
+        if self._counts[key] <= 2:
+            self.rows.append(row)
+
+
 def agree_on_header(
     rows: Sequence[FirstRow], given: tuple[str, ...] | None = None, used: Set[str] = frozenset()
 ) -> str:
