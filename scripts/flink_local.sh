@@ -2,10 +2,12 @@
 # A Flink cluster on this machine, to try `recordmill` on an engine: a JobManager and two TaskManagers, each with its own Python workers.
 #   scripts/flink_local.sh up                                   gets what is not there, starts it, waits until its slots are free
 #   scripts/flink_local.sh submit build photos/ --out shards    `recordmill build photos/ --out shards` on it
+#   scripts/flink_local.sh serve                                starts a job server that stays, for `submit`: what it has been given outlives the command
 #   scripts/flink_local.sh fetch                                only gets what `up` needs
 #   scripts/flink_local.sh flags                                what submit gives to recordmill
 #   scripts/flink_local.sh down                                 stops what `up` started, and nothing else
 # Needs Java 17 (`java`, and Maven's `mvn` for the first `up`) and an environment with recordmill[beam], whose `python` is in PATH.
+#   JOB_PORT     of what `serve` starts (default: 8099)
 #   FLINK_LOCAL  where all of it lies (default: ~/.cache/recordmill/flink)       FLINK_PORT    of its web page (default: 8081)
 #   FLINK_SLOTS  of each TaskManager (default: 1)                                FLINK_MEMORY  of each TaskManager (default: 3072m)
 set -euo pipefail
@@ -55,6 +57,8 @@ up() {
   bash "$FLINK_HOME/bin/jobmanager.sh" start >/dev/null
   for _ in 1 2; do bash "$FLINK_HOME/bin/taskmanager.sh" start >/dev/null; done
 }
+
+job_server() { printf '%s\n' java "$mark" -jar "$jar" "--flink-master=localhost:$port"; }
 
 is_up() { curl -s "$page/overview" | grep -q '"taskmanagers":2'; }
 

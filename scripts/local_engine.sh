@@ -1,5 +1,5 @@
 # What flink_local.sh and spark_local.sh share; sourced by them. They set dir (where all of it lies), jar (the job server), page (of the cluster) and mark (what is in the command
-# line of each process that `up` starts, and of no other), and define distribution, up, is_up, ready and flags.
+# line of each process that `up` starts, and of no other), and define distribution, up, is_up, ready, flags and job_server (the command of one that stays).
 beam_version=2.62.0
 worker="$dir/worker"
 
@@ -64,6 +64,33 @@ bring_up() {
   exit 1
 }
 
+endpoint="localhost:${JOB_PORT:-8099}" server="$dir/pid/job-server.pid"
+
+serves() { [ -e "$server" ] && pids | grep -qx "$(cat "$server")"; }
+
+serve() {  # what `submit` gives its jobs to from here on, so that they and it need not end together
+  [ -n "$(pids)" ] || { echo "not up: $0 up" >&2; exit 1; }
+  ! serves || { echo "already there: $endpoint"; return; }
+  mapfile -t command < <(job_server)
+  # ports of its other services are free ones, and what it stages goes with `down`
+  nohup "${command[@]}" --job-port "${endpoint#*:}" --artifact-port 0 --expansion-port -1 --artifacts-dir "$dir/tmp/staged" \
+    >"$dir/log/job-server.log" 2>&1 </dev/null &
+  echo $! >"$server"
+  for _ in $(seq 120); do
+    serves || break
+    (exec 3<>"/dev/tcp/${endpoint/:/\/}") 2>/dev/null && { echo "job server: $endpoint, for anybody who reaches that port, on any interface"; return; }
+    sleep 0.5
+  done
+  echo "the job server did not come up; see $dir/log/job-server.log" >&2
+  exit 1
+}
+
+all_flags() {  # of the engine, through the job server that stays where there is one
+  serves || { flags; return; }
+  printf '%s\n' --runner=PortableRunner "--job_endpoint=$endpoint"
+  flags | grep -v -e ^--runner= -e job_server_ -e ^--spark_master
+}
+
 bring_down() {
   local running
   running="$(pids)"
@@ -80,11 +107,12 @@ command_line() {  # command_line ARGUMENTS...: of the script that sources this
     submit)
       shift
       [ -n "$(pids)" ] || { echo "not up: $0 up" >&2; exit 1; }
-      mapfile -t given < <(flags)
+      mapfile -t given < <(all_flags)
       exec python -m recordmill "$@" "${given[@]}" ;;
-    flags) flags ;;
+    serve) serve ;;
+    flags) all_flags ;;
     fetch) mkdir -p "$dir"; distribution ;;
     down) bring_down ;;
-    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 }

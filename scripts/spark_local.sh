@@ -2,10 +2,12 @@
 # A Spark cluster on this machine, to try `recordmill` on an engine: a master and two workers, each with its own Python workers.
 #   scripts/spark_local.sh up                                   gets what is not there, starts it, waits until its workers are there
 #   scripts/spark_local.sh submit build photos/ --out shards    `recordmill build photos/ --out shards` on it
+#   scripts/spark_local.sh serve                                starts a job server that stays, for `submit`: what it has been given outlives the command
 #   scripts/spark_local.sh fetch                                only gets what `up` needs
 #   scripts/spark_local.sh flags                                what submit gives to recordmill
 #   scripts/spark_local.sh down                                 stops what `up` started, and nothing else
 # Needs Java 17 (`java`, and Maven's `mvn` for the first `up`) and an environment with recordmill[beam], whose `python` is in PATH.
+#   JOB_PORT     of what `serve` starts (default: 8099)
 #   SPARK_LOCAL  where all of it lies (default: ~/.cache/recordmill/spark)       SPARK_PORT    of its master (default: 7077; its page is 1003 higher)
 #   SPARK_CORES  of each worker (default: 1)                                     SPARK_MEMORY  of each executor (default: 1g)
 set -euo pipefail
@@ -36,6 +38,16 @@ up() {
   for number in 1 2; do
     start "worker$number" org.apache.spark.deploy.worker.Worker --host localhost --webui-port 0 -c "$cores" -m "$memory" -d "$dir/tmp" "spark://localhost:$port"
   done
+}
+
+job_server() {  # with what Spark's own scripts open to it of Java 17 (org.apache.spark.launcher.JavaModuleOptions)
+  printf '%s\n' java "$mark" -Djdk.reflect.useDirectMethodHandle=false
+  for name in java.{lang,lang.invoke,lang.reflect,io,net,nio,util,util.concurrent,util.concurrent.atomic} \
+    jdk.internal.ref sun.{nio.ch,nio.cs,security.action,util.calendar}; do
+    printf '%s\n' "--add-opens=java.base/$name=ALL-UNNAMED"
+  done
+  flags | sed -n 's/^--job_server_jvm_properties=//p'
+  printf '%s\n' -jar "$jar" "--spark-master-url=spark://localhost:$port"
 }
 
 is_up() { curl -s "$page/json/" | grep -q '"aliveworkers" *: *2'; }

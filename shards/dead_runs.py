@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import logging
 import socket
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -96,13 +95,13 @@ def _is_dead(folder: Folder, lock: LockFile, name: str) -> bool:
     if folder.is_mine(JOB_NAME) and (note := read_note(folder.descriptor)) is not None:
         return _has_ended(note, folder, lock, name)
     lease = owner.count("lease_sec") if "lease_sec" in owner and owner.value.get("boot") == machine()["boot"] else 0
-    return not lease or time.time() - _last_seen(folder, lock) > lease
+    return not lease or _silent_sec(folder, lock) > lease
 
 
 def _has_ended(note: JobNote, folder: Folder, lock: LockFile, name: str) -> bool:
     """Whether the engine's job that works in the folder is gone, whatever became of the process that started it."""
     state = state_of(note)
-    if state == UNKNOWN and time.time() - _last_seen(folder, lock) <= UNHEARD_SEC:
+    if state == UNKNOWN and _silent_sec(folder, lock) <= UNHEARD_SEC:
         _log.warning(
             "%s: its job %s can't be asked about, and may be at work; it was left alone (for a day after its "
             "last word)",
@@ -116,13 +115,13 @@ def _has_ended(note: JobNote, folder: Folder, lock: LockFile, name: str) -> bool
     return True
 
 
-def _last_seen(folder: Folder, lock: LockFile) -> float:
-    """When something was written in the run's folder, or its lease renewed."""
+def _silent_sec(folder: Folder, lock: LockFile) -> float:
+    """For how long nothing has been written in the run's folder, nor its lease renewed, by the disk's own clock."""
     times = [lock.changed]
     for name in ("data", "runs", "rejects"):
         with contextlib.suppress(OSError):
             times.append(folder.changed(name))
-    return max(times)
+    return folder.now() - max(times)
 
 
 def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:

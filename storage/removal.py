@@ -9,6 +9,7 @@ import ctypes
 import errno
 import os
 import stat
+import uuid
 from collections.abc import Callable
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -57,6 +58,16 @@ class Folder:
     def changed(self, name: str) -> float:
         """The time of the last change of a name in it, of a link its own, in seconds."""
         return os.stat(_single(name), dir_fd=self.descriptor, follow_symlinks=False).st_mtime
+
+    def now(self) -> float:
+        """The time in seconds by the clock that stamps files in it: on a network's disk that is not this machine's."""
+        name = f".{uuid.uuid4().hex}.now"
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
+        try:
+            return os.fstat(descriptor).st_mtime
+        finally:
+            os.close(descriptor)
+            os.unlink(name, dir_fd=self.descriptor)
 
     def is_mine(self, name: str) -> bool:
         """Whether a name in it is a regular file of this user's, and no link."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CANCEL_SEC = 90.0  # how long a cancelled job may take to go; Flink kills what hangs after 180 s by itself
 _LOOK_SEC = 2.0
+_COMING_SEC = 15.0  # between a job server that stays and Flink
 _LAST_SEC = 10.0  # between the word of the job server and that of Flink
 _WORKERS_SEC = 30.0
 
@@ -169,6 +170,7 @@ class _Engine:
         self._loopback = portable.environment_type == "LOOPBACK" or "prism" in job.runner.lower()
         self.id = ""
         self.result: Any = None
+        self._handed_over = False
         self._ended = threading.Event()
         self._failure: list[BaseException] = []
         self._state: list[Any] = []
@@ -203,6 +205,7 @@ class _Engine:
 
     def submit(self, pipeline: Any) -> None:
         """Hand the pipeline over."""
+        self._handed_over = True
         self.result = pipeline.run()
         threading.Thread(target=self._await, name="recordmill-engine", daemon=True).start()
 
@@ -300,19 +303,42 @@ class _Engine:
             self._cancel_on_flink(self.flink)
         elif self.result is not None and not self._ended.is_set():
             self._cancel_by_beam()
+        elif self.result is None and self._may_come:
+            raise TimeoutError(f"it was on its way to {self._endpoint}")
         self.close()
 
+    @property
+    def _may_come(self) -> bool:
+        """Whether a job server that stays may have it, and the engine not yet."""
+        return self._handed_over and bool(self._endpoint)
+
     def _cancel_on_flink(self, flink: Flink) -> None:
-        """A job that is still on its way there, from a job server of our own, is stopped with that server."""
+        """A job that is still on its way there, from a job server of our own, is stopped with that server; one from a
+        server that stays is waited for.
+        """
         if not self.id:
             self._stop_servers()
-            time.sleep(1.0)
-            found = flink.named(self._job.name)
-            if found is None:
+            self.id = self._coming(flink)
+            if not self.id:
                 return
-            self.id = found.id
         flink.cancel(self.id)
         flink.wait_until_ended(self.id, _CANCEL_SEC)
+
+    def _coming(self, flink: Flink) -> str:
+        """The id of a job whose id is not known yet; empty where there will be none. TimeoutError: there may be."""
+        if self.result is not None:
+            threading.Thread(target=self._ask_to_cancel, daemon=True).start()
+        before = time.monotonic()
+        while True:
+            time.sleep(1.0)
+            if (found := flink.named(self._job.name)) is not None:
+                return found.id
+            if not self._may_come:
+                return ""
+            if time.monotonic() - before > _COMING_SEC:
+                if self.result is not None and self._ended.is_set():
+                    return ""
+                raise TimeoutError(f"it was on its way to {flink.url}")
 
     def _cancel_by_beam(self) -> None:
         """By Beam's job interface; a job server of our own takes its job with it."""

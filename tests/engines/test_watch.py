@@ -78,3 +78,38 @@ def test_an_engine_that_does_not_answer_is_told_so(monkeypatch: pytest.MonkeyPat
     assert looks.at(109) == []
     (said,) = looks.at(111)
     assert said.startswith(f"{server.url} has not answered for 61 s: ")
+
+
+class Interrupted:
+    """A pipeline whose submission is stopped after the job server has it."""
+
+    def run(self) -> object:
+        raise KeyboardInterrupt
+
+
+def handed_over(server: FlinkServer, *flags: str) -> submission._Engine:
+    """The job, given to a job server that stays, when nobody knows yet what it did with it."""
+    options = pipeline_options("PortableRunner", ["--job_endpoint=localhost:9", *flags])
+    engine = submission._Engine(submission.Submission("PortableRunner", (), "j"), options, [])
+    with pytest.raises(KeyboardInterrupt):
+        engine.submit(Interrupted())
+    return engine
+
+
+def test_a_job_that_a_server_that_stays_still_brings_is_cancelled_when_it_comes() -> None:
+    with flink_server() as server:
+        engine = handed_over(server, f"--flink_master={server.url}")
+        later = threading.Timer(1.5, server.jobs.update, [{JOB: ("j", "RUNNING")}])
+        later.start()
+        engine.end("stopped")
+        later.join()
+        assert server.cancelled == [JOB]
+
+
+def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an engine that can be asked and without one; what it writes is then left alone."""
+    monkeypatch.setattr(submission, "_COMING_SEC", 0.1)
+    with flink_server() as server:
+        for flags in ([f"--flink_master={server.url}"], []):
+            with pytest.raises(submission.MayBeRunning, match=r"the job j may go on \(it was on its way to"):
+                handed_over(server, *flags).end("stopped")

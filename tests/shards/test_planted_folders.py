@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -151,11 +152,16 @@ def test_several_processes_hold_a_run_and_the_last_one_removes_it(out: Path) -> 
     assert RunFolder.join(first.path) is None
 
 
-def test_a_lease_holds_a_run_between_two_processes(out: Path) -> None:
+def test_a_lease_holds_a_run_between_two_processes(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder.create(out, "abc", lease_sec=3600)
     path = folder.path
     folder.release()
     assert clean_dead(out) == []
+    today = time.time()
+    with monkeypatch.context() as patch:  # this machine's clock is not that of the disk
+        patch.setattr(time, "time", lambda: today + 86_400)
+        assert clean_dead(out) == []
+    assert ".now" not in "".join(os.listdir(path))
     for name in ("lock", "data", "runs", "rejects"):
         os.utime(path / name, (1, 1))
     assert clean_dead(out) == ["_run-abc"]
