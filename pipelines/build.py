@@ -307,12 +307,12 @@ def run_build(
         path = plan.save()
 
     def construct(pipeline: Pipeline) -> None:
-        from recordmill.transforms.beam_types import Create, Impulse
+        from recordmill.transforms.beam_types import Impulse
         from recordmill.transforms.one_stage import BuildHere
-        from recordmill.transforms.spread import SpreadBuild
+        from recordmill.transforms.spread import Numbers, SpreadBuild
 
         if place is not None:
-            _ = pipeline | "Groups" >> Create(range(len(plan.groups))) | "Build" >> SpreadBuild(shared)
+            _ = pipeline | "Groups" >> Numbers(len(plan.groups)) | "Build" >> SpreadBuild(shared)
         else:
             _ = pipeline | "Once" >> Impulse() | "Build" >> BuildHere(path)
 

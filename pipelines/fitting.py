@@ -221,13 +221,14 @@ def _fit_in_parts(
     need what others found read the records once more.
     """
     from recordmill.transforms.beam_types import Create
+    from recordmill.transforms.spread import Numbers
     from recordmill.transforms.tft.fit import temporary
     from recordmill.transforms.tft.known import FitWithKnown
     from recordmill.transforms.tft.parts import FitParts, fetch_parts
 
     def construct_parts(pipeline: Any) -> None:
         step = FitParts(shared, fit.split, fit.inputs, function)
-        _ = pipeline | "Groups" >> Create(range(len(plan.groups))) | "Fit" >> step
+        _ = pipeline | "Groups" >> Numbers(len(plan.groups)) | "Fit" >> step
 
     def construct(pipeline: Any) -> None:
         step = FitWithKnown(path, fit.split, fit.inputs, function, target, plan.folder, found)

@@ -45,8 +45,9 @@ def run_on_beam(
     Raises:
         NotSharedError: a worker doesn't see the folder, or this process doesn't see what a worker has written there.
     """
-    from recordmill.transforms.beam_types import Create
-    from recordmill.transforms.read import ReadJobs
+    from recordmill.transforms.beam_types import Create, Map
+    from recordmill.transforms.read import ReadJobs, alone
+    from recordmill.transforms.spread import Numbers
 
     # workers have working folders of their own
     plan = replace(plan, files=tuple(map(_for_workers, plan.files)))
@@ -58,9 +59,11 @@ def run_on_beam(
     shared = begin(place, run)
 
     def construct(pipeline: Pipeline) -> None:
-        numbers = range(len(jobs))
-        packs = [tuple(numbers)] if local else [(number,) for number in numbers]
-        _ = pipeline | "Packs" >> Create(packs) | "Read" >> ReadJobs(shared)
+        if local:
+            packs = pipeline | "All" >> Create([tuple(range(len(jobs)))])
+        else:
+            packs = pipeline | "Jobs" >> Numbers(len(jobs)) | "Alone" >> Map(alone)
+        _ = packs | "Read" >> ReadJobs(shared)
 
     run_pipeline(construct, settings.runner, settings.beam_args, shared.place.run(), progress, kind="read")
     if lies_in_store(plan, place):

@@ -22,6 +22,11 @@ from recordmill.transforms.beam_types import (
 from recordmill.transforms.spread import count
 
 
+def alone(number: int) -> tuple[int, ...]:
+    """A pack of this one job."""
+    return (number,)
+
+
 def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[MadeJob]:
     """The jobs of a pack, as many at once as the run says."""
     progress = progress_of(run.place.run())
@@ -46,14 +51,15 @@ def list_all(_: None, made: Iterable[MadeJob], run: SharedRun) -> int:
 
 @dataclass
 class ReadJobs(PTransform):
-    """Packs of job numbers to files of a run: a PCollection with their number. run: as it lies in the run's folder."""
+    """Packs of job numbers, spread over the workers, to files of a run: a PCollection with their number. run: as it
+    lies in the run's folder.
+    """
 
     run: SharedRun
 
     def expand(self, packs: PCollection) -> PCollection:  # tuple[int, ...] -> int
         made = (
             packs
-            | "Spread" >> Reshuffle()
             | "Run" >> FlatMap(make_pack, self.run)
             | "Account" >> Reshuffle()  # from here on the engine knows which attempt counts
         )

@@ -31,6 +31,7 @@ from recordmill.transforms.beam_types import (
     CombineGlobally,
     DoFn,
     FlatMap,
+    Impulse,
     Map,
     ParDo,
     PCollection,
@@ -51,6 +52,22 @@ def count(**amounts: int) -> None:
     """Add to counters of the job; to be called by the thread that Beam runs a step on."""
     for name, amount in amounts.items():
         counter(NAMESPACE, name).inc(amount)
+
+
+def numbers_below(_: bytes, count: int) -> Iterator[int]:
+    """0, 1, ... and as many as that."""
+    yield from range(count)
+
+
+@dataclass
+class Numbers(PTransform):
+    """0, 1, ... and as many as that, spread over the workers; the graph that an engine is sent holds none of them."""
+
+    count: int
+
+    def expand(self, pipeline: Any) -> PCollection:  # -> int
+        spread: PCollection = pipeline | Impulse() | FlatMap(numbers_below, self.count) | Reshuffle()
+        return spread
 
 
 class IngestGroup(DoFn):
