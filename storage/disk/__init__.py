@@ -1,1 +1,1 @@
-"""What only files of a local disk allow: writing them past the system's cache, reading many of them by one call."""
+"""What only a local disk has: whole new files and their names, ways past the system's cache, many files by one call."""

@@ -246,13 +246,13 @@ def test_what_fails_after_the_manifest_stands_is_told_and_undoes_nothing(
 def test_an_error_of_the_disk_when_the_manifest_stands_already_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from recordmill.storage import files
+    from recordmill.storage.disk import writing
 
     def fail_for_manifests(path: Path) -> None:
         if path.name == "_manifests":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(files, "sync_folder", fail_for_manifests)
+    monkeypatch.setattr(writing, "sync_folder", fail_for_manifests)
     manifest = build(tmp_path, b"new", 0)
     assert load(tmp_path) == manifest
     assert shard(tmp_path, manifest) == b"new"
