@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import thread_map
@@ -37,6 +36,7 @@ from recordmill.preprocessing.known_groups import (
     write_group,
 )
 from recordmill.schemas.tfmd import to_pbtxt
+from recordmill.sources.inputs.beside import Beside
 from recordmill.sources.inputs.contract import Source
 from recordmill.sources.inputs.own import CheckedSource
 from recordmill.storage.digest import digest_file
@@ -159,13 +159,14 @@ def _members(plan: BuildPlan, used: npt.NDArray[np.bool_]) -> Iterator[bytes]:
 def _facts(source: Source) -> Iterator[tuple[str, ...]]:
     """How each file is read, beside what holds for all."""
     columns = [getattr(source, name) for name in READ_BY[source.kind][1]]
+    said = [column for column in columns if (column.parts if isinstance(column, Beside) else len(column))]
     for ordinal in range(len(source.files)):
-        yield tuple(_fact(column, ordinal) for column in columns if len(column))
+        yield tuple(_fact(column, ordinal) for column in said)
 
 
 def _fact(column: Any, ordinal: int) -> str:
-    if isinstance(column, pa.RecordBatch):
-        return repr(column.slice(ordinal, 1).to_pylist())
+    if isinstance(column, Beside):
+        return repr([{name: values[0].as_py() for name, values in column.take([ordinal]).items()}])
     value = column[ordinal]
     return repr(replace(value, first=None, told="") if hasattr(value, "told") else value)
 
