@@ -71,7 +71,7 @@ def main() -> None:
                 "TFDS writer, synced": ("build_jobs:tfds_images", source, out + "-tfds", "synced"),
                 "tutorial loop": ("build_jobs:tutorial_images", source, out + "-loop"),
                 "tutorial loop, synced": ("build_jobs:tutorial_images", source, out + "-loop", "synced"),
-                "limit: the kernels alone": ("build_jobs:limit_images", source, out + "-limit"),
+                "limit: the kernels alone": ("build_limits:limit_images", source, out + "-limit"),
             }
             if not args.no_slow:
                 peers["plain Beam"] = ("build_jobs:plain_beam_images", source, out + "-beam")
@@ -83,11 +83,16 @@ def main() -> None:
                 "tutorial loop": "tutorial",
                 "plain Beam": "plain_beam",
             }
-            names["limit: pyarrow's reader and the kernels alone"] = "limit"
             names = {name: function for name, function in names.items() if not (args.no_slow and name in SLOW)}
             peers = {
                 name: (f"build_jobs:{function}", kind, source, f"{out}-{function}") for name, function in names.items()
             }
+            peers["limit: pyarrow's reader and the kernels alone"] = (
+                "build_limits:limit",
+                kind,
+                source,
+                out + "-limit",
+            )
             if args.ray_python:
                 peers["Ray Data"] = ("build_jobs:ray_data", kind, source, f"{out}-ray")
         print(f"\n{kind}: {source}")

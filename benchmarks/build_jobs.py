@@ -16,7 +16,7 @@ Work = Callable[[], object]
 SHARDS = 16
 
 
-def _fresh(out: str) -> str:
+def fresh(out: str) -> str:
     shutil.rmtree(out, ignore_errors=True)
     os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
     return out
@@ -31,15 +31,15 @@ def recordmill(kind: str, source: str, out: str) -> Work:
     import recordmill
     from recordmill.transforms import stages  # noqa: F401
 
-    tiny = _fresh(out + "-tiny")
+    tiny = fresh(out + "-tiny")
     os.makedirs(f"{tiny}/class0")
     if kind == "images":
         shutil.copy(min(glob.glob(f"{source}/*/*.jpg")), f"{tiny}/class0")
     else:
         with open(source, "rb") as file, open(f"{tiny}/rows.{kind}", "wb") as few:
             few.writelines(file.readline() for _ in range(100))
-    recordmill.build(tiny, _fresh(out + "-warm"), kind=kind)
-    _fresh(out)
+    recordmill.build(tiny, fresh(out + "-warm"), kind=kind)
+    fresh(out)
     return lambda: recordmill.build(source, out, kind=kind, num_shards=SHARDS)
 
 
@@ -91,7 +91,7 @@ def tutorial(kind: str, source: str, out: str) -> Work:
     """
     import tensorflow as tf
 
-    os.makedirs(_fresh(out))
+    os.makedirs(fresh(out))
 
     def work() -> None:
         writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
@@ -112,7 +112,7 @@ def plain_beam(kind: str, source: str, out: str) -> Work:
     import tensorflow as tf
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-    _fresh(out)
+    fresh(out)
 
     def work() -> None:
         with open(source, encoding="utf-8") as file:
@@ -167,7 +167,7 @@ def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
             columns.append(pa.ListArray.from_arrays(offsets, column))
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
-    os.makedirs(_fresh(out))
+    os.makedirs(fresh(out))
 
     def work() -> None:
         table = pyarrow.csv.read_csv(source) if kind == "csv" else pyarrow.json.read_json(source)
@@ -182,146 +182,6 @@ def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
     return work
 
 
-def limit(kind: str, source: str, out: str) -> Work:
-    """What any way must do at least: pyarrow's reader, then the kernels alone, on all threads and in memory: Examples
-    encoded with CRCs, keys hashed and sorted, frames gathered, checked once more, digested, written and synced, and the
-    input digested. No plan, no exact inference, no rejects, no notes, no accounts, no Beam, no commit; all in memory.
-    """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.json
-
-    from recordmill.base.machine import core_count
-    from recordmill.base.memory import address_of
-    from recordmill.base.siphash import derive_key, hash_positions
-    from recordmill.base.threads import thread_map
-    from recordmill.building.run_file import permuted
-    from recordmill.records.example.encode import encode
-    from recordmill.records.tfrecord.frames import FRAME_BYTES, scan
-    from recordmill.schemas.feature import Feature, Schema
-    from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
-    from recordmill.storage.files import read_range
-
-    threads = core_count()
-    keys_of = [np.array([half], np.uint64) for half in derive_key(0, b"limit")]
-
-    def digested() -> str:
-        places = range(0, os.path.getsize(source), DIGESTED_BYTES)
-        parts = thread_map(lambda at: [*chunk_digests(read_range(source, at, at + DIGESTED_BYTES))], places, threads)
-        return combine([digest for part in parts for digest in part])
-
-    def schema_of(table: pa.Table) -> Schema:
-        dtypes = {"double": "float32", "string": "string", "int64": "int64", "timestamp[s]": "timestamp[s]"}
-        return Schema(tuple(Feature(field.name, dtypes[str(field.type)]) for field in table.schema))
-
-    def encoded(batch: pa.RecordBatch, first: int, schema: Schema) -> tuple[Any, Any]:
-        kinds = {"float32": pa.float32(), "string": pa.large_string()}
-        columns = [
-            column.cast(kinds[feature.dtype]) if feature.dtype in kinds else column
-            for feature, column in zip(schema, batch.columns, strict=True)
-        ]
-        frames = encode(pa.RecordBatch.from_arrays(columns, batch.schema.names), schema)
-        positions, keys = np.arange(first, first + batch.num_rows), np.empty(batch.num_rows, np.uint64)
-        hash_positions(*keys_of, np.zeros(batch.num_rows, np.uint32), 0, positions, keys)
-        return frames, keys
-
-    os.makedirs(_fresh(out))
-
-    def work() -> None:
-        digested()
-        table = pyarrow.csv.read_csv(source) if kind == "csv" else pyarrow.json.read_json(source)
-        schema, batches = schema_of(table), table.to_batches(max_chunksize=1 << 16)
-        firsts = np.cumsum([0, *(batch.num_rows for batch in batches)]).tolist()
-        parts = [*thread_map(lambda one: encoded(*one, schema), zip(batches, firsts[:-1], strict=True), threads)]
-        sizes = np.concatenate([frames.lengths for frames, _ in parts]) + FRAME_BYTES
-        addresses = np.concatenate([frames.starts + address_of(frames.data) for frames, _ in parts])
-        order = np.argsort(np.concatenate([keys for _, keys in parts]))
-
-        def write(shard: int) -> str:
-            mine = order[shard * len(order) // SHARDS : (shard + 1) * len(order) // SHARDS]
-            digest = Digest()
-            with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
-                for piece, _ in permuted(addresses, sizes, mine):
-                    scan(piece, source="", first_record=0, first_offset=0, max_record_bytes=1 << 30, final=True)
-                    digest.update(piece)
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            return digest.text()
-
-        assert len(list(thread_map(write, range(SHARDS), threads))) == SHARDS
-
-    _ = encode(pa.RecordBatch.from_pydict({"a": pa.array(["x"], pa.large_string())}), Schema((Feature("a", "string"),)))
-    return work
-
-
-def limit_images(source: str, out: str) -> Work:
-    """What any way must do at least with images: each file read, its structure checked, digested, encoded with CRCs,
-    hashed to a key; in the order of the keys the frames are checked once more, digested, written and synced, on all
-    threads. No plan, no listing but the glob, no rejects, no accounts, no index, no Beam, no commit.
-    """
-    import itertools
-
-    import numpy as np
-    import pyarrow as pa
-
-    from recordmill.base.machine import core_count
-    from recordmill.base.siphash import derive_key, hash_positions
-    from recordmill.base.threads import thread_map
-    from recordmill.images.check import check_structure
-    from recordmill.records.example.encode import encode
-    from recordmill.records.tfrecord.frames import scan
-    from recordmill.schemas.feature import Feature, Schema
-    from recordmill.storage.digest import Digest, chunk_digests, combine
-    from recordmill.storage.files import read_range
-
-    threads = core_count()
-    keys_of = [np.array([half], np.uint64) for half in derive_key(0, b"limit")]
-    dtypes = {"image": "bytes", "height": "int64", "width": "int64", "label": "int64"}
-    schema = Schema(tuple(Feature(name, dtype) for name, dtype in dtypes.items()))
-
-    def batch_of(paths: list[str]) -> Any:
-        data = [read_range(path) for path in paths]
-        for one in data:
-            combine(chunk_digests(one))
-        headers = [check_structure(one, 1 << 30) for one in data]
-        offsets = np.cumsum([0, *map(len, data)])
-        whole = pa.py_buffer(np.concatenate(data))
-        images = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), len(data), [None, pa.py_buffer(offsets.astype(np.int64)), whole]
-        )
-        sizes = [pa.array([getattr(header, name) for header in headers], pa.int64()) for name in ("height", "width")]
-        labels = pa.array([int(os.path.basename(os.path.dirname(path))[-1]) for path in paths], pa.int64())
-        return encode(pa.RecordBatch.from_arrays([images, *sizes, labels], schema.names), schema)
-
-    def write(paths: list[str], shard: int) -> None:
-        digest = Digest()
-        with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
-            for first in range(0, len(paths), 64):
-                frames = batch_of(paths[first : first + 64])
-                scan(frames.data, source="", final=True)
-                digest.update(frames.data)
-                file.write(frames.data)
-            file.flush()
-            os.fsync(file.fileno())
-        digest.text()
-
-    os.makedirs(_fresh(out))
-
-    def work() -> None:
-        paths = np.array(sorted(glob.glob(f"{source}/*/*.jpg")))
-        keys = np.empty(len(paths), np.uint64)
-        hash_positions(*keys_of, np.zeros(len(paths), np.uint32), 0, np.arange(len(paths)), keys)
-        paths = paths[np.argsort(keys)]
-        edges = [len(paths) * shard // SHARDS for shard in range(SHARDS + 1)]
-        parts = [paths[first:last].tolist() for first, last in itertools.pairwise(edges)]
-        assert len(list(thread_map(lambda one: write(parts[one], one), range(SHARDS), threads))) == SHARDS
-
-    batch_of(sorted(glob.glob(f"{source}/*/*.jpg"))[:1])
-    return work
-
-
 def tutorial_images(source: str, out: str, synced: str = "") -> Work:
     """The image tutorial's loop: read each file, note its size by decoding its header, write round-robin. synced: as of
     `tfds_images`.
@@ -329,7 +189,7 @@ def tutorial_images(source: str, out: str, synced: str = "") -> Work:
     import tensorflow as tf
     from PIL import Image
 
-    os.makedirs(_fresh(out))
+    os.makedirs(fresh(out))
 
     def work() -> None:
         writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
@@ -363,7 +223,7 @@ def plain_beam_images(source: str, out: str) -> Work:
     from apache_beam.io import fileio
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-    _fresh(out)
+    fresh(out)
 
     def work() -> None:
 
@@ -394,7 +254,7 @@ def tfds_images(source: str, out: str, synced: str = "") -> Work:
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import example_serializer, features, file_adapters, naming, writer
 
-    os.makedirs(_fresh(out))
+    os.makedirs(fresh(out))
 
     def work() -> None:
         spec = features.FeaturesDict(
@@ -421,7 +281,7 @@ def mosaicml_images(source: str, out: str) -> Work:
     """MosaicML streaming's writer: its own format (MDS), in the order in which it is written. No shuffle, no check."""
     from streaming import MDSWriter
 
-    _fresh(out)
+    fresh(out)
 
     def work() -> None:
         with MDSWriter(out=out, columns={"image": "bytes", "label": "int"}) as writer:
@@ -438,7 +298,7 @@ def ray_data(kind: str, source: str, out: str) -> Work:
 
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
 
-    _fresh(out)
+    fresh(out)
 
     def work() -> None:
         rows = ray.data.read_csv(source) if kind == "csv" else ray.data.read_json(source, lines=True)

@@ -1,0 +1,149 @@
+"""What any way to build must do at least, for the inputs of `build.py`: kernels with the same checks, in memory."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Any
+
+from build_jobs import SHARDS, Work, fresh
+
+
+def limit(kind: str, source: str, out: str) -> Work:
+    """What any way must do at least: pyarrow's reader, then the kernels alone, on all threads and in memory: Examples
+    encoded with CRCs, keys hashed and sorted, frames gathered, checked once more, digested, written and synced, and the
+    input digested. No plan, no exact inference, no rejects, no notes, no accounts, no Beam, no commit; all in memory.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.json
+
+    from recordmill.base.machine import core_count
+    from recordmill.base.memory import address_of
+    from recordmill.base.siphash import derive_key, hash_positions
+    from recordmill.base.threads import thread_map
+    from recordmill.building.run_file import permuted
+    from recordmill.records.example.encode import encode
+    from recordmill.records.tfrecord.frames import FRAME_BYTES, scan
+    from recordmill.schemas.feature import Feature, Schema
+    from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
+    from recordmill.storage.files import read_range
+
+    threads = core_count()
+    keys_of = [np.array([half], np.uint64) for half in derive_key(0, b"limit")]
+
+    def digested() -> str:
+        places = range(0, os.path.getsize(source), DIGESTED_BYTES)
+        parts = thread_map(lambda at: [*chunk_digests(read_range(source, at, at + DIGESTED_BYTES))], places, threads)
+        return combine([digest for part in parts for digest in part])
+
+    def schema_of(table: pa.Table) -> Schema:
+        dtypes = {"double": "float32", "string": "string", "int64": "int64", "timestamp[s]": "timestamp[s]"}
+        return Schema(tuple(Feature(field.name, dtypes[str(field.type)]) for field in table.schema))
+
+    def encoded(batch: pa.RecordBatch, first: int, schema: Schema) -> tuple[Any, Any]:
+        kinds = {"float32": pa.float32(), "string": pa.large_string()}
+        columns = [
+            column.cast(kinds[feature.dtype]) if feature.dtype in kinds else column
+            for feature, column in zip(schema, batch.columns, strict=True)
+        ]
+        frames = encode(pa.RecordBatch.from_arrays(columns, batch.schema.names), schema)
+        positions, keys = np.arange(first, first + batch.num_rows), np.empty(batch.num_rows, np.uint64)
+        hash_positions(*keys_of, np.zeros(batch.num_rows, np.uint32), 0, positions, keys)
+        return frames, keys
+
+    os.makedirs(fresh(out))
+
+    def work() -> None:
+        digested()
+        table = pyarrow.csv.read_csv(source) if kind == "csv" else pyarrow.json.read_json(source)
+        schema, batches = schema_of(table), table.to_batches(max_chunksize=1 << 16)
+        firsts = np.cumsum([0, *(batch.num_rows for batch in batches)]).tolist()
+        parts = [*thread_map(lambda one: encoded(*one, schema), zip(batches, firsts[:-1], strict=True), threads)]
+        sizes = np.concatenate([frames.lengths for frames, _ in parts]) + FRAME_BYTES
+        addresses = np.concatenate([frames.starts + address_of(frames.data) for frames, _ in parts])
+        order = np.argsort(np.concatenate([keys for _, keys in parts]))
+
+        def write(shard: int) -> str:
+            mine = order[shard * len(order) // SHARDS : (shard + 1) * len(order) // SHARDS]
+            digest = Digest()
+            with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
+                for piece, _ in permuted(addresses, sizes, mine):
+                    scan(piece, source="", first_record=0, first_offset=0, max_record_bytes=1 << 30, final=True)
+                    digest.update(piece)
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            return digest.text()
+
+        assert len(list(thread_map(write, range(SHARDS), threads))) == SHARDS
+
+    _ = encode(pa.RecordBatch.from_pydict({"a": pa.array(["x"], pa.large_string())}), Schema((Feature("a", "string"),)))
+    return work
+
+
+def limit_images(source: str, out: str) -> Work:
+    """What any way must do at least with images: each file read, its structure checked, digested, encoded with CRCs,
+    hashed to a key; in the order of the keys the frames are checked once more, digested, written and synced, on all
+    threads. No plan, no listing but the glob, no rejects, no accounts, no index, no Beam, no commit.
+    """
+    import itertools
+
+    import numpy as np
+    import pyarrow as pa
+
+    from recordmill.base.machine import core_count
+    from recordmill.base.siphash import derive_key, hash_positions
+    from recordmill.base.threads import thread_map
+    from recordmill.images.check import check_structure
+    from recordmill.records.example.encode import encode
+    from recordmill.records.tfrecord.frames import scan
+    from recordmill.schemas.feature import Feature, Schema
+    from recordmill.storage.digest import Digest, chunk_digests, combine
+    from recordmill.storage.files import read_range
+
+    threads = core_count()
+    keys_of = [np.array([half], np.uint64) for half in derive_key(0, b"limit")]
+    dtypes = {"image": "bytes", "height": "int64", "width": "int64", "label": "int64"}
+    schema = Schema(tuple(Feature(name, dtype) for name, dtype in dtypes.items()))
+
+    def batch_of(paths: list[str]) -> Any:
+        data = [read_range(path) for path in paths]
+        for one in data:
+            combine(chunk_digests(one))
+        headers = [check_structure(one, 1 << 30) for one in data]
+        offsets = np.cumsum([0, *map(len, data)])
+        whole = pa.py_buffer(np.concatenate(data))
+        images = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(data), [None, pa.py_buffer(offsets.astype(np.int64)), whole]
+        )
+        sizes = [pa.array([getattr(header, name) for header in headers], pa.int64()) for name in ("height", "width")]
+        labels = pa.array([int(os.path.basename(os.path.dirname(path))[-1]) for path in paths], pa.int64())
+        return encode(pa.RecordBatch.from_arrays([images, *sizes, labels], schema.names), schema)
+
+    def write(paths: list[str], shard: int) -> None:
+        digest = Digest()
+        with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
+            for first in range(0, len(paths), 64):
+                frames = batch_of(paths[first : first + 64])
+                scan(frames.data, source="", final=True)
+                digest.update(frames.data)
+                file.write(frames.data)
+            file.flush()
+            os.fsync(file.fileno())
+        digest.text()
+
+    os.makedirs(fresh(out))
+
+    def work() -> None:
+        paths = np.array(sorted(glob.glob(f"{source}/*/*.jpg")))
+        keys = np.empty(len(paths), np.uint64)
+        hash_positions(*keys_of, np.zeros(len(paths), np.uint32), 0, np.arange(len(paths)), keys)
+        paths = paths[np.argsort(keys)]
+        edges = [len(paths) * shard // SHARDS for shard in range(SHARDS + 1)]
+        parts = [paths[first:last].tolist() for first, last in itertools.pairwise(edges)]
+        assert len(list(thread_map(lambda one: write(parts[one], one), range(SHARDS), threads))) == SHARDS
+
+    batch_of(sorted(glob.glob(f"{source}/*/*.jpg"))[:1])
+    return work
