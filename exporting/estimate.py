@@ -12,15 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from recordmill.exporting.jobs import Job
 from recordmill.exporting.parts import parts_of
-from recordmill.exporting.plan import NPY, NPZ, PARQUET, ReadPlan
-from recordmill.records.columns.parts import is_bytes, numpy_dtype, take_apart
-from recordmill.records.writers.parquet import ParquetWriter
+from recordmill.exporting.plan import ReadPlan
+from recordmill.records.columns.parts import numpy_dtype
+from recordmill.records.writers.outputs import Output
 from recordmill.schemas.feature import Feature
 from recordmill.shards.access import FileAccess
 from recordmill.shards.cutting import pieces_of
@@ -31,7 +27,6 @@ from recordmill.shards.pieces import Piece, Span
 # pieces that are decoded, spread over all of them:
 # 32 MiB of shards say within a few per cent how long texts and lists are
 _PIECES = 4
-_BLOCK_BYTES = 4096  # of ext4, XFS and APFS as they are made by default
 _PARTS = 4  # of each piece, where conversions cut it: 64 MiB converted
 Item = TypeVar("Item")
 
@@ -115,13 +110,10 @@ def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
         }
         notes += (f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",)
     rows = sum(records.values())
-    found = (
-        _bytes_in_parquet(batches, plan)
-        if plan.options.to == PARQUET
-        else [_bytes_of(batches, plan, at) for at in range(len(plan.schema))]
-    )
+    output = plan.options.output
+    found = output.estimator(batches, plan.schema, plan.layout or plan.options.own)
     columns = tuple(
-        _column(feature, size, sampled, rows, plan.options.to) for feature, size in zip(plan.schema, found, strict=True)
+        _column(feature, size, sampled, rows, output) for feature, size in zip(plan.schema, found, strict=True)
     )
     return ReadEstimate(plan.options.to, records, len(plan.jobs), columns, sampled, memory_bytes, notes)
 
@@ -158,46 +150,8 @@ def _decoded(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
     return itertools.islice(parts_of(plan, first, 1), _PARTS)
 
 
-def _column(feature: Feature, sampled_bytes: int, sampled: int, rows: int, to: str) -> ColumnEstimate:
-    fixed = not feature.ragged_rank and not is_bytes(feature)
+def _column(feature: Feature, sampled_bytes: int, sampled: int, rows: int, output: Output) -> ColumnEstimate:
     dtype = "bytes" if feature.dtype == "bytes" else "str" if feature.dtype == "string" else str(numpy_dtype(feature))
-    exact = fixed and to in (NPY, NPZ)
-    size = (
-        rows * (feature.inner_size * numpy_dtype(feature).itemsize + (not feature.required))
-        if exact
-        else round(sampled_bytes * rows / max(sampled, 1))
-    )
-    return ColumnEstimate(feature, dtype, (rows, *feature.shape), size, exact)
-
-
-def _bytes_of(batches: Sequence[pa.RecordBatch], plan: ReadPlan, at: int) -> int:
-    if plan.layout is not None and plan.schema.names[at] == plan.layout.file:
-        return sum(_in_blocks(batch.column(at)) for batch in batches)
-    if plan.options.to not in (NPY, NPZ):
-        return sum(int(batch.column(at).nbytes) for batch in batches)
-    parts = [take_apart(batch.column(at), plan.schema.features[at]) for batch in batches]
-    total: int = sum(
-        part.values.nbytes
-        + sum(split.nbytes for split in part.splits)
-        + (0 if part.valid is None else part.valid.nbytes)
-        for part in parts
-    )
-    return total
-
-
-def _in_blocks(column: pa.Array) -> int:
-    """What files of these values take on disk, which gives out whole blocks."""
-    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-    return int((-(-lengths // _BLOCK_BYTES) * _BLOCK_BYTES).sum())
-
-
-def _bytes_in_parquet(batches: Sequence[pa.RecordBatch], plan: ReadPlan) -> list[int]:
-    """What each column takes once it is encoded and compressed: the sample is written to memory for it."""
-    sink = pa.BufferOutputStream()
-    writer = ParquetWriter(sink, plan.schema, plan.options.parquet)
-    for batch in batches:
-        writer.write(batch)
-    writer.close()
-    about = pq.read_metadata(pa.BufferReader(sink.getvalue()))
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    return [sum(group.column(at).total_compressed_size for group in groups) for at in range(len(plan.schema))]
+    row_bytes = output.row_measurer(feature) if output.row_measurer else None
+    size = round(sampled_bytes * rows / max(sampled, 1)) if row_bytes is None else rows * row_bytes
+    return ColumnEstimate(feature, dtype, (rows, *feature.shape), size, row_bytes is not None)

@@ -13,10 +13,9 @@ import numpy as np
 
 from recordmill.base.errors import DataError
 from recordmill.exporting.converting import Kept
-from recordmill.exporting.plan import PARQUET, ReadPlan
+from recordmill.exporting.plan import ReadPlan
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.tfrecord.frames import Int64s
-from recordmill.records.writers.parquet import WRITE_BYTES
 
 _PART_BYTES = 1 << 20  # 1 MiB of pixels, or one image: Parquet takes 36 times that to write it
 
@@ -48,7 +47,8 @@ def image_parts(plan: ReadPlan, kept: Kept) -> Iterator[tuple[Kept, int]]:
 def _takes(plan: ReadPlan, pixels: Int64s, work: Int64s) -> Int64s:
     """The bytes that images take at most: while they are decoded, beside those that were, or while they are written."""
     decoding = work + 2 * pixels
-    return np.maximum(decoding, pixels * (1 + WRITE_BYTES)) if plan.options.to == PARQUET else decoding
+    takes: Int64s = np.maximum(decoding, pixels * (1 + plan.options.output.value_bytes))
+    return takes
 
 
 def _stops(pixels: Int64s) -> Int64s:
@@ -64,7 +64,7 @@ def _stops(pixels: Int64s) -> Int64s:
 
 def _too_large(plan: ReadPlan, kept: Kept, step: DecodeImages, row: int, takes: Int64s) -> DataError:
     others = plan.memory_bytes - plan.image_bytes
-    written = plan.options.to == PARQUET
+    written = plan.options.output.value_bytes > 0
     reason = (
         f"feature {step.feature!r}: an image takes {(int(takes[row]) >> 20) + 1} MiB to "
         f"decode{' and write' if written else ''}, more than --memory "

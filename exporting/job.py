@@ -8,49 +8,36 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import RecordmillError, Reject
 from recordmill.base.progress import Progress
 from recordmill.exporting.jobs import Job
 from recordmill.exporting.parts import read_parts
-from recordmill.exporting.plan import ARROW, CSV, FILES, FOLDERS, JSONL, PARQUET, ReadPlan
-from recordmill.records.writers.arrow import ArrowWriter
-from recordmill.records.writers.files import FilesWriter
-from recordmill.records.writers.npy import NpyWriter
-from recordmill.records.writers.parquet import ParquetWriter
-from recordmill.records.writers.text import CsvWriter, JsonWriter
+from recordmill.exporting.plan import ReadPlan
+from recordmill.records.writers.outputs import Output, OutputWriter, WriterSettings
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.storage.files import sync_file
-from recordmill.storage.folders import is_folder, make_folder, paths_in, remove_file, remove_tree, rename
-
-GROWING = (PARQUET, ARROW, JSONL, CSV)  # formats of one file, whose writers never change what they have written
-
-
-class Writer(Protocol):
-    """What takes batches to one output."""
-
-    rows: int
-
-    def write(self, batch: pa.RecordBatch) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
+from recordmill.storage.folders import is_folder, paths_in, remove_file, remove_tree, rename
+from recordmill.storage.strict_json import Fields
 
 
 @dataclass(frozen=True)
-class JobResult:
-    """What a job made: output is a name in the data folder; read = written + rejected.total + filtered.
-    notes: for people. digest: of what was read, where all of it was checked, else "".
+class OutputAccount:
+    """What became of the records of a job: read = written + rejected.total + filtered.
+
+    output: its name in the data folder. notes: for people. digest: of what was read, where all of it was checked,
+    else "".
     """
 
     split: str
-    index: int
     output: str
     read: int
     written: int
@@ -58,6 +45,37 @@ class JobResult:
     filtered: int = 0
     notes: tuple[str, ...] = ()
     digest: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the names, which the job says."""
+        return {
+            "read": self.read,
+            "written": self.written,
+            "filtered": self.filtered,
+            "counts": dict(self.rejected.counts),
+            "first": [asdict(reject) for reject in self.rejected.first],
+            "notes": self.notes,
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields, job: Job, output: Output) -> OutputAccount:
+        """That of the job, without files of rejects; raises DataError for what no read writes."""
+        reasons = fields.object("counts")
+        first = (
+            Reject(*(reject.text(name) for name in ("source", "place", "reason", "message")))
+            for reject in fields.objects("first")
+        )
+        return cls(
+            job.split,
+            output_name(job, output),
+            fields.count("read"),
+            fields.count("written"),
+            Rejected(Counter({reason: reasons.count(reason) for reason in reasons.value}), tuple(first)),
+            fields.count("filtered"),
+            tuple(fields.texts("notes")),
+            fields.text("digest"),
+        )
 
 
 def _nobody(path: Path, name: str) -> AbstractContextManager[None]:
@@ -67,7 +85,7 @@ def _nobody(path: Path, name: str) -> AbstractContextManager[None]:
 @dataclass(frozen=True)
 class Keeping:
     """What becomes of outputs. is_durable: they are to outlast a loss of power. follow: gives the context within which
-    an output of GROWING, of that name, is written to a path of its own.
+    an output that only appends, of that name, is written to a path of its own.
     """
 
     is_durable: bool = True
@@ -87,7 +105,7 @@ class Accounts:
     rejected: Rejected
 
     @classmethod
-    def of(cls, results: Sequence[JobResult]) -> Accounts:
+    def of(cls, results: Sequence[OutputAccount]) -> Accounts:
         splits = dict.fromkeys(result.split for result in results)
         return cls(
             sum(result.read for result in results),
@@ -125,27 +143,14 @@ class Accounts:
         }
 
 
-def output_name(job: Job, to: str) -> str:
+def output_name(job: Job, output: Output) -> str:
     """The name of the job's output: a file, or the folder of a split."""
-    return job.split if to in FOLDERS else f"{job.name}.{to}"
+    return output.file_name(job.split if output.per_split else job.name)
 
 
-def open_writer(path: Path, to: str, plan: ReadPlan, split: str) -> Writer:
-    """A writer of that format to a path that is not there yet."""
-    schema = plan.schema
-    if to == PARQUET:
-        return ParquetWriter(path, schema, plan.options.parquet)
-    if to == ARROW:
-        return ArrowWriter(path, schema)
-    if to == JSONL:
-        return JsonWriter(path, schema)
-    if to == CSV:
-        return CsvWriter(path, schema)
-    if to == FILES:
-        assert plan.layout is not None
-        return FilesWriter(path, schema, plan.layout, split)
-    make_folder(path)
-    return NpyWriter(path, schema)
+def rejects_name(job: Job) -> str:
+    """The name of the file that lists the job's rejects."""
+    return f"{job.name}.jsonl"
 
 
 def run_job(
@@ -154,12 +159,12 @@ def run_job(
     data: Path,
     rejects: Path,
     *,
-    to: str,
+    output: Output,
     threads: int,
     progress: Progress,
     keeping: Keeping = KEPT,
-) -> JobResult:
-    """Read the job's records and write its output of format `to` into data, its rejects into a file of their own.
+) -> OutputAccount:
+    """Read the job's records and write its output into data, its rejects into a file of their own.
 
     Raises:
         DataError: a record is damaged and the plan is not lenient.
@@ -167,7 +172,7 @@ def run_job(
         RecordmillError: the account does not add up.
     """
     attempt = uuid.uuid4().hex
-    reject_file = rejects / f"{job.name}.jsonl"
+    reject_file = rejects / rejects_name(job)
     reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp", most=plan.most_rejects, work=job.name)
     read = filtered = 0
     seen = hashlib.sha256()
@@ -182,14 +187,14 @@ def run_job(
             progress.advance(records=part.records, rejects=len(part.rejects))
             yield from part.batches
 
-    name = output_name(job, to)
+    name = output_name(job, output)
     try:
-        writer = write_output(data / name, good(), to, plan, job.split, attempt, keeping)
+        writer = write_output(data / name, good(), output, plan, job.split, attempt, keeping)
     finally:
         rejected = reject_writer.close()
     if rejected.files:
         rename(rejected.files[0], reject_file)
-        rejected = Rejected(rejected.counts, rejected.first, (str(reject_file),))
+        rejected = replace(rejected, files=(str(reject_file),))
     if read != writer.rows + rejected.total + filtered:
         written = writer.rows
         raise RecordmillError(
@@ -197,27 +202,28 @@ def run_job(
             f"{filtered} filtered; nothing was kept"
         )
     digest = seen.hexdigest() if plan.options.checks_all else ""
-    return JobResult(job.split, job.index, name, read, writer.rows, rejected, filtered, notes_of(writer), digest)
+    return OutputAccount(job.split, name, read, writer.rows, rejected, filtered, writer.notes, digest)
 
 
 def write_output(
     path: Path,
     batches: Iterable[pa.RecordBatch],
-    to: str,
+    output: Output,
     plan: ReadPlan,
     split: str,
     attempt: str,
     keeping: Keeping = KEPT,
-) -> Writer:
+) -> OutputWriter:
     """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
-    writer = open_writer(temporary, to, plan, split)
+    settings = WriterSettings(plan.layout or plan.options.own, split, plan.memory_bytes)
+    writer = output.new_writer(temporary, plan.schema, settings)
     try:
-        with keeping.follow(temporary, path.name) if to in GROWING else nullcontext():
+        with keeping.follow(temporary, path.name) if output.appends else nullcontext():
             for batch in batches:
                 writer.write(batch)
             writer.close()
-        if keeping.is_durable and to != FILES:  # a writer of many files has done it for all of them
+        if keeping.is_durable and not output.is_durable:
             for written in paths_in(temporary) if is_folder(temporary) else [temporary]:
                 sync_file(written)
     except BaseException:
@@ -228,11 +234,6 @@ def write_output(
         remove_tree(path)
     rename(temporary, path)
     return writer
-
-
-def notes_of(writer: Writer) -> tuple[str, ...]:
-    """What it has to say of the records that it wrote."""
-    return writer.notes if isinstance(writer, FilesWriter) else ()
 
 
 def _remove(path: Path) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.people.nearest import there_are
-from recordmill.exporting.choices.file_layout import FileRequest, check_layout, choose_layout
+from recordmill.exporting.choices.file_layout import check_layout, choose_layout
 from recordmill.exporting.choices.resolve import Records, Unresolved, resolve
 from recordmill.exporting.choices.suggest import suggestions
 from recordmill.exporting.jobs import Job, records_of, split_jobs, whole_jobs
@@ -22,9 +23,8 @@ from recordmill.records.columns.convert import Step, output_schema
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.where import Where, kept_names
 from recordmill.records.inference.confirm import Guess
-from recordmill.records.writers.files import FileLayout
-from recordmill.records.writers.parquet import ParquetWriteOptions
-from recordmill.records.writers.text import check_csv
+from recordmill.records.writers.files import FileLayout, FileRequest
+from recordmill.records.writers.outputs import Output, find_output
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
 from recordmill.shards.loads.guess import guess_schema
@@ -34,30 +34,26 @@ from recordmill.shards.pieces import PIECE_BYTES
 
 SUMMARY_NAME = "_read.json"
 OWN_NAMES = (SUMMARY_NAME, "rejects")  # in the folder of a result: no split's own folder can be called so
-PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES = "parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"
-FORMATS = (PARQUET, NPY, NPZ, ARROW, JSONL, CSV, FILES)
-FOLDERS = (NPY, NPZ, FILES)  # a folder per split, written in one go
-# 512 MiB of uncompressed shards per Parquet or Arrow file: few files, and enough of them for many cores
+# 512 MiB of uncompressed shards per file: few files, and enough of them for many cores
 FILE_BYTES = 512 << 20
 _BASE_BYTES = 128 << 20  # the row group that is held and the one being written
 # a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
 _THREAD_BYTES = 12 * PIECE_BYTES
-_STREAM_BYTES = 32 << 20  # what the other writers hold: nothing but the batch they write
 
 
 @dataclass(frozen=True)
 class ReadOptions:
     """What decides the output.
 
-    to: one of FORMATS. columns: only these features, in this order; None: all. split: only this one. limit: the first
-    so many records of each split. file_bytes: uncompressed bytes of shards per Parquet or Arrow file. lenient: damaged
-    records are rejects, not errors. where, sample, seed: only the records for which where holds, of a random share
-    `sample` (0 to 1); limit then counts what is left. parquet: row groups and compression of Parquet files.
-    steps: conversions of features, in this order; one that depends on the records stands as an `Unresolved`.
-    files: which feature becomes the files of FILES, and which one names them.
+    to: one of OUTPUT_NAMES. columns: only these features, in this order; None: all. split: only this one. limit: the
+    first so many records of each split. file_bytes: uncompressed bytes of shards per output, unless that is a whole
+    split. lenient: damaged records are rejects, not errors. where, sample, seed: only the records for which where
+    holds, of a random share `sample` (0 to 1); limit then counts what is left. own: the output's own options
+    (`Output.own`). steps: conversions of features, in this order; one that depends on the records stands as an
+    `Unresolved`.
     """
 
-    to: str = PARQUET
+    to: str = "parquet"
     columns: tuple[str, ...] | None = None
     split: str | None = None
     limit: int | None = None
@@ -67,8 +63,12 @@ class ReadOptions:
     where: Where | None = None
     sample: float | None = None
     seed: int = 0
-    parquet: ParquetWriteOptions = field(default_factory=ParquetWriteOptions)
-    files: FileRequest = field(default_factory=FileRequest)
+    own: Any = None
+
+    @property
+    def output(self) -> Output:
+        """What is written."""
+        return find_output(self.to)
 
     @property
     def filters(self) -> bool:
@@ -86,8 +86,7 @@ class ReadOptions:
         return self.checks_all and not self.filters
 
     def __post_init__(self) -> None:
-        if self.to not in FORMATS:
-            raise UsageError(f"--to {self.to}: one of {', '.join(FORMATS)}")
+        find_output(self.to)
         if self.limit is not None and self.limit < 0:
             raise UsageError(f"--limit {self.limit}: 0 or more")
         if self.file_bytes < 1:
@@ -96,8 +95,6 @@ class ReadOptions:
             raise UsageError(f"--sample {self.sample}: a share of the records, from 0 to 1")
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError(f"--seed {self.seed} does not fit 64 bits")
-        if self.to != FILES and self.files != FileRequest():
-            raise UsageError(f"--file-feature and --name-feature say what --to files writes, not --to {self.to}")
 
 
 @dataclass(frozen=True)
@@ -106,9 +103,9 @@ class ReadPlan:
     together, None where a stream does not tell before it is read. notes: for people.
 
     decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes
-    `schema` of that. layout: of FILES, else None. memory_bytes, image_bytes: --memory, and what a job may take of it
-    for images; 0: any. most_rejects: with more of them the read is in vain; None: unknown. None of them decides a byte.
-    guess: the plan is good if all records confirm it; None: it is good.
+    `schema` of that. layout: of an output that has one. memory_bytes, image_bytes: --memory, and what a job may take of
+    it for images; 0: any. most_rejects: with more of them the read is in vain; None: unknown. None of these decides a
+    byte. guess: the plan is good if all records confirm it; None: it is good.
     """
 
     files: Sequence[ShardFile]
@@ -171,19 +168,21 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
         selected = known.select(options.columns)
     wholes = whole_jobs(catalog, lenient=options.lenient, limit=options.limit, filters=options.filters)
     records = Records(catalog.files, [whole.pieces for whole in wholes], known, options.lenient, threads)
-    _check_folders(catalog.splits, options.to)
-    layout, notes = choose_layout(options.files, known, selected, records) if options.to == FILES else (None, ())
+    output = options.output
+    if output.is_folder:
+        _check_folders(catalog.splits, options.to)
+    request = options.own or FileRequest()
+    layout, notes = choose_layout(request, known, selected, records) if output.has_layout else (None, ())
     if layout is not None:
         selected = known.select(dict.fromkeys([*selected.names, *layout.needed]))
     decoded = (
         selected if options.where is None else known.select(kept_names(selected.names, options.where.columns(known)))
     )
-    jobs = wholes if options.to in FOLDERS else split_jobs(wholes, catalog.files, options.file_bytes)
+    jobs = wholes if output.per_split else split_jobs(wholes, catalog.files, options.file_bytes)
     held = None if options.filters and options.limit is not None else records_of(wholes)
     steps = resolve(options.steps, replace(records, schema=selected))
     schema = output_schema(steps, selected)
-    if options.to == CSV:
-        check_csv(schema)
+    output.check_schema(schema)
     if layout is not None:
         check_layout(layout, schema)
     if layout is None and said is not None:
@@ -196,7 +195,7 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
 
 def _check_folders(splits: Sequence[str], to: str) -> None:
     """Raises UsageError for a split whose folder would stand where the read keeps something of its own."""
-    for split in splits if to in FOLDERS and to != NPZ else ():
+    for split in splits:
         if split in OWN_NAMES or split.startswith(RUN_PREFIX):
             raise UsageError(
                 f"--to {to}: the folder of split {split!r} would take the place of what a read keeps under that name; "
@@ -230,8 +229,9 @@ def shared_out(plan: ReadPlan, jobs: int, threads: int, memory_bytes: int) -> tu
     and a job of images has a GiB at least where there is so much, since one may take that.
     """
     at_once = max(1, min(jobs, threads // 2))
+    plan = replace(plan, memory_bytes=memory_bytes)
     if not any(isinstance(step, DecodeImages) for step in plan.steps):
         return plan, at_once
     at_once = max(1, min(at_once, memory_bytes >> 30))
-    base = (_BASE_BYTES if plan.options.to == PARQUET else _STREAM_BYTES) + 4 * PIECE_BYTES
-    return replace(plan, memory_bytes=memory_bytes, image_bytes=max(memory_bytes // at_once - base, 1)), at_once
+    base = plan.options.output.held_bytes + 4 * PIECE_BYTES
+    return replace(plan, image_bytes=max(memory_bytes // at_once - base, 1)), at_once

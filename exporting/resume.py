@@ -1,47 +1,157 @@
-"""Going on with a read that was killed: its run folder, if it was the same read, becomes that of this one, with every
-unit that still holds.
+"""What a read has finished, said by an account beside each output, so that the same command goes on from there after a
+kill; and what makes two reads the same.
 
-A unit holds if the digest of its input is what it was, its output is there as it was, and so are all units before it
-that grew into the same files. What else the folder holds is removed.
+A job's output is kept whole or not at all. Its account is written when the output has its name and is on disk, with the
+digest of the input that it was made of, and it holds as long as that input has the digest and the output is there as it
+was. A read of one output, or of no more than --file-size, writes none: to begin anew costs less. Of a read by an
+engine's workers the accounts lie beside their files (`exporting.spread.jobs`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
+import hashlib
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.threads import thread_map
-from recordmill.exporting.job import output_name
-from recordmill.exporting.jobs import Job
-from recordmill.exporting.notes import (
-    NOTES,
-    Note,
-    Notes,
-    digest_inputs,
-    fingerprint,
-    fingerprint_of,
-    grows,
-    is_noted,
-    note_name,
-    noted_in,
-    read_identity,
-    units_of,
-)
+from recordmill.exporting.input_digest import digest_bytes, digest_frames
+from recordmill.exporting.job import OutputAccount, output_name, rejects_name
+from recordmill.exporting.jobs import Job, sizes_of
 from recordmill.exporting.plan import ReadPlan
-from recordmill.exporting.units import growing_name
+from recordmill.shards.cutting import pieces_of
+from recordmill.shards.dead_runs import ABOUT_NAME
 from recordmill.shards.manifest import RUN_PREFIX
+from recordmill.shards.piece_table import PieceTable
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import stat
-from recordmill.storage.folders import exists, is_link, paths_in
+from recordmill.storage.files import atomic_write, stat, sync_file, write_all
+from recordmill.storage.folders import inode, is_folder, is_link, make_folder, paths_in
 from recordmill.storage.removal import Folder
+from recordmill.storage.strict_json import Fields, load_fields, parse, read_bounded
+
+ACCOUNTS = "accounts"  # in the run folder: a file for each finished output
+_VERSION = 4  # of the accounts, and of how a read cuts its work: others are not gone on from
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The accounts in a run folder. path: where they are. kept: name of a job to what an earlier process has made of it
+    and still holds.
+    """
+
+    path: Path
+    kept: Mapping[str, OutputAccount] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, run: Path, fingerprint: str) -> Finished:
+        """Say in a new run folder which read it is."""
+        make_folder(run / ACCOUNTS)
+        with atomic_write(run / ABOUT_NAME) as file:
+            write_all(file, json.dumps({"format": "recordmill read at work", "fingerprint": fingerprint}).encode())
+        return cls(run / ACCOUNTS)
+
+    def save(self, plan: ReadPlan, job: Job, data: Path, account: OutputAccount) -> None:
+        """Say that the job's output is finished, and its file of rejects; not if its input is another one than when the
+        read was planned.
+        """
+        if (digest := finished_digest(plan, job, account)) is None:
+            return
+        for path in account.rejected.files:
+            sync_file(path)
+        said = {
+            **replace(account, digest=digest).to_json(),
+            "identity": read_identity(data / account.output),
+            "reject_bytes": sum(stat(path).size_bytes for path in account.rejected.files),
+        }
+        with atomic_write(self.path / account_name(job)) as file:
+            write_all(file, json.dumps(said).encode())
+
+
+def finished_digest(plan: ReadPlan, job: Job, account: OutputAccount) -> str | None:
+    """The digest of what the job was made of; None if that is not what was planned any more."""
+    with contextlib.suppress(OSError, DataError):
+        digest = account.digest or digest_inputs(plan, job)
+        if all(stat(plan.files[file].path) == plan.files[file].stat for file in {piece.file for piece in job.pieces}):
+            return digest
+    return None
+
+
+def holds(plan: ReadPlan, job: Job, account: OutputAccount) -> bool:
+    """Whether the job would be made of what the account speaks of."""
+    with contextlib.suppress(OSError, RecordmillError):
+        return digest_inputs(plan, job) == account.digest
+    return False
+
+
+def digest_inputs(plan: ReadPlan, job: Job) -> str:
+    """The digest, in hex, of what the job is made of.
+
+    Raises:
+        OSError: a file is gone. DataError: it is damaged.
+    """
+    pieces = list(pieces_of(plan.files, job.pieces, lenient=plan.options.lenient))
+    if plan.options.checks_all:
+        return digest_frames(plan.files, pieces)
+    return digest_bytes(plan.files, pieces, lenient=plan.options.lenient)
+
+
+def account_name(job: Job) -> str:
+    """The name, in its folder, of the account of the job."""
+    return f"{job.name}.json"
+
+
+def accounts_in(run: Path) -> list[Path]:
+    """The accounts in a run folder, of one process."""
+    return paths_in(run / ACCOUNTS, "[!.]*.json")
+
+
+def fingerprint_of(run: Path) -> str | None:
+    """The fingerprint of the read whose run folder this is; None if it says none."""
+    with contextlib.suppress(OSError, DataError):
+        return load_fields(run / ABOUT_NAME).text("fingerprint", "[0-9a-f]{64}", "a SHA-256")
+    return None
+
+
+def read_identity(output: Path) -> tuple[int, ...]:
+    """What stays as it is while a finished output is only renamed: size and time of a file, and which folder it is."""
+    if is_folder(output):
+        return (inode(output),)
+    about = stat(str(output))
+    return about.size_bytes, about.mtime_ns
+
+
+def is_noted(plan: ReadPlan) -> bool:
+    """Whether the read is worth accounts of its outputs."""
+    size = sum(int(sizes_of(whole.pieces, plan.files).sum()) for whole in plan.wholes)
+    return size > plan.options.file_bytes and len(plan.jobs) > 1
+
+
+def fingerprint(plan: ReadPlan) -> str:
+    """The same for two reads that end with the same files if their inputs hold the same bytes."""
+    options = replace(plan.options, where=None)
+    predicate = plan.options.where.predicate if plan.options.where is not None else None
+    whole = hashlib.sha256()
+    for text in [
+        f"{_VERSION} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
+        predicate
+        if isinstance(predicate, str)
+        else repr(pickle.dumps(predicate, protocol=4)),  # only hashed: its text leaves long lists out
+        *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
+        *(f"{whole.split} {whole.limit} {PieceTable.of(whole.pieces).digest()}" for whole in plan.wholes),
+        *(f"{file.name} {file.split} {file.compression} {file.stat.size_bytes} {file.info}" for file in plan.files),
+    ]:
+        whole.update(text.encode(errors="surrogateescape") + b"\0")
+    return whole.hexdigest()
 
 
 def is_resumable(run: Path) -> bool:
     """Whether a run folder is that of a read that has finished something."""
-    return fingerprint_of(run) is not None and bool(noted_in(run))
+    return fingerprint_of(run) is not None and bool(accounts_in(run))
 
 
 def may_go_on(out: Path) -> bool:
@@ -49,32 +159,32 @@ def may_go_on(out: Path) -> bool:
     return any(map(is_resumable, paths_in(out, f"{RUN_PREFIX}*")))
 
 
-def go_on(folder: RunFolder, plan: ReadPlan, threads: int, *, noted: bool = True) -> tuple[RunFolder, Notes | None]:
-    """The run folder of a dead read of the same plan, where there is one, else `folder`; and the notes that stand, None
-    if the read is too small for them.
+def go_on(folder: RunFolder, plan: ReadPlan, threads: int, *, noted: bool = True) -> tuple[RunFolder, Finished | None]:
+    """The run folder of a dead read of the same plan, where there is one, else `folder`; and the accounts that hold,
+    None if the read is too small for them.
 
-    Dead reads of other plans are removed. noted: False for a read that can neither write notes nor go on.
+    Dead reads of other plans are removed. noted: False for a read that can neither write accounts nor go on.
     """
     mark = fingerprint(plan) if noted and is_noted(plan) else None
     taken = _take(folder.out, mark)
     if mark is None:
         return folder, None
     if taken is None:
-        return folder, Notes.begin(folder.path, mark)
+        return folder, Finished.begin(folder.path, mark)
     try:
-        notes = _checked(taken, plan, threads)
+        finished = _checked(taken, plan, threads)
     except BaseException:
         taken.release()  # what is finished there stays
         raise
     folder.close()
-    return taken, notes
+    return taken, finished
 
 
 def keep_finished(folder: RunFolder) -> int:
     """Leave the run folder of a read that ends early where it is, if it has finished something;
-    gives how many units that is.
+    gives how many outputs that is.
     """
-    count = len(noted_in(folder.path)) if is_resumable(folder.path) else 0
+    count = len(accounts_in(folder.path)) if is_resumable(folder.path) else 0
     if count:
         folder.release()
     return count
@@ -85,7 +195,7 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
     found: RunFolder | None = None
     for run in sorted(
         filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")),
-        key=lambda run: (-len(noted_in(run)), run),
+        key=lambda run: (-len(accounts_in(run)), run),
     ):
         taken = RunFolder.take_over(run)
         if taken is None:  # it is at work
@@ -97,67 +207,17 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
     return found
 
 
-def _checked(run: RunFolder, plan: ReadPlan, threads: int) -> Notes:
-    """The notes that hold; everything that they do not speak of is removed,
-    the notes of what is to be done again first.
+def _checked(run: RunFolder, plan: ReadPlan, threads: int) -> Finished:
+    """The accounts that hold; everything that they do not speak of is removed, the other accounts first, so that none
+    is left that speaks of what is gone.
     """
-    notes = Notes(run.path / NOTES)
-    found = [(job, unit, note) for job in plan.jobs for unit, note in enumerate(_found(run, plan, job, notes))]
-
-    def holds(item: tuple[Job, int, Note]) -> bool:
-        job, unit, note = item
-        with contextlib.suppress(OSError, RecordmillError):
-            return digest_inputs(plan, units_of(plan, job)[unit]) == note.digest
-        return False
-
-    finished: dict[str, list[Note]] = {}
-    for (job, unit, note), good in zip(found, thread_map(holds, found, threads), strict=True):
-        if good and len(finished.setdefault(job.name, [])) == unit:
-            finished[job.name].append(note)
-    result = replace(notes, finished={name: tuple(kept) for name, kept in finished.items() if kept})
-    _clean(run, plan, result)
-    return result
-
-
-def _found(run: RunFolder, plan: ReadPlan, job: Job, notes: Notes) -> Iterator[Note]:
-    """The notes of the job's first units whose output is there."""
-    for unit in range(len(units_of(plan, job))):
-        note = notes.load(job, unit)
-        if note is None or not _is_there(run, plan, job, note):
-            return
-        yield note
-
-
-def _is_there(run: RunFolder, plan: ReadPlan, job: Job, note: Note) -> bool:
-    """Whether what the note speaks of is there as it was, or more of it if it grows."""
-    output, rejects = run.data / output_name(job, plan.options.to), run.rejects / f"{job.name}.jsonl"
-    growing = grows(plan.options)
-    if growing and not exists(output):
-        output = run.data / growing_name(job)
-    if growing and not exists(rejects):
-        rejects = run.rejects / growing_name(job)
-    if is_link(output) or is_link(rejects):
-        return False
-    with contextlib.suppress(OSError):
-        size = stat(str(rejects)).size_bytes if note.reject_bytes else 0
-        whole = all(exists(output / name) for name in note.lengths or ())
-        return (
-            whole
-            and read_identity(output) == note.identity
-            and (size >= note.reject_bytes if growing else size == note.reject_bytes)
-        )
-    return False
-
-
-def _clean(run: RunFolder, plan: ReadPlan, notes: Notes) -> None:
-    """Remove all but what the notes speak of; the other notes go first,
-    so that none is left that speaks of what is gone.
-    """
-    kept = [job for job in plan.jobs if notes.of(job)]
+    found = [(job, account) for job in plan.jobs if (account := _found(run, plan, job)) is not None]
+    good = thread_map(lambda item: holds(plan, *item), found, threads)
+    kept = {job.name: (job, account) for (job, account), holding in zip(found, good, strict=True) if holding}
     wanted = {
-        notes.path: {note_name(job, unit) for job in kept for unit in range(len(notes.of(job)))},
-        run.data: {*(output_name(job, plan.options.to) for job in kept), *map(growing_name, kept)},
-        run.rejects: {f"{job.name}.jsonl" for job in kept} | set(map(growing_name, kept)),
+        run.path / ACCOUNTS: {account_name(job) for job, _ in kept.values()},
+        run.data: {account.output for _, account in kept.values()},
+        run.rejects: {rejects_name(job) for job, account in kept.values() if account.rejected.total},
         run.runs: set[str](),
         run.spool: set[str](),
     }
@@ -167,3 +227,18 @@ def _clean(run: RunFolder, plan: ReadPlan, notes: Notes) -> None:
                 for name in folder.names():
                     if name not in names:
                         folder.remove(name)
+    return Finished(run.path / ACCOUNTS, {name: account for name, (_, account) in kept.items()})
+
+
+def _found(run: RunFolder, plan: ReadPlan, job: Job) -> OutputAccount | None:
+    """The account of the job, if what it speaks of is there as it was."""
+    output, rejects = run.data / output_name(job, plan.options.output), run.rejects / rejects_name(job)
+    with contextlib.suppress(OSError, DataError):
+        said = Fields(parse(read_bounded(run.path / ACCOUNTS / account_name(job)), ACCOUNTS), ACCOUNTS)
+        account = OutputAccount.from_json(said, job, plan.options.output)
+        reject_bytes = stat(str(rejects)).size_bytes if account.rejected.total else 0
+        whole = [*read_identity(output)] == [*said.items("identity")] and reject_bytes == said.count("reject_bytes")
+        if whole and not is_link(output) and not is_link(rejects):
+            files = (str(rejects),) if account.rejected.total else ()
+            return replace(account, rejected=replace(account.rejected, files=files))
+    return None

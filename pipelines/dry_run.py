@@ -7,9 +7,10 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.sizes import show_size
 from recordmill.exporting.estimate import ReadEstimate, estimate
-from recordmill.exporting.plan import FILES, NPZ, held_bytes, plan_read
+from recordmill.exporting.plan import held_bytes, plan_read
 from recordmill.pipelines.options.naming import names_keywords
 from recordmill.pipelines.read_options import make_settings
+from recordmill.records.writers.outputs import find_output
 from recordmill.shards.catalog import Inputs
 
 
@@ -28,12 +29,10 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
 
 
 def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
-    """Raises UsageError for an .npz that would need more memory than the read may take:
-    np.load holds each of its arrays.
-    """
-    if found.to == NPZ and found.disk_bytes > memory_bytes:
+    """Raises UsageError for an output whose readers would need more memory than the read may take."""
+    if find_output(found.to).loads_whole and found.disk_bytes > memory_bytes:
         raise UsageError(
-            f"--to npz: the arrays take about {show_size(found.disk_bytes)}, more than --memory "
+            f"--to {found.to}: the arrays take about {show_size(found.disk_bytes)}, more than --memory "
             f"{show_size(memory_bytes)}; use --to npy"
         )
 
@@ -41,7 +40,7 @@ def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
 def describe_estimate(found: ReadEstimate) -> str:
     """The estimate as lines for people."""
     splits = ", ".join(f"{name} {count:,}" for name, count in found.records.items()) or "no records"
-    what = "folder" if found.to == FILES else "output"
+    what = "folder" if find_output(found.to).is_folder else "output"
     lines = [
         f"{found.rows:,} records ({splits}) would be written to {found.outputs} "
         f"{what}{'s' if found.outputs != 1 else ''} of {found.to}"

@@ -10,7 +10,6 @@ import os
 import runpy
 import sys
 import time
-import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -18,20 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
-from recordmill.exporting.job import KEPT, Accounts, JobResult, Keeping, run_job
+from recordmill.exporting.job import KEPT, Accounts, Keeping, OutputAccount, run_job
 from recordmill.exporting.jobs import Job
-from recordmill.exporting.notes import Notes, units_of
-from recordmill.exporting.plan import FOLDERS, NPZ, ReadPlan, find_inputs, plan_read, shared_out
+from recordmill.exporting.plan import ReadPlan, find_inputs, plan_read, shared_out
 from recordmill.exporting.publish import begin, publish
-from recordmill.exporting.resume import go_on, keep_finished, may_go_on
+from recordmill.exporting.resume import Finished, go_on, keep_finished, may_go_on
 from recordmill.exporting.stored.publish import begin_in_store, publish_in_store, publish_placed
 from recordmill.exporting.stored.uploads import Uploads, uploads_of
-from recordmill.exporting.units import run_noted
 from recordmill.pipelines.beam_run import check_runner, is_local
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.options.naming import names_keywords, spoken
@@ -46,8 +43,8 @@ from recordmill.shards.catalog import Catalog, Inputs
 from recordmill.shards.rejects import is_of_record, with_remedy
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.store_run import StoreRun
-from recordmill.storage.files import Terms, bound_requests, is_remote, open_file, output_path, stat, sync_file
-from recordmill.storage.folders import exists, files_below, is_folder, join, paths_in, remove_tree
+from recordmill.storage.files import Terms, bound_requests, is_remote, output_path, stat
+from recordmill.storage.folders import exists, files_below, is_folder, join
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -158,21 +155,21 @@ def read(
         guessing = settings.runner is None and not may_go_on(folder.out)
         try:
             given = inputs if found is None else found.result()
-            plan, folder, notes = _prepare(given, settings, folder, out, progress, display, guessing)
+            plan, folder, finished = _prepare(given, settings, folder, out, progress, display, guessing)
             place = None if settings.runner is None else _place(folder, out, settings)
             with held(place if place is not None and place.is_remote else None) as run, ExitStack() as putting:
-                uploads = putting.enter_context(_uploads(plan, settings, folder, out, run))
+                uploads = putting.enter_context(_uploads(plan, settings, folder, out, run, finished))
                 try:
-                    results = run_jobs(plan, settings, folder, progress, place, notes, uploads)
+                    results = run_jobs(plan, settings, folder, progress, place, finished, uploads)
                 except (Unconfirmed, DataError):
                     if plan.guess is None:
                         raise
                     putting.close()
                     folder.close()
                     folder, base = _begin(out, settings)
-                    plan, folder, notes = _prepare(inputs, settings, folder, out, progress, display, False)
-                    uploads = putting.enter_context(_uploads(plan, settings, folder, out, run))
-                    results = run_jobs(plan, settings, folder, progress, place, notes, uploads)
+                    plan, folder, finished = _prepare(inputs, settings, folder, out, progress, display, False)
+                    uploads = putting.enter_context(_uploads(plan, settings, folder, out, run, finished))
+                    results = run_jobs(plan, settings, folder, progress, place, finished, uploads)
                 result = _publish(plan, settings, folder, results, started, out, base, run, uploads)
                 if run is not None and place is not None:
                     _tidy_up(place)
@@ -201,8 +198,8 @@ def _prepare(
     progress: Progress,
     display: Display,
     guessing: bool,
-) -> tuple[ReadPlan, RunFolder, Notes | None]:
-    """(the plan, the folder to work in, what an earlier read noted); guessing: as of `plan_read`."""
+) -> tuple[ReadPlan, RunFolder, Finished | None]:
+    """(the plan, the folder to work in, what an earlier read has finished); guessing: as of `plan_read`."""
     progress.begin("plan")
     plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads, guessing=guessing)
     plan = replace(plan, most_rejects=settings.budget.most(plan.records))
@@ -210,12 +207,14 @@ def _prepare(
         seen = Seen(_place(folder, out, settings).run(), some_of(plan.files))
         preflight(settings.runner, settings.beam_args, seen, progress)
     progress.begin("resume")
-    folder, notes = go_on(folder, plan, settings.threads, noted=settings.runner is None)
-    if notes is not None and notes.finished:
-        plan = replace(plan, notes=(*plan.notes, _resumed(plan, notes)))
-        display.say(plan.notes[-1])
-    progress.begin("convert", _left(plan, notes))
-    return plan, folder, notes
+    folder, finished = go_on(folder, plan, settings.threads, noted=settings.runner is None)
+    kept = {} if finished is None else finished.kept
+    if kept:
+        said = f"going on from an earlier read: {len(kept)} of {len(plan.jobs)} outputs were finished"
+        plan = replace(plan, notes=(*plan.notes, said))
+        display.say(said)
+    progress.begin("convert", None if plan.records is None else plan.records - sum(one.read for one in kept.values()))
+    return plan, folder, finished
 
 
 def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
@@ -240,12 +239,17 @@ def _tidy_up(place: Place) -> None:
 
 
 def _uploads(
-    plan: ReadPlan, settings: ReadSettings, folder: RunFolder, out: str, run: StoreRun | None
+    plan: ReadPlan,
+    settings: ReadSettings,
+    folder: RunFolder,
+    out: str,
+    run: StoreRun | None,
+    finished: Finished | None,
 ) -> AbstractContextManager[Uploads | None]:
     """What puts outputs that are made on this machine into a store. run: the one of workers that put theirs."""
-    if not is_remote(out) or (run is not None and plan.options.to not in FOLDERS):
+    if not is_remote(out) or (run is not None and not plan.options.output.per_split):
         return nullcontext()
-    return uploads_of(plan, folder, out, settings.threads, settings.memory_bytes)
+    return uploads_of(plan, folder, out, finished, settings.threads, settings.memory_bytes)
 
 
 def run_jobs(
@@ -254,9 +258,9 @@ def run_jobs(
     folder: RunFolder,
     progress: Progress,
     place: Place | None = None,
-    notes: Notes | None = None,
+    finished: Finished | None = None,
     uploads: Uploads | None = None,
-) -> list[JobResult]:
+) -> list[OutputAccount]:
     """Run every job that is not finished, on threads here or on the runner that was named;
     the outputs then lie in folder.data, or where workers have put them (`read_beam.lies_in_store`).
     """
@@ -266,27 +270,27 @@ def run_jobs(
         assert place is not None
         return run_on_beam(plan, settings, folder, progress, place)
     plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
-    keeping = KEPT if uploads is None else Keeping(is_durable=notes is not None, follow=uploads.follow)
-    how: dict[str, Any] = {"threads": max(1, settings.threads // at_once), "progress": progress, "keeping": keeping}
+    keeping = KEPT if uploads is None else Keeping(is_durable=finished is not None, follow=uploads.follow)
+    threads = max(1, settings.threads // at_once)
 
-    def work(job: Job) -> JobResult:
-        if notes is not None:
-            return run_noted(plan, job, folder.data, folder.rejects, notes, **how)
-        return run_job(plan, job, folder.data, folder.rejects, to=plan.options.to, **how)
+    def work(job: Job) -> OutputAccount:
+        if finished is not None and job.name in finished.kept:
+            return finished.kept[job.name]
+        account = run_job(
+            plan,
+            job,
+            folder.data,
+            folder.rejects,
+            output=plan.options.output,
+            threads=threads,
+            progress=progress,
+            keeping=keeping,
+        )
+        if finished is not None:
+            finished.save(plan, job, folder.data, account)
+        return account
 
     return list(thread_map(work, plan.jobs, at_once, stop=progress.cancel))
-
-
-def _resumed(plan: ReadPlan, notes: Notes) -> str:
-    finished, units = sum(map(len, notes.finished.values())), sum(len(units_of(plan, job)) for job in plan.jobs)
-    return f"going on from an earlier read: {finished} of {units} parts were finished"
-
-
-def _left(plan: ReadPlan, notes: Notes | None) -> int | None:
-    """How many records are still to be read."""
-    if plan.records is None or notes is None:
-        return plan.records
-    return plan.records - sum(kept[-1].read for kept in notes.finished.values())
 
 
 def _ended(error: BaseException, folder: RunFolder, out: str) -> BaseException:
@@ -302,7 +306,7 @@ def _ended(error: BaseException, folder: RunFolder, out: str) -> BaseException:
 def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseException:
     """The error that ended a read early, with what is left of it."""
     kept = (
-        f"{count} finished part{'s are' if count > 1 else ' is'} kept: the same command goes on from there; "
+        f"{count} finished output{'s are' if count > 1 else ' is'} kept: the same command goes on from there; "
         f"to drop them, remove {folder.path}"
     )
     if isinstance(error, KeyboardInterrupt):
@@ -316,7 +320,7 @@ def _publish(
     plan: ReadPlan,
     settings: ReadSettings,
     folder: RunFolder,
-    results: Sequence[JobResult],
+    results: Sequence[OutputAccount],
     started: float,
     out: str,
     base: int,
@@ -325,16 +329,13 @@ def _publish(
 ) -> ReadResult:
     accounts = Accounts.of(results)
     accounts.check(plan, settings.budget)
-    outputs = {result.output: result for result in results}
-    if plan.options.to == NPZ:
-        outputs = {_pack(folder.data / name, settings.memory_bytes): result for name, result in outputs.items()}
     notes = (*plan.notes, *(f"{result.split}: {note}" for result in results for note in result.notes))
     home, rejects = _put_in_place(plan, settings, folder, results, accounts.summary(plan), base, run, uploads)
     return ReadResult(
         out if is_remote(out) else folder.out,
         plan.options.to,
         {
-            split: tuple(_below(home, name) for name, result in outputs.items() if result.split == split)
+            split: tuple(_below(home, result.output) for result in results if result.split == split)
             for split in accounts.records
         },
         accounts.records,
@@ -353,7 +354,7 @@ def _put_in_place(
     plan: ReadPlan,
     settings: ReadSettings,
     folder: RunFolder,
-    results: Sequence[JobResult],
+    results: Sequence[OutputAccount],
     summary: dict[str, Any],
     base: int,
     run: StoreRun | None,
@@ -371,30 +372,6 @@ def _put_in_place(
 
 def _below(home: Path | str, name: str) -> Path | str:
     return home / name if isinstance(home, Path) else join(home, name)
-
-
-def _pack(columns: Path, memory_bytes: int) -> str:
-    """The folder of `.npy` files as one `.npz` beside it; gives its name.
-
-    np.load holds each array of an .npz in memory, so one that would not fit is refused here.
-    """
-    size = _size(columns)
-    if size > memory_bytes:
-        raise UsageError(
-            f"--to npz: {columns.name} takes {show_size(size)}, more than --memory "
-            f"{show_size(memory_bytes)}, and np.load would need it all at once; "
-            "use --to npy, which np.load(..., mmap_mode='r') opens"
-        )
-    target = columns.with_name(f"{columns.name}.npz")
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-        for path in paths_in(columns, "*.npy"):
-            entry = zipfile.ZipInfo(path.name)  # its date is that of 1980: the same columns give the same bytes
-            with open_file(path) as source, archive.open(entry, "w", force_zip64=True) as member:
-                while block := source.read(1 << 20):
-                    member.write(block)
-    sync_file(target)
-    remove_tree(columns)
-    return target.name
 
 
 def _size(path: Path | str) -> int:

@@ -1,9 +1,9 @@
 """A read as a Beam pipeline, for sets of files too big for one machine;
 every worker must see the inputs and the output folder.
 
-Parquet and Arrow files are written whole by the workers, into a store, too. What is a folder per split (`.npy` files,
-which are one per feature, and the files of `--to files`, whose names must not meet) is written from the workers' Arrow
-parts by this process, in order. All of it is byte for byte what threads write.
+Files of about --file-size are written whole by the workers, into a store, too. An output of a whole split (`.npy`
+files, which are one per feature, and the files of `--to files`, whose names must not meet) is written from the workers'
+Arrow parts by this process, in order. All of it is byte for byte what threads write.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from recordmill.base.progress import Progress
 from recordmill.building.spread.place import Place
-from recordmill.exporting.job import JobResult, notes_of, output_name, write_output
+from recordmill.exporting.job import OutputAccount, output_name, write_output
 from recordmill.exporting.jobs import Job, split_jobs
-from recordmill.exporting.plan import ARROW, FILES, FOLDERS, NPY, ReadPlan, shared_out
+from recordmill.exporting.plan import ReadPlan, shared_out
 from recordmill.exporting.spread.jobs import ReadRun, begin, place_in_store, take
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.shards.catalog import ShardFile
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
     from recordmill.transforms.beam_types import Pipeline
 
+_PARTS = "arrow"  # what workers write where an output is made of a whole split
 Given = TypeVar("Given", str, str | None)
 
 
 def run_on_beam(
     plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress, place: Place
-) -> list[JobResult]:
+) -> list[OutputAccount]:
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
     write files into a store, in its data folder there (`lies_in_store`). place: where workers have their files.
 
@@ -51,11 +52,11 @@ def run_on_beam(
 
     # workers have working folders of their own
     plan = replace(plan, files=tuple(map(_for_workers, plan.files)))
-    parts = plan.options.to in FOLDERS
+    parts = plan.options.output.per_split
     jobs = split_jobs(plan.wholes, plan.files, plan.options.file_bytes) if parts else plan.jobs
     local = is_local(settings.runner)
     plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
-    run = ReadRun(plan, jobs, ARROW if parts else plan.options.to, max(1, settings.threads // at_once), at_once)
+    run = ReadRun(plan, jobs, _PARTS if parts else plan.options.to, max(1, settings.threads // at_once), at_once)
     shared = begin(place, run)
 
     def construct(pipeline: Pipeline) -> None:
@@ -74,7 +75,7 @@ def run_on_beam(
 
 def lies_in_store(plan: ReadPlan, place: Place) -> bool:
     """Whether workers write the outputs into the store, and this process none of their bytes."""
-    return place.is_remote and plan.options.to not in FOLDERS
+    return place.is_remote and not plan.options.output.per_split
 
 
 def _for_workers(file: ShardFile) -> ShardFile:
@@ -86,16 +87,16 @@ def _absolute(path: Given) -> Given:
     return path if path is None or is_remote(path) else os.path.abspath(path)
 
 
-def _join(plan: ReadPlan, job: Job, folder: RunFolder, results: Sequence[JobResult]) -> JobResult:
+def _join(plan: ReadPlan, job: Job, folder: RunFolder, results: Sequence[OutputAccount]) -> OutputAccount:
     """The folder of one split, from its Arrow parts in order."""
     mine = [result for result in results if result.split == job.split]
-    name, to = output_name(job, plan.options.to), FILES if plan.options.to == FILES else NPY
-    writer = write_output(
-        folder.data / name, _batches([folder.runs / result.output for result in mine]), to, plan, job.split, "join"
-    )
+    output = plan.options.output
+    name = output_name(job, output)
+    batches = _batches([folder.runs / result.output for result in mine])
+    writer = write_output(folder.data / name, batches, output, plan, job.split, "join")
     rejected = sum((result.rejected for result in mine), Rejected.zero())
     read, filtered = sum(result.read for result in mine), sum(result.filtered for result in mine)
-    return JobResult(job.split, 0, name, read, writer.rows, rejected, filtered, notes_of(writer))
+    return OutputAccount(job.split, name, read, writer.rows, rejected, filtered, writer.notes)
 
 
 def _batches(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:

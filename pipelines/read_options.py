@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.sizes import parse_size
-from recordmill.exporting.choices.file_layout import FileRequest
-from recordmill.exporting.plan import NPY, NPZ, ReadOptions, default_threads
+from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.pipelines.convert_options import parse_images, parse_steps
+from recordmill.pipelines.options.commands import keywords_of
 from recordmill.pipelines.options.given import fill
 from recordmill.pipelines.remote.flags import as_flags
 from recordmill.records.columns.where import Where
-from recordmill.records.writers.parquet import ParquetWriteOptions
+from recordmill.records.writers.outputs import SERVED_BY_SOME, Output, find_output, serving
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.rejects import RejectBudget
@@ -45,8 +45,10 @@ def make_settings(**given: Any) -> ReadSettings:
         UsageError: an option's value can't be served. TypeError: there is no such option.
     """
     values = fill("read", given)
+    output = find_output(values.to)
+    _check_served(given, output)
     budget = RejectBudget.parse(values.max_rejects)
-    images = parse_images(values.decode_images, values.resize, values.channels, ragged=values.to not in (NPY, NPZ))
+    images = parse_images(values.decode_images, values.resize, values.channels, ragged=output.holds_ragged)
     steps = {name: getattr(values, name) for name in _STEPS}
     plan = ReadOptions(
         to=values.to,
@@ -59,8 +61,7 @@ def make_settings(**given: Any) -> ReadSettings:
         where=None if values.where is None else Where(values.where),
         sample=values.sample,
         seed=values.seed,
-        parquet=_parquet(values.row_group_rows, values.row_group_size, values.compression),
-        files=FileRequest(values.file_feature, values.name_feature),
+        own=output.own_options(values),
     )
     threads, memory_bytes = _room(values.threads or 0, values.memory)
     return ReadSettings(
@@ -77,19 +78,21 @@ def make_settings(**given: Any) -> ReadSettings:
     )
 
 
+def _check_served(given: Mapping[str, Any], output: Output) -> None:
+    """Raises UsageError for an option that was given, and that other outputs serve."""
+    for option in keywords_of("read"):
+        if option.name in SERVED_BY_SOME - output.options and given.get(option.name) not in (None, option.default):
+            others = " and ".join(f"--to {name}" for name in serving(option.name))
+            value = given[option.name]
+            raise UsageError(f"{option.flags} {value}: an option of {others}, not of --to {output.name}")
+
+
 def _room(threads: int, memory: str | int) -> tuple[int, int]:
     """How many threads may work in how many bytes."""
     if threads < 0:
         raise UsageError(f"--threads {threads}: 0 (one per core) or more")
     memory_bytes = parse_size(memory, "--memory")
     return default_threads(threads, memory_bytes), memory_bytes
-
-
-def _parquet(rows: int | None, size: str | int, compression: str) -> ParquetWriteOptions:
-    name, colon, level = compression.partition(":")
-    if colon and not level.isdecimal():
-        raise UsageError(f"--compression {compression}: a name, or a name and a level as in zstd:9")
-    return ParquetWriteOptions(rows, parse_size(size, "--row-group-size"), name, int(level) if colon else None)
 
 
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:

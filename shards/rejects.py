@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
-from recordmill.storage.files import reopen_file, replace_file, stat
-from recordmill.storage.folders import remove_file
+from recordmill.storage.files import replace_file
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
 # rejects beyond the budget, in one process, before a job ends: a small input is told whole, a large one fills no disk
@@ -189,7 +188,6 @@ def _tally(folder: str) -> _Tally:
 class RejectWriter:
     """Writes rejects to one JSON-lines file, made when the first one comes.
 
-    earlier, size_bytes: go on with a file that holds those in its first bytes, as an earlier writer's `mark` said.
     most: how many the job may have, None: unknown. work: what is read, by a name that all its attempts have in common;
     pieces of work whose rejects go to one folder are counted together.
     """
@@ -197,8 +195,6 @@ class RejectWriter:
     def __init__(
         self,
         path: Path,
-        earlier: Rejected | None = None,
-        size_bytes: int = 0,
         *,
         most: int | None = None,
         work: str | None = None,
@@ -206,12 +202,8 @@ class RejectWriter:
         self._path, self._most = path, most
         self._work, self._tally = work or path.name, _tally(str(path.parent)) if work else _Tally()
         self._file: TextIO | None = None
-        self._rejected = earlier or Rejected.zero()
-        self._tally.add(self._work, self._rejected.total)
-        if self._rejected.total:
-            self._file = _text(reopen_file(path, size_bytes))
-        elif earlier is not None:
-            remove_file(path, missing_ok=True)
+        self._rejected = Rejected.zero()
+        self._tally.add(self._work, 0)
 
     def write(self, rejects: Iterable[Reject]) -> int:
         """Add these; gives how many they were.
@@ -232,15 +224,6 @@ class RejectWriter:
         if self._most is not None:
             self._rejected.check_so_far(self._most, others)
         return len(found)
-
-    def mark(self) -> tuple[Rejected, int]:
-        """All rejects so far, and how many bytes of the file they take,
-        which have been handed to the operating system.
-        """
-        if self._file is None:
-            return self._rejected, 0
-        self._file.flush()
-        return self._rejected, stat(str(self._path)).size_bytes
 
     def close(self) -> Rejected:
         if self._file is not None:

@@ -14,15 +14,15 @@ from made_data_set import FOLDER, mixed_rows, write_data_set
 
 from recordmill.base.progress import Progress
 from recordmill.exporting import resume as read_resume
-from recordmill.exporting.notes import noted_in
+from recordmill.exporting.resume import accounts_in
 from recordmill.pipelines.read import ReadResult, read
 
 ROWS = {"train": mixed_rows(600), "test": mixed_rows(90, 600)}
-UNITS = {"file_size": 20_000, "threads": 2}  # some 14 units
+UNITS = {"file_size": 20_000, "threads": 2}  # some 14 outputs of about this size
 
 CHILD = """
 import json, os, sys
-from recordmill.exporting import job, notes, publish, units
+from recordmill.exporting import job, publish, resume
 from recordmill.shards import cutting
 cutting.PIECE_BYTES = 5_000
 when, count = sys.argv[1].split(":")
@@ -37,8 +37,8 @@ def kill_behind(module, name, of=lambda *args: True):
             os.kill(os.getpid(), 9)
         return result
     setattr(module, name, outer)
-if when == "note":
-    kill_behind(notes.Notes, "save")
+if when == "account":
+    kill_behind(resume.Finished, "save")
 elif when == "commit":
     if left:
         kill_behind(os, "rename", lambda path, to: "_run-" in str(path) and "_run-" not in str(to))
@@ -48,7 +48,7 @@ elif when == "size":
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
 elif when == "sync":
-    kill_behind(units, "sync_file")
+    kill_behind(resume, "sync_file")
     kill_behind(job, "sync_file")
 from recordmill.pipelines.read import read
 read(json.loads(sys.argv[2]), sys.argv[3], **json.loads(sys.argv[4]))
@@ -74,7 +74,7 @@ def make_inputs(root: Path) -> dict[str, Any]:
 
 
 def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A read in a process of its own that is killed when so many notes are written, or so many outputs renamed."""
+    """A read in a process of its own that is killed when so many accounts are written, or so many outputs renamed."""
     command = [sys.executable, "-c", CHILD, when, json.dumps(source), str(out), json.dumps({**UNITS, **options})]
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
@@ -90,16 +90,13 @@ def run_of(out: Path) -> Path:
     return run
 
 
-def records_noted_in(run: Path) -> int:
-    """How many records the notes of a dead read speak of: those of each job's last unit that has all before it."""
-    by_job: dict[str, list[dict[str, Any]]] = {}
-    for path in noted_in(run):
-        by_job.setdefault(path.name.split(".")[0], []).append(json.loads(path.read_text()))
-    return sum(notes[-1]["read"] for notes in by_job.values())
+def records_finished_in(run: Path) -> int:
+    """How many records the accounts of a dead read speak of."""
+    return sum(json.loads(path.read_text())["read"] for path in accounts_in(run))
 
 
 def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
-    """The same read without any notes, into `whole` beside out."""
+    """The same read without any accounts, into `whole` beside out."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(read_resume, "is_noted", lambda plan: False)
         return read(source, out.with_name("whole"), **{**UNITS, **options})
@@ -109,8 +106,8 @@ def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
     """Go on with the read that was killed in `out`:
     the rest alone is read, and all files are those of an undisturbed read.
     """
-    before = records_noted_in(run_of(out))
-    count = len(noted_in(run_of(out)))
+    before = records_finished_in(run_of(out))
+    count = len(accounts_in(run_of(out)))
     progress = Progress()
     result = read(source, out, progress=progress, **{**UNITS, **options})
     whole = undisturbed(source, out, **options)

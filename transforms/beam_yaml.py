@@ -14,7 +14,7 @@ import pyarrow as pa
 from recordmill.base.errors import UsageError
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import OrderOptions
-from recordmill.exporting.plan import ARROW, ReadOptions, plan_read
+from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.manifest import Manifest
@@ -87,7 +87,7 @@ class ReadFromShards(PTransform):
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> Row
         given = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
         columns = None if self.columns is None else tuple(self.columns)
-        schema = plan_read(given, ReadOptions(to=ARROW, columns=columns, split=self.split)).schema
+        schema = plan_read(given, ReadOptions(to="arrow", columns=columns, split=self.split)).schema
         fields = [(feature.name, _field_type(feature)) for feature in schema]
         batches: PCollection = pipeline | "Read" >> ReadShards(given, columns, self.split, None)
         return batches | "Rows" >> FlatMap(rows_of).with_output_types(row_type(fields))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from recordmill.exporting.parts import read_parts
-from recordmill.exporting.plan import ARROW, ReadOptions, ReadPlan, plan_read
+from recordmill.exporting.plan import ReadOptions, ReadPlan, plan_read
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import input_path, is_remote
 from recordmill.storage.folders import exists
@@ -69,7 +69,7 @@ def _from_anywhere(given: str) -> str:
 def plan_inputs(asked: ReadShards) -> ReadPlan:
     """Which files there are, where they can be read on their own, and their schema."""
     columns = None if asked.columns is None else tuple(asked.columns)
-    options = ReadOptions(to=ARROW, columns=columns, split=asked.split, file_bytes=PART_BYTES)
+    options = ReadOptions(to="arrow", columns=columns, split=asked.split, file_bytes=PART_BYTES)
     return plan_read(asked.inputs, options, schema=asked.schema)
 
 

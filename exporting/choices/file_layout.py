@@ -4,28 +4,16 @@ records, and what was asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from recordmill.base.errors import UsageError
 from recordmill.base.people.nearest import there_are
 from recordmill.exporting.choices.resolve import SNIFFED_LOADS, Records, with_images
 from recordmill.records.writers.file_names import says_split
-from recordmill.records.writers.files import FileLayout
+from recordmill.records.writers.files import FileLayout, FileRequest
 from recordmill.schemas.feature import Feature, Schema
 
 SOURCE = "source"  # what `build` calls the name of the file that a record was made of
 # only suggested: they may hold anything
 _NAME_WORDS = ("filename", "file_name", "path", "file_path", "filepath", "image_name", "image_id")
-
-
-@dataclass(frozen=True)
-class FileRequest:
-    """What was asked for. file: a feature, None: found by content. name: a feature, "": the record's number, None:
-    `source` if it tells records apart.
-    """
-
-    file: str | None = None
-    name: str | None = None
 
 
 def choose_layout(
@@ -38,15 +26,17 @@ def choose_layout(
         UsageError: no such feature, one that can't be a file or a name, or several that could be the files.
     """
     file = (
-        _named("--file-feature", request.file, known) if request.file is not None else _found(known, selected, records)
+        _named("--file-feature", request.file_feature, known)
+        if request.file_feature is not None
+        else _found(known, selected, records)
     )
     _check_file(file)
     strip, name, notes = False, None, list[str]()
-    if request.name:
-        name = _named("--name-feature", request.name, known).name
+    if request.name_feature:
+        name = _named("--name-feature", request.name_feature, known).name
         _check_name(known[name])
     elif (
-        request.name is None
+        request.name_feature is None
         and SOURCE in known
         and not known[SOURCE].shape
         and known[SOURCE].dtype == "string"

@@ -20,9 +20,10 @@ from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, Shared, scratch
 from recordmill.building.spread.tables import share_table
-from recordmill.exporting.job import JobResult, output_name, run_job
+from recordmill.exporting.job import OutputAccount, output_name, run_job
 from recordmill.exporting.jobs import Job
 from recordmill.exporting.plan import ReadPlan
+from recordmill.records.writers.outputs import find_output
 from recordmill.shards.rejects import Rejected
 from recordmill.storage.files import give_name, put_if_absent, read_range, stat
 from recordmill.storage.folders import fetch_file, join, make_folder, rename
@@ -93,7 +94,9 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
         make_folder(data)
         make_folder(rejects)
         job = known.jobs[number]
-        result = run_job(known.plan, job, data, rejects, to=known.to, threads=known.threads, progress=progress)
+        result = run_job(
+            known.plan, job, data, rejects, output=find_output(known.to), threads=known.threads, progress=progress
+        )
         output = _hand_over(place, data / result.output)
         listed = [_hand_over(place, Path(path)) for path in result.rejected.files]
     return MadeJob(
@@ -128,7 +131,7 @@ def list_made(run: SharedRun, made: Iterable[MadeJob]) -> int:
     return len(listed)
 
 
-def take(run: SharedRun, data: Path, rejects: Path) -> list[JobResult]:
+def take(run: SharedRun, data: Path, rejects: Path) -> list[OutputAccount]:
     """The results of all jobs, whose outputs then lie in `data`, and their rejects in `rejects`, under their own names:
     on this machine, whither those in a store are fetched.
 
@@ -141,20 +144,20 @@ def take(run: SharedRun, data: Path, rejects: Path) -> list[JobResult]:
     def move(file: MadeFile, target: str) -> None:
         (fetch_file if place.is_remote else rename)(place.run(MADE, file.name), target)
 
-    def named(one: MadeJob) -> JobResult:
+    def named(one: MadeJob) -> OutputAccount:
         return _named(one, known, str(data), f"{rejects}/", move)
 
     return list(thread_map(named, _all_made(run), _LOOKS if place.is_remote else 1))
 
 
-def place_in_store(run: SharedRun) -> list[JobResult]:
+def place_in_store(run: SharedRun) -> list[OutputAccount]:
     """As `take`, where OUT is in a store: outputs get their names below OUT/data-<id>/, by copies within the store."""
     known, place = run.load(), run.place
 
     def give(file: MadeFile, target: str) -> None:
         give_name(place.run(MADE, file.name), target, file.size_bytes)
 
-    def named(one: MadeJob) -> JobResult:
+    def named(one: MadeJob) -> OutputAccount:
         return _named(one, known, place.data(), join(place.out, f"rejects/{place.id}."), give)
 
     return list(thread_map(named, _all_made(run), _LOOKS))
@@ -169,17 +172,19 @@ def _all_made(run: SharedRun) -> list[MadeJob]:
     return made
 
 
-def _named(made: MadeJob, run: ReadRun, data: str, rejects: str, move: Callable[[MadeFile, str], None]) -> JobResult:
+def _named(
+    made: MadeJob, run: ReadRun, data: str, rejects: str, move: Callable[[MadeFile, str], None]
+) -> OutputAccount:
     """rejects: what their names begin with."""
     job = run.jobs[made.number]
-    output = output_name(job, run.to)
+    output = output_name(job, find_output(run.to))
     move(made.output, f"{data}/{output}")
     rejected = Rejected(Counter(made.counts), made.first)
     if made.rejects is not None:
         path = f"{rejects}{job.name}.jsonl"
         move(made.rejects, path)
         rejected = replace(rejected, files=(path,))
-    return JobResult(job.split, job.index, output, made.read, made.written, rejected, made.filtered, made.notes)
+    return OutputAccount(job.split, output, made.read, made.written, rejected, made.filtered, made.notes)
 
 
 def _look(place: Place, wanted: Sequence[MadeFile]) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
@@ -53,7 +54,11 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
         raise UsageError(f"--out {out}: {error.strerror}") from None
     except DataError as error:
         raise UsageError(f"{error}: not what a read writes; remove it, or name another folder") from None
-    return RunFolder.create(work_folder(out), keep=is_resumable, index=False), max(there, default=0)
+
+    def goes_on(run: Path) -> bool:  # unless it has committed without hearing of it
+        return is_resumable(run) and f"{DATA_PREFIX}{run.name.removeprefix(RUN_PREFIX)}" not in there.values()
+
+    return RunFolder.create(work_folder(out), keep=goes_on, index=False), max(there, default=0)
 
 
 def publish_in_store(uploads: Uploads, base: int, summary: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -65,7 +70,7 @@ def publish_in_store(uploads: Uploads, base: int, summary: Mapping[str, Any]) ->
         OSError: a request failed, and nothing was committed, or it can't be known, and nothing was removed.
         KeyboardInterrupt: it says so if the result was complete already.
     """
-    out, run, data = uploads.out, uploads.run, uploads.journal.folder
+    out, run, data = uploads.out, uploads.run, uploads.data
     outputs, rejects = uploads.put_all()
     text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
     _, uploads.is_settled = both(uploads.check, lambda: run.may_commit(base, result_numbers))

@@ -13,12 +13,20 @@ from typing import Any
 
 from recordmill.exporting.plan import ReadPlan, held_bytes
 from recordmill.exporting.replacing import REJECTS
-from recordmill.exporting.stored.journal import Journal
+from recordmill.exporting.resume import Finished
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.shards.manifest import DATA_PREFIX
 from recordmill.shards.run_folder import RunFolder
 from recordmill.shards.store_run import StoreRun, objects_of
-from recordmill.storage.files import GROWING_BYTES, GrowingFile, check_uploaded, remove_objects, upload_all
+from recordmill.storage.files import (
+    GROWING_BYTES,
+    GrowingFile,
+    check_uploaded,
+    listed_objects,
+    remove_objects,
+    stat,
+    upload_all,
+)
 from recordmill.storage.folders import files_below, names_in
 
 _GROWING = 8  # outputs that are put while they are made
@@ -34,15 +42,17 @@ class Uploads:
 
     is_settled = False
 
-    def __init__(self, folder: RunFolder, out: str, memory_bytes: int, at_once: int) -> None:
+    def __init__(self, folder: RunFolder, out: str, finished: Finished | None, memory_bytes: int, at_once: int) -> None:
         self.folder, self.out, self._memory_bytes, self._at_once = folder, out, memory_bytes, at_once
-        self.journal = Journal(folder.path, out)
-        self.run = StoreRun(out, self.journal.folder.removeprefix(DATA_PREFIX))
+        self.run, self.data = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
+        self._kept = {} if finished is None else finished.kept
+        self._there: dict[str, int] = {}  # objects that an earlier process of this read has put, and their sizes
         self._growing: dict[str, tuple[GrowingFile, Future[bool]]] = {}
-        self._may_be_there, self._files = bool(self.journal.put), dict[str, str]()
+        self._may_be_there, self._files = bool(self._kept), dict[str, str]()
 
     def __enter__(self) -> Uploads:
-        self.journal.__enter__()
+        if self._kept:
+            self._there = self._left_there()
         self._own = ThreadPoolExecutor(1, thread_name_prefix="recordmill-run")
         self._begun: Future[Any] = self._own.submit(self.run.__enter__)
         self._tidied = self._own.submit(self.run.remove_dead)
@@ -58,7 +68,7 @@ class Uploads:
             yield
             return
         self._may_be_there = True
-        key, growing = f"{self.journal.folder}/{name}", GrowingFile(str(path))
+        key, growing = f"{self.data}/{name}", GrowingFile(str(path))
         self._growing[key] = growing, self._pool.submit(self._put, growing, f"{self.out}/{key}")
         try:
             yield
@@ -71,6 +81,16 @@ class Uploads:
         self._begun.result()  # the lease is there before any object
         return growing.put(uri)
 
+    def _left_there(self) -> dict[str, int]:
+        """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
+        put are removed, before an output can be made that has the name of one.
+        """
+        outputs = {account.output for account in self._kept.values()}
+        found = {f"{self.data}/{item.name}": item for item in listed_objects(f"{self.out}/{self.data}")}
+        kept = {key: item.size_bytes for key, item in found.items() if key.split("/")[1] in outputs}
+        remove_objects(self.out, [key for key in objects_of(self.out, self.data) if key not in kept])
+        return kept
+
     def put_all(self) -> tuple[list[str], list[str]]:
         """Put what neither this process nor an earlier one of this read has; gives the names below OUT of outputs and
         of rejects.
@@ -80,24 +100,17 @@ class Uploads:
         """
         self._begun.result()
         self._may_be_there = True
-        folder, data = self.folder, self.journal.folder
+        folder, data = self.folder, self.data
         names = [name for name in names_in(folder.data) if not name.startswith(".")]
         found = [name for name in names_in(folder.rejects) if not name.startswith(".")]
         made = {name: path for name, path in files_below(folder.data).items() if not name.startswith(".")}
-        rejects = [f"{REJECTS}/{data.removeprefix(DATA_PREFIX)}.{name}" for name in found]
+        rejects = [f"{REJECTS}/{folder.id}.{name}" for name in found]
         self._files = {f"{data}/{name}": path for name, path in made.items()}
         self._files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
-        self._put_rest()
+        left = {key: path for key, path in self._files.items() if not self._is_put(key, path)}
+        upload_all(self.out, left, self._memory_bytes)
         self._tidied.result()
         return [f"{data}/{name}" for name in names], rejects
-
-    def _put_rest(self) -> None:
-        files, journal = self._files, self.journal
-        there = set(objects_of(self.out, journal.folder)) if journal.put else set()
-        kept = {key for key, path in files.items() if key in there and journal.is_put(key, path)}
-        left = {key: path for key, path in files.items() if key not in kept and not self._has_grown(key, path)}
-        remove_objects(self.out, sorted(there - set(files)))  # of what was read anew under other names
-        upload_all(self.out, left, self._memory_bytes, lambda key: journal.note(key, files[key]))
 
     def check(self) -> None:
         """Hold what was put against the files.
@@ -107,14 +120,16 @@ class Uploads:
         """
         check_uploaded(self.out, self._files)
 
-    def _has_grown(self, key: str, path: str) -> bool:
-        """Whether the object was put while its file grew; where that failed, the whole file is put anew."""
+    def _is_put(self, key: str, path: str) -> bool:
+        """Whether the object is there: put by an earlier process, or while its file grew; where that failed, the whole
+        file is put anew.
+        """
+        if self._there.get(key) == stat(path).size_bytes:
+            return True
         if key in self._growing:
             _, future = self._growing[key]
             with contextlib.suppress(OSError):
-                if not future.cancel() and future.result():
-                    self.journal.note(key, path)
-                    return True
+                return not future.cancel() and future.result()
         return False
 
     def __exit__(
@@ -131,14 +146,15 @@ class Uploads:
             if self._may_be_there and not self.is_settled:
                 self.run.discard()
             self.run.__exit__(kind, error, trace)
-        self.journal.__exit__(kind, error, trace)
 
 
-def uploads_of(plan: ReadPlan, folder: RunFolder, out: str, threads: int, memory_bytes: int) -> Uploads:
+def uploads_of(
+    plan: ReadPlan, folder: RunFolder, out: str, finished: Finished | None, threads: int, memory_bytes: int
+) -> Uploads:
     """Those of a read, by which as many outputs are put while they are made as fit into the memory that the read itself
     does not need.
     """
     left = memory_bytes - held_bytes(threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):  # which may take all
         left = 0
-    return Uploads(folder, out, memory_bytes, max(min(left // GROWING_BYTES, _GROWING), 0))
+    return Uploads(folder, out, finished, memory_bytes, max(min(left // GROWING_BYTES, _GROWING), 0))

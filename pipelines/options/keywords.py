@@ -139,7 +139,7 @@ class ReadKeywords(TypedDict, total=False):
     """The options of `recordmill.read`."""
 
     # the format (default: parquet)
-    to: Literal["parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"]
+    to: Literal["parquet", "npy", "npz", "arrow", "orc", "jsonl", "csv", "files"]
     # replace the result that OUT holds
     overwrite: bool
     # shards' bytes per Parquet or Arrow file (default: 512MiB)

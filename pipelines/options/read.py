@@ -20,6 +20,7 @@ from recordmill.pipelines.options.shared import (
     THREADS,
     grouped,
 )
+from recordmill.records.writers.outputs import OUTPUT_NAMES
 
 OUTPUT, CHOICE, RECORDS = "the output", "which records", "what the records hold"
 CONVERSIONS = "conversions (each may be given for several features; done in this order)"
@@ -46,7 +47,7 @@ _OUTPUT: Options = (
         "to",
         "the format",
         default="parquet",
-        choices=("parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"),
+        choices=OUTPUT_NAMES,
         group=OUTPUT,
         common=True,
         decides=True,

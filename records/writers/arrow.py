@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import create_file
 
 
-class ArrowWriter:
+class ArrowWriter(OutputWriter):
     """Append batches of the schema's Arrow types to a new file, uncompressed so that it maps;
     `close` makes it valid.
     """
@@ -30,5 +33,14 @@ class ArrowWriter:
         self._file.close()
 
     def abort(self) -> None:
-        """Let go of the file as it is: it has no footer, so nothing reads it."""
-        self._file.close()
+        self._file.close()  # without a footer nothing reads it
+
+
+def open_arrow(path: Path, schema: Schema, settings: WriterSettings) -> ArrowWriter:
+    """A writer of an Arrow file to a new file."""
+    return ArrowWriter(path, schema)
+
+
+def column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:
+    """What each column of the batches takes in memory, and so about what it takes in an uncompressed file."""
+    return [sum(int(batch.column(at).nbytes) for batch in batches) for at in range(len(schema))]

@@ -11,23 +11,36 @@ A file per record costs the system's calls for each, tens of microseconds, whate
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recordmill.base.errors import RecordmillError
 from recordmill.images.check import IMAGE_HEAD_BYTES
 from recordmill.records.writers.file_names import another_name, extension_of, numbered_name, safe_name, with_extension
-from recordmill.records.writers.text import ROWS, JsonLines
+from recordmill.records.writers.jsonl import ROWS, JsonLines
+from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import create_file, write_all
 from recordmill.storage.new_files import CREATED, UNFIT, NewFiles
 
 METADATA_NAME, FILE_NAME = "metadata.jsonl", "file_name"
+_BLOCK_BYTES = 4096  # of ext4, XFS and APFS as they are made by default
 _MISSING, _NAMELESS, _UNUSABLE, _DOUBLE = "missing", "nameless", "unusable", "double"
+
+
+@dataclass(frozen=True)
+class FileRequest:
+    """What was asked for. file_feature: it becomes the files, None: found by content. name_feature: it names them, "":
+    the record's number, None: `source` if it tells records apart.
+    """
+
+    file_feature: str | None = None
+    name_feature: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class FileLayout:
         return fields
 
 
-class FilesWriter:
+class FilesWriter(OutputWriter):
     """Append batches of the schema's Arrow types to a new folder; split: the one that they belong to."""
 
     def __init__(self, path: Path, schema: Schema, layout: FileLayout, split: str) -> None:
@@ -89,7 +102,6 @@ class FilesWriter:
         self._files.close()
 
     def abort(self) -> None:
-        """Let go of the folder as it is."""
         self._metadata.close()
         self._files.close()
 
@@ -148,6 +160,24 @@ class FilesWriter:
                 return None
         name = None if said is None else safe_name(str(said), self._split)
         return with_extension(name, extension) if name is not None and self._layout.extend else name
+
+
+def open_files(path: Path, schema: Schema, settings: WriterSettings) -> FilesWriter:
+    """A writer of files to a new folder; settings.own: the layout."""
+    return FilesWriter(path, schema, settings.own, settings.split)
+
+
+def column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: FileLayout) -> list[int]:
+    """What each column takes: as files, of which a disk gives out whole blocks, or in metadata.jsonl."""
+    return [
+        sum(_in_blocks(batch.column(at)) if name == own.file else int(batch.column(at).nbytes) for batch in batches)
+        for at, name in enumerate(schema.names)
+    ]
+
+
+def _in_blocks(column: pa.Array) -> int:
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return int((-(-lengths // _BLOCK_BYTES) * _BLOCK_BYTES).sum())
 
 
 def _views(column: pa.Array) -> Iterator[memoryview | None]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from recordmill.base.errors import DataError
 from recordmill.records.columns.parts import Parts, is_bytes, numpy_dtype, put_together, take_apart
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy_file import NpyFile
+from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file, local_path, write_all
-from recordmill.storage.folders import remove_file
+from recordmill.storage.folders import make_folder
 from recordmill.storage.strict_json import load_fields
 
 COLUMNS_NAME = "_columns.json"
@@ -79,36 +80,19 @@ class _Column:
         return [self.values, *self.splits, *([self.valid] if self.valid else [])]
 
 
-class NpyWriter:
+class NpyWriter(OutputWriter):
     """Append batches of the schema's Arrow types to the files of one folder, which must exist;
     `close` makes them valid.
-
-    lengths: go on with files that are there, behind so many rows of each, as an earlier writer's `lengths` said.
     """
 
-    def __init__(
-        self, folder: str | Path, schema: Schema, rows: int = 0, lengths: Mapping[str, int] | None = None
-    ) -> None:
-        self.folder, self.schema, self.rows, self._earlier = Path(folder), schema, rows, lengths
-        if lengths is not None:
-            remove_file(self.folder / COLUMNS_NAME, missing_ok=True)
+    def __init__(self, folder: str | Path, schema: Schema) -> None:
+        self.folder, self.schema, self.rows = Path(folder), schema, 0
         self._columns = [self._open(feature) for feature in schema]
 
     def write(self, batch: pa.RecordBatch) -> None:
         for column, array in zip(self._columns, batch.columns, strict=True):
             column.append(array)
         self.rows += batch.num_rows
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        """How many rows of each file there are so far, by its name;
-        every byte of them has been handed to the operating system.
-        """
-        return {
-            name: file.rows
-            for column in self._columns
-            for name, file in zip(part_names(column.feature).values(), column.files, strict=True)
-        }
 
     def close(self) -> None:
         for column in self._columns:
@@ -125,7 +109,6 @@ class NpyWriter:
             write_all(described, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
 
     def abort(self) -> None:
-        """Let go of the files as they are; none is valid."""
         for column in self._columns:
             for file in column.files:
                 file.abort()
@@ -136,13 +119,36 @@ class NpyWriter:
         values = self._file(names["values"], dtype, () if is_bytes(feature) else feature.inner_shape)
         splits = [self._file(name, np.dtype(np.int64)) for part, name in names.items() if part.startswith("row_splits")]
         for file in splits:
-            if file.rows == 0:
-                file.append(np.zeros(1, np.int64))
+            file.append(np.zeros(1, np.int64))
         valid = self._file(names["valid"], np.dtype(np.bool_)) if "valid" in names else None
         return _Column(feature, values, splits, valid)
 
     def _file(self, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> NpyFile:
-        return NpyFile(self.folder / name, dtype, row_shape, None if self._earlier is None else self._earlier[name])
+        return NpyFile(self.folder / name, dtype, row_shape)
+
+
+def open_npy(path: Path, schema: Schema, settings: WriterSettings) -> NpyWriter:
+    """A writer of a folder, which it makes."""
+    make_folder(path)
+    return NpyWriter(path, schema)
+
+
+def column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:
+    """What the files of each column take."""
+    return [sum(_part_bytes(batch.column(at), feature) for batch in batches) for at, feature in enumerate(schema)]
+
+
+def _part_bytes(column: pa.Array, feature: Feature) -> int:
+    parts = take_apart(column, feature)
+    arrays = (parts.values, *parts.splits, *(() if parts.valid is None else (parts.valid,)))
+    return sum(array.nbytes for array in arrays)
+
+
+def row_bytes(feature: Feature) -> int | None:
+    """What each row takes, if all rows take the same."""
+    if feature.ragged_rank or is_bytes(feature):
+        return None
+    return feature.inner_size * numpy_dtype(feature).itemsize + (not feature.required)
 
 
 def part_names(feature: Feature) -> dict[str, str]:

@@ -5,14 +5,13 @@ Room for a header of any row count is left in front and filled on close. Format:
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from recordmill.records.columns.ragged import Array
-from recordmill.storage.files import create_file, reopen_file, write_all
+from recordmill.storage.files import create_file, write_all
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGN = 64  # bytes; NumPy aligns the data so that a memory map is usable by SIMD code
@@ -32,20 +31,13 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], length: int = 0) ->
 class NpyFile:
     """Append rows of one dtype and shape; `rows` counts them.
     A file that was not closed has zeros for a header, which nothing opens.
-
-    rows: go on behind the first so many rows of a file that is there, which are kept; None: a new file.
     """
 
-    def __init__(
-        self, path: str | Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = (), rows: int | None = None
-    ) -> None:
-        self.dtype, self.row_shape, self.rows = dtype, row_shape, rows or 0
+    def __init__(self, path: str | Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> None:
+        self.dtype, self.row_shape, self.rows = dtype, row_shape, 0
         self._header_bytes = len(npy_header(dtype, (_MOST_ROWS, *row_shape)))
-        if rows is None:
-            self._file = create_file(path)
-            write_all(self._file, bytes(self._header_bytes))
-        else:
-            self._file = reopen_file(path, self._header_bytes + rows * dtype.itemsize * math.prod(row_shape))
+        self._file = create_file(path)
+        write_all(self._file, bytes(self._header_bytes))
 
     def append(self, rows: Array) -> None:
         """Add [rows, *row_shape] values."""

@@ -8,7 +8,7 @@ otherwise: smaller than snappy and as quick to write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 
 from recordmill.base.errors import UsageError
 from recordmill.base.people.nearest import did_you_mean
+from recordmill.base.sizes import parse_size
 from recordmill.records.columns.parts import is_bytes
+from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import to_arrow, value_type
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file
@@ -27,10 +29,9 @@ from recordmill.storage.files import create_file
 ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 1 << 20  # 1,048,576 rows: pyarrow's own limit
 MAX_GROUP_BYTES = ROW_GROUP_BYTES  # what a read's memory is planned with; a group is held until it is written
-# Bytes that pyarrow takes to write a list's value of 1 byte, measured with version 25: two levels, a number of 4 bytes,
-# a page of them, each in a buffer that doubles. It writes an array as a whole, so arrays are cut.
-WRITE_BYTES = 35
-_WRITE_VALUES = 1 << 20  # 1 million values of lists, or one row: 35 MiB
+# 1 million values of lists, or one row, for which pyarrow takes 35 MiB (`value_bytes` of the table of outputs): it
+# writes an array as a whole, so arrays are cut
+_WRITE_VALUES = 1 << 20
 _ZSTD_LEVEL = 1
 _DICTIONARY_LIMIT = 1 << 20  # bytes of distinct values per column and group; Parquet falls back to plain behind it
 
@@ -63,7 +64,20 @@ class ParquetWriteOptions:
             raise UsageError(f"--row-group-size {self.group_bytes}: 1 byte to {MAX_GROUP_BYTES >> 20} MiB")
 
 
-class ParquetWriter:
+def parquet_options(row_group_rows: int | None, row_group_size: str | int, compression: str) -> ParquetWriteOptions:
+    """The options as `read` takes them.
+
+    Raises:
+        UsageError: one can't be served.
+    """
+    name, colon, level = compression.partition(":")
+    if colon and not level.isdecimal():
+        raise UsageError(f"--compression {compression}: a name, or a name and a level as in zstd:9")
+    group_bytes = parse_size(row_group_size, "--row-group-size")
+    return ParquetWriteOptions(row_group_rows, group_bytes, name, int(level) if colon else None)
+
+
+class ParquetWriter(OutputWriter):
     """Append batches of the schema's Arrow types to a new file, or to an open Arrow stream; `close` makes it valid.
 
     Groups depend on the batches alone.
@@ -109,7 +123,6 @@ class ParquetWriter:
         self._file.close()
 
     def abort(self) -> None:
-        """Let go of the file as it is: it has no footer, so nothing reads it."""
         self._held = []
         self._writer.is_open = False  # or pyarrow would write a footer when it is collected
         self._file.close()
@@ -119,6 +132,23 @@ class ParquetWriter:
             batches = [part for batch in self._held for part in _small(batch)]
             self._writer.write_table(pa.Table.from_batches(batches, self._arrow), row_group_size=self._held_rows)
         self._held, self._held_bytes, self._held_rows = [], 0, 0
+
+
+def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> ParquetWriter:
+    """A writer of a Parquet file to a new file."""
+    return ParquetWriter(path, schema, settings.own)
+
+
+def column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: ParquetWriteOptions | None) -> list[int]:
+    """What each column takes once it is encoded and compressed: the batches are written to memory for it."""
+    sink = pa.BufferOutputStream()
+    writer = ParquetWriter(sink, schema, own)
+    for batch in batches:
+        writer.write(batch)
+    writer.close()
+    about = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    return [sum(group.column(at).total_compressed_size for group in groups) for at in range(len(schema))]
 
 
 def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -30,24 +30,7 @@ INPUT is the folder of a build, or any TFRecord files: their features are then i
 --schema.
 
 formats:
-  parquet  real columns: scalars, lists, tensors as fixed-size lists (variable ones where they may be missing)
-           in row groups of --row-group-size, zstd level 1, dictionaries for texts and whole numbers, statistics,
-           and the schema in the metadata
-  npy      a folder per split with a file per feature; variable lengths as NAME.values.npy and NAME.row_splits.npy,
-           text and bytes likewise, NAME.valid.npy where a feature may be missing;
-           recordmill.reader.open_columns(FOLDER) opens all of them
-  npz      the same in one file per split, if it fits --memory
-  arrow    Arrow IPC files, which memory-map
-  jsonl    a JSON object per line, for small sets: tensors as nested lists, bytes as base64, missing values as null
-  csv      single numbers and texts with a header, for small sets; lists, tensors and bytes are refused by name
-  files    a folder per split with a file per record, the bytes of one feature as they are, and metadata.jsonl, which
-           holds the others as jsonl does; its first field is file_name, as Hugging Face's ImageFolder wants it (null
-           where a record lacks the feature).
-           The files are --file-feature, or the only bytes feature that holds images (the only one, if none does).
-           --name-feature names them, or "source" as build wrote it (without the folder that said the split), or else
-           the record's number in the split, from 0, in folders of 10,000.
-           Names that lead out of the folder or that no system takes become the number; a name that is taken gets the
-           number added. Both are counted
+{formats}
 
 --where is evaluated by DuckDB on the features as they are stored, before conversions, and may name features that
 --columns leaves out; a name such as image/height stands in double quotes. A record's own values decide: random(),
@@ -85,6 +68,7 @@ With --runner the same runs as an Apache Beam pipeline; any flag that recordmill
 def add_parser(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
     from recordmill.pipelines.options.command_line import add_command
+    from recordmill.records.writers.outputs import OUTPUTS
 
     add_command(
         commands,
@@ -96,9 +80,15 @@ def add_parser(commands: Any, summary: str) -> None:
         "files, in bounded memory.",
         inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt"),
         examples=_EXAMPLES,
-        more=_MORE,
+        more=_MORE.format(formats="\n".join(map(_about, OUTPUTS))),
         takes_beam_flags=True,
     )
+
+
+def _about(output: Any) -> str:
+    """An output's name, and what it says of itself."""
+    first, *others = output.about.split("\n")
+    return "\n".join([f"  {output.name:7}  {first}", *(f"{'':11}{line}" for line in others)])
 
 
 def run(args: argparse.Namespace) -> int:

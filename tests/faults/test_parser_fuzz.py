@@ -22,12 +22,14 @@ from hypothesis import strategies as st
 from image_samples import samples
 
 from recordmill.base.errors import RecordmillError, Reject
-from recordmill.exporting.notes import Note
+from recordmill.exporting.job import OutputAccount
+from recordmill.exporting.jobs import Job
 from recordmill.images.check import check_structure
 from recordmill.images.header import BadImage
 from recordmill.reader.inspect.contents import Contents
 from recordmill.records.tfrecord.frames import frame, scan
 from recordmill.records.writers.npy_file import npy_header
+from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 from recordmill.shards.entries.shard_info import ShardInfo
@@ -40,6 +42,7 @@ from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.storage.listing import list_inputs
+from recordmill.storage.strict_json import load_fields
 
 pytestmark = pytest.mark.sweep
 
@@ -76,8 +79,15 @@ FEATURES = {
         }
     },
 }
-NOTE = Note(
-    "d" * 64, 5, 4, 0, Rejected(Counter({"type": 1}), (Reject("a", "b", "type", "c"),)), 9, {"x": 3}, (1, 2), ("n",)
+ACCOUNT = OutputAccount(
+    "train",
+    "train-00000-of-00001.parquet",
+    5,
+    4,
+    Rejected(Counter({"type": 1}), (Reject("a", "b", "type", "c"),)),
+    0,
+    ("n",),
+    "d" * 64,
 )
 SEEDS: dict[str, Sequence[bytes]] = {
     "image": [data for data, _ in samples().values()],
@@ -86,7 +96,7 @@ SEEDS: dict[str, Sequence[bytes]] = {
     "members": [table(MEMBERS_DTYPE)],
     "manifest": [MANIFEST.to_json().encode()],
     "features": [json.dumps(FEATURES).encode()],
-    "note": [NOTE.to_json().encode()],
+    "note": [json.dumps(ACCOUNT.to_json()).encode()],
     "value": [
         bytes.fromhex("08011208120208021202080322180000803f") + bytes(20),
         bytes.fromhex("0803120412020803380138023803"),
@@ -143,6 +153,10 @@ def parse_jsonl(path: str) -> object:
     return [chunk.rows for unit in source.units for chunk in source.read(unit)]
 
 
+def parse_account(path: str) -> OutputAccount:
+    return OutputAccount.from_json(load_fields(path), Job("train", 0, 1, ()), find_output("parquet"))
+
+
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "image": parse_image,
     "schema": lambda data: from_pbtxt(data.decode("utf-8", "replace")),
@@ -150,7 +164,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "members": lambda data: in_file(data, "a.npy", lambda path: map_table(path, MEMBERS_DTYPE).tolist()),
     "manifest": Manifest.from_json,
     "features": lambda data: in_file(data, "features.json", read_hint),
-    "note": Note.from_json,
+    "note": lambda data: in_file(data, "a.json", parse_account),
     "value": lambda data: Contents.of(pa.array([data], pa.binary())),
     "frames": parse_frames,
     "csv": lambda data: in_file(data, "a.csv", parse_csv),

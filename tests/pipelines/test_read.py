@@ -24,7 +24,9 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import ReadResult, read
 from recordmill.records.example.encode import encode
 from recordmill.records.writers.npy import open_columns
-from recordmill.schemas.arrow import from_arrow
+from recordmill.records.writers.outputs import WriterSettings, find_output
+from recordmill.schemas.arrow import from_arrow, to_arrow
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import cutting
 from recordmill.shards.manifest import load
 from recordmill.shards.rejects import TooManyRejects
@@ -100,12 +102,13 @@ def test_npz_holds_the_same_arrays(out: Path, tmp_path: Path) -> None:
 
 
 def test_npz_beyond_memory_is_refused(tmp_path: Path) -> None:
-    from recordmill.pipelines.read import _pack
-
-    (tmp_path / "train").mkdir()
-    np.save(tmp_path / "train" / "x.npy", np.zeros(1000))
-    with pytest.raises(UsageError, match="use --to npy"):
-        _pack(tmp_path / "train", 4000)
+    schema = Schema((Feature("x", "float64"),))
+    writer = find_output("npz").new_writer(tmp_path / "train.npz", schema, WriterSettings(None, "train", 4000))
+    writer.write(pa.record_batch({"x": np.zeros(1000)}, to_arrow(schema)))
+    with pytest.raises(UsageError, match=r"train takes .*use --to npy"):
+        writer.close()
+    writer.abort()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy", "npz", "arrow"])

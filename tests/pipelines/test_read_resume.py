@@ -21,9 +21,11 @@ from made_data_set import FOLDER, mixed_rows, write_data_set
 
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import Progress
-from recordmill.exporting.notes import fingerprint_of, noted_in
+from recordmill.exporting.job import OutputAccount
+from recordmill.exporting.resume import Finished, accounts_in, digest_inputs, fingerprint, fingerprint_of
 from recordmill.pipelines.read import read
 from recordmill.shards import cutting
+from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
 
 
@@ -51,6 +53,11 @@ _MORE: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+def _few(to: str) -> bool:
+    """Whether there is an output for each of the two splits only."""
+    return to in ("npy", "npz")
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [*_CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in _MORE)],
@@ -60,9 +67,10 @@ def test_a_killed_read_goes_on_and_ends_with_the_same_files(
     inputs: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
     out = tmp_path / "out"
-    assert killed("note:4", inputs[name], out, **options).returncode == -signal.SIGKILL
+    finished = 1 if _few(options["to"]) else 4
+    assert killed(f"account:{finished}", inputs[name], out, **options).returncode == -signal.SIGKILL
     assert [path.name for path in out.iterdir()] == [run_of(out).name]
-    assert len(noted_in(run_of(out))) >= 4
+    assert len(accounts_in(run_of(out))) >= finished
     result = check_goes_on(inputs[name], out, **options)
     assert (result.rejected > 0) == ("max_rejects" in options)
 
@@ -70,27 +78,24 @@ def test_a_killed_read_goes_on_and_ends_with_the_same_files(
 @pytest.mark.parametrize("to", [pytest.param("parquet", marks=pytest.mark.sweep), "npy"])
 def test_finished_files_stay_where_they_are(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
-    killed("note:5", inputs["plain"], out, to=to)
+    killed("account:1" if _few(to) else "account:5", inputs["plain"], out, to=to)
     data = run_of(out) / "data"
-    before = {
-        path.stat().st_ino for path in (data.glob("*.parquet") if to == "parquet" else data.glob(".*.growing/*.npy"))
-    }
+    before = {path.stat().st_ino for path in data.glob("*.parquet" if to == "parquet" else "train/*.npy")}
     assert before
     check_goes_on(inputs["plain"], out, to=to)
     assert before <= {path.stat().st_ino for path in out.rglob("*") if path.is_file()}
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("to", ["parquet", "npy"])
-def test_killed_again_and_again(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
+def test_killed_again_and_again(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     counts = []
-    for when in ("note:1", "note:2", "sync:3", "note:2"):
-        assert killed(when, inputs["plain"], out, to=to).returncode == -signal.SIGKILL
-        counts.append(len(noted_in(run_of(out))))
+    for when in ("account:1", "account:2", "sync:3", "account:2"):
+        assert killed(when, inputs["plain"], out).returncode == -signal.SIGKILL
+        counts.append(len(accounts_in(run_of(out))))
     assert counts == sorted(counts)
     assert counts[-1] > counts[0]
-    check_goes_on(inputs["plain"], out, to=to)
+    check_goes_on(inputs["plain"], out)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +115,7 @@ def test_a_commit_that_was_killed_is_undone_and_done_again(
     assert len(list(out.iterdir())) > 1
     progress = Progress()
     result = read(inputs["damaged"], out, progress=progress, **UNITS, **options)
-    assert (progress.records == 0) == (to != "npz")  # which is packed anew
+    assert progress.records == 0
     whole = undisturbed(inputs["damaged"], out, **options)
     assert result.rejected == whole.rejected == 12
     assert tree(out) == tree(tmp_path / "whole")
@@ -120,7 +125,7 @@ def test_a_commit_over_an_old_result_that_was_killed(inputs: dict[str, Any], tmp
     out = tmp_path / "out"
     read(inputs["plain"], out, to="jsonl", **UNITS)
     old = tree(out)
-    assert killed("note:3", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
+    assert killed("account:3", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
     assert {name: data for name, data in tree(out).items() if not name.startswith("_run")} == old
     with pytest.raises(UsageError, match="overwrite=True"):
         read(inputs["plain"], out, **UNITS)
@@ -163,11 +168,9 @@ def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Pa
     assert len(new) == len(data)
     assert new != data
     about = victim.stat()
-    assert (
-        killed("note:9" if name == "foreign" else "note:4", str(source), out, to=to, threads=1).returncode
-        == -signal.SIGKILL
-    )
-    noted_before = len(noted_in(run_of(out)))
+    when = "account:2" if _few(to) else "account:9" if name == "foreign" else "account:4"
+    assert killed(when, str(source), out, to=to, threads=1).returncode == -signal.SIGKILL
+    noted_before = len(accounts_in(run_of(out)))
     victim.write_bytes(new)
     os.utime(victim, ns=(about.st_atime_ns, about.st_mtime_ns))
     progress = Progress()
@@ -197,11 +200,11 @@ def _packed_to(data: bytes, size: int) -> bytes:
 
 def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    killed("note:4", inputs["plain"], out)
+    killed("account:4", inputs["plain"], out)
     first, second = sorted((run_of(out) / "data").glob("*.parquet"))[:2]
     first.write_bytes(first.read_bytes()[:-1])
     second.unlink()
-    before = len(noted_in(run_of(out)))
+    before = len(accounts_in(run_of(out)))
     result = read(inputs["plain"], out, **UNITS)
     assert f"read: {before - 2} of" in result.notes[-1]
     undisturbed(inputs["plain"], out)
@@ -222,7 +225,7 @@ def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_
 )  # fmt: skip
 def test_another_command_begins_anew(inputs: dict[str, Any], tmp_path: Path, options: dict[str, Any]) -> None:
     out = tmp_path / "out"
-    killed("note:3", inputs["plain"], out)
+    killed("account:3", inputs["plain"], out)
     dead = run_of(out)
     progress = Progress()
     result = read(inputs["plain"], out, progress=progress, **{**UNITS, **options})
@@ -233,12 +236,12 @@ def test_another_command_begins_anew(inputs: dict[str, Any], tmp_path: Path, opt
 
 @pytest.mark.parametrize("other", ["where", "isin", "seed", "release"])
 def test_what_makes_a_read_another_one(inputs: dict[str, Any], other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recordmill.exporting import notes as read_notes
+    from recordmill.exporting import resume as read_resume
     from recordmill.exporting.plan import plan_read
     from recordmill.pipelines.read_options import make_settings
 
     def mark(**options: Any) -> str:
-        return read_notes.fingerprint(plan_read(inputs["plain"], make_settings(**options).plan))
+        return read_resume.fingerprint(plan_read(inputs["plain"], make_settings(**options).plan))
 
     many = list(range(50))
     before, after = {
@@ -253,13 +256,13 @@ def test_what_makes_a_read_another_one(inputs: dict[str, Any], other: str, monke
     first = mark(**before)
     assert mark(**before, threads=1, memory="1GiB") == first
     if other == "release":
-        monkeypatch.setattr(read_notes, "version", lambda name: "0.0.0" if name == "pyarrow" else "1")
+        monkeypatch.setattr(read_resume, "version", lambda name: "0.0.0" if name == "pyarrow" else "1")
     assert mark(**after) != first
 
 
 def test_with_a_runner_it_begins_anew(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    killed("note:3", inputs["plain"], out)
+    killed("account:3", inputs["plain"], out)
     progress = Progress()
     result = read(inputs["plain"], out, runner="FnApiRunner", progress=progress, **UNITS)
     assert progress.records == result.read
@@ -269,7 +272,7 @@ def test_with_a_runner_it_begins_anew(inputs: dict[str, Any], tmp_path: Path) ->
 
 def test_a_mistyped_command_leaves_what_is_finished(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    killed("note:3", inputs["plain"], out)
+    killed("account:3", inputs["plain"], out)
     with pytest.raises(UsageError, match="columns=nope: no such feature"):
         read(inputs["plain"], out, columns="nope", **UNITS)
     check_goes_on(inputs["plain"], out)
@@ -284,14 +287,14 @@ def test_an_error_in_the_data_leaves_nothing(inputs: dict[str, Any], tmp_path: P
 
 def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    killed("note:3", inputs["plain"], out)
+    killed("account:3", inputs["plain"], out)
     first = RunFolder.take_over(run_of(out))
     assert first is not None
     assert RunFolder.take_over(first.path) is None
     progress = Progress()
     result = read(inputs["plain"], out, progress=progress, **UNITS)
     assert progress.records == result.read
-    assert noted_in(first.path)
+    assert accounts_in(first.path)
     first.release()
     progress = Progress()
     again = read(inputs["plain"], out, overwrite=True, progress=progress, **UNITS)
@@ -301,7 +304,7 @@ def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(inputs: dict[str, 
 
 def test_two_processes_at_once(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    killed("note:3", inputs["plain"], out, to="npy")
+    killed("account:1", inputs["plain"], out, to="npy")
     command = [
         sys.executable,
         "-c",
@@ -321,20 +324,19 @@ def test_two_processes_at_once(inputs: dict[str, Any], tmp_path: Path) -> None:
     assert tree(out) == tree(tmp_path / "whole")
 
 
-def test_a_small_read_writes_no_notes(inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recordmill.exporting.notes import Notes
-
+def test_a_small_read_writes_no_accounts(
+    inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: object) -> None:
-        raise AssertionError("a note")
+        raise AssertionError("an account")
 
-    monkeypatch.setattr(Notes, "begin", refuse)
-    monkeypatch.setattr(Notes, "save", refuse)
+    monkeypatch.setattr(Finished, "begin", refuse)
+    monkeypatch.setattr(Finished, "save", refuse)
     for to in ("parquet", "npy"):
         assert read(inputs["plain"], tmp_path / to, to=to).written == 690
 
 
-def test_an_input_that_changes_while_it_is_read_gets_no_note(inputs: dict[str, Any], tmp_path: Path) -> None:
-    from recordmill.exporting.notes import Note, Notes, fingerprint, units_of
+def test_an_input_that_changes_while_it_is_read_gets_no_account(inputs: dict[str, Any], tmp_path: Path) -> None:
     from recordmill.exporting.plan import plan_read
     from recordmill.pipelines.read_options import make_settings
 
@@ -344,18 +346,23 @@ def test_an_input_that_changes_while_it_is_read_gets_no_note(inputs: dict[str, A
         (source / path.name).write_bytes(path.read_bytes())
     plan = plan_read(str(source), make_settings(file_size=20_000).plan)
     folder = RunFolder.create(tmp_path / "out")
-    notes = Notes.begin(folder.path, fingerprint(plan))
+    finished = Finished.begin(folder.path, fingerprint(plan))
     assert fingerprint_of(folder.path) == fingerprint(plan)
-    job = plan.jobs[0]
-    notes.save(plan, job, 0, units_of(plan, job)[0], Note())
-    assert len(noted_in(folder.path)) == 1
+
+    def save(number: int) -> int:
+        job = plan.jobs[number]
+        (folder.data / f"{job.name}.parquet").write_bytes(b"x")
+        account = OutputAccount(job.split, f"{job.name}.parquet", 0, 0, Rejected.zero())
+        finished.save(plan, job, folder.data, account)
+        return len(accounts_in(folder.path))
+
+    assert save(0) == 1
     for path in source.glob("*"):
         os.utime(path, ns=(1, 1))
-    notes.save(plan, job, 1, units_of(plan, job)[0], Note())
+    assert save(1) == 1
     for path in source.glob("*"):
         path.unlink()
-    notes.save(plan, job, 2, units_of(plan, job)[0], Note())
-    assert len(noted_in(folder.path)) == 1
+    assert save(2) == 1
     folder.close()
 
 
@@ -369,20 +376,18 @@ def test_an_input_that_changes_while_it_is_read_gets_no_note(inputs: dict[str, A
         ("plain", {"to": "npy", "limit": 450}),
     ],
 )
-def test_a_read_notes_of_its_inputs_what_a_look_at_them_tells(
+def test_a_read_says_of_its_inputs_what_a_look_at_them_tells(
     inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
 ) -> None:
-    from recordmill.exporting.notes import Notes, digest_inputs
-
     found: list[tuple[str, str]] = []
-    save = Notes.save
+    save = Finished.save
 
-    def watched(self: Any, plan: Any, job: Any, unit: int, made_of: Any, note: Any) -> None:
-        found.append((note.digest, digest_inputs(plan, made_of)))
-        save(self, plan, job, unit, made_of, note)
+    def watched(self: Any, plan: Any, job: Any, data: Path, account: Any) -> None:
+        found.append((account.digest, digest_inputs(plan, job)))
+        save(self, plan, job, data, account)
 
-    monkeypatch.setattr(Notes, "save", watched)
+    monkeypatch.setattr(Finished, "save", watched)
     read(inputs[name], tmp_path / "out", **UNITS, **options)
-    assert len({told for _, told in found}) == len(found) > 2
+    assert len({told for _, told in found}) == len(found) >= 2
     read_once = "limit" not in options and "max_rejects" not in options  # else the files are read once more for it
     assert [noted for noted, _ in found] == [told if read_once else "" for _, told in found]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from killed_read import UNITS, check_goes_on, killed, make_inputs, run_of, tree
 
-from recordmill.exporting.notes import noted_in
+from recordmill.exporting.resume import accounts_in
 from recordmill.pipelines.read import read
 from recordmill.shards import cutting
 
@@ -35,16 +35,15 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return make_inputs(tmp_path_factory.mktemp("inputs"))
 
 
-@pytest.mark.parametrize("to", ["npy", "jsonl"])
-def test_a_full_disk_keeps_what_is_finished_and_says_so(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
+def test_a_full_disk_keeps_what_is_finished_and_says_so(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    options = {"to": to, "file_size": 20_000 if to == "npy" else 40_000}
+    options = {"to": "jsonl", "file_size": 40_000}
     sizes = [
         path.stat().st_size
         for path in read(inputs["plain"], tmp_path / "sizes", **{**UNITS, **options}).out.rglob("*")
         if path.is_file()
     ]
-    limit = max(sizes) - (2_000 if to == "npy" else 200)
+    limit = max(sizes) - 200
     ended = killed(f"size:{limit}", inputs["plain"], out, **options)
     assert ended.returncode == 1
     assert f"kept: the same command goes on from there; to drop them, remove {run_of(out)}" in ended.stderr
@@ -60,7 +59,7 @@ def test_a_full_disk_before_anything_is_finished_leaves_nothing(inputs: dict[str
 
 
 def _files(root: Path, inputs: dict[str, Any], times: int) -> list[str]:
-    """Many small files, each of them a unit of its own where --file-size is 1."""
+    """Many small files, each of them an output of its own where --file-size is 1."""
     root.mkdir()
     shards = sorted(Path(inputs["foreign"]).glob("train-*"))
     for number, path in zip(range(times), itertools.cycle(shards), strict=False):
@@ -70,7 +69,7 @@ def _files(root: Path, inputs: dict[str, Any], times: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("to", "stop"),
-    [("parquet", signal.SIGKILL), ("parquet", signal.SIGTERM), ("npy", signal.SIGKILL), ("npy", signal.SIGINT)],
+    [("parquet", signal.SIGKILL), ("parquet", signal.SIGTERM), ("arrow", signal.SIGINT)],
 )
 def test_the_command_line_is_stopped_and_given_again(
     inputs: dict[str, Any], tmp_path: Path, to: str, stop: signal.Signals
@@ -91,7 +90,7 @@ def test_the_command_line_is_stopped_and_given_again(
     ]
     process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not (runs := list(out.glob("_run-*"))) or len(noted_in(runs[0])) < 5:
+    while not (runs := list(out.glob("_run-*"))) or len(accounts_in(runs[0])) < 5:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -99,16 +98,16 @@ def test_the_command_line_is_stopped_and_given_again(
     error = process.communicate(timeout=60)[1]
     assert process.returncode == (-9 if stop == signal.SIGKILL else 130)
     run = run_of(out)
-    count = len(noted_in(run))
+    count = len(accounts_in(run))
     assert 5 <= count < FILES
     if stop != signal.SIGKILL:
         assert (
-            f"recordmill: error: stopped; {count} finished parts are kept: the same command goes on from "
+            f"recordmill: error: stopped; {count} finished outputs are kept: the same command goes on from "
             f"there; to drop them, remove {run}" in error
         )
     for folder in (out, tmp_path / "whole"):
         ended = subprocess.run([*command, "--out", str(folder)], check=True, capture_output=True, text=True)
-        assert (f"going on from an earlier read: {count} of {FILES} parts were finished" in ended.stderr) == (
+        assert (f"going on from an earlier read: {count} of {FILES} outputs were finished" in ended.stderr) == (
             folder == out
         )
         assert (f"note: going on from an earlier read: {count} of {FILES}" in ended.stderr) == (folder == out)
@@ -119,14 +118,14 @@ def test_stopping_one_of_two_splits_does_not_wait_for_the_other(inputs: dict[str
     """Ctrl-C reaches the threads that write the splits at once; else it would take as long as the read."""
     source = f"""
 import os, time
-import recordmill.exporting.units as units
-inner = units.read_parts
+import recordmill.exporting.job as job
+inner = job.read_parts
 def slow(*args):
     for part in inner(*args):
         os.write(1, b"part\\n")  # print() of two threads may put both words on one line
         time.sleep(0.3)
         yield part
-units.read_parts = slow
+job.read_parts = slow
 from recordmill.shards import cutting
 cutting.PIECE_BYTES = 500
 from recordmill.pipelines.read import read

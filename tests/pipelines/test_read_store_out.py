@@ -23,7 +23,6 @@ from store_server import BUCKET, KEY, SECRET, Store, azure_server, s3_server
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.exporting.job import GROWING
 from recordmill.exporting.stored import publish, uploads
 from recordmill.shards import store_run
 from recordmill.storage.stores import writing
@@ -83,7 +82,9 @@ def test_a_read_into_a_store_is_the_local_one(
         assert np.array_equal(fetched, np.arange(120))
 
 
-@pytest.mark.parametrize("to", ["parquet", *(pytest.param(to, marks=pytest.mark.sweep) for to in GROWING[1:])])
+@pytest.mark.parametrize(
+    "to", ["parquet", *(pytest.param(to, marks=pytest.mark.sweep) for to in ("arrow", "jsonl", "csv"))]
+)
 def test_what_is_put_while_it_is_made_is_the_local_file(
     store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

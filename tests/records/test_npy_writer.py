@@ -115,34 +115,3 @@ def test_a_folder_without_columns_is_named(tmp_path: Path) -> None:
 def test_no_features(tmp_path: Path) -> None:
     NpyWriter(tmp_path, Schema(())).close()
     assert open_columns(tmp_path) == {}
-
-
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_writer_goes_on_where_another_stopped(tmp_path: Path, closed: bool) -> None:
-    for folder in ("whole", "parts"):
-        (tmp_path / folder).mkdir()
-    write(tmp_path / "whole", (30, 27))
-    writer = NpyWriter(tmp_path / "parts", MIXED)
-    first, lost, second = (
-        mixed_rows(count, at).combine_chunks().to_batches()[0] for count, at in ((30, 0), (50, 30), (27, 30))
-    )
-    writer.write(first)
-    rows, lengths = writer.rows, writer.lengths
-    writer.write(lost)
-    (writer.close if closed else writer.abort)()
-    again = NpyWriter(tmp_path / "parts", MIXED, rows, lengths)
-    again.write(second)
-    again.close()
-    assert {path.name: path.read_bytes() for path in (tmp_path / "parts").iterdir()} == {
-        path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()
-    }
-
-
-def test_a_file_that_lost_rows_is_not_gone_on_with(tmp_path: Path) -> None:
-    file = NpyFile(tmp_path / "x.npy", np.dtype(np.float32), (2, 3))
-    file.append(np.ones((5, 2, 3), np.float32))
-    file.close()
-    NpyFile(tmp_path / "x.npy", np.dtype(np.float32), (2, 3), rows=4).close()
-    assert np.load(tmp_path / "x.npy").shape == (4, 2, 3)
-    with pytest.raises(DataError, match=r"x\.npy: ends before byte"):
-        NpyFile(tmp_path / "x.npy", np.dtype(np.float32), (2, 3), rows=5)

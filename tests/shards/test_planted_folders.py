@@ -107,8 +107,8 @@ def test_a_read_s_intent_names_no_other_folder(victim: Path, out: Path) -> None:
         run = dead_run(out)
         (run / "commit.json").write_text(json.dumps({"names": names}))
         (run / "read.json").write_text(json.dumps({"fingerprint": "0" * 64}))
-        (run / "notes").mkdir()
-        (run / "notes" / "a.000000.json").write_text("{}")
+        (run / "accounts").mkdir()
+        (run / "accounts" / "a.json").write_text("{}")
         begin(out, False).close()
         assert whole(victim)
         assert run.exists()  # a read could go on in it

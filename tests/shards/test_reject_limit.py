@@ -71,16 +71,6 @@ def test_a_repeated_attempt_takes_the_place_of_the_first(tmp_path: Path) -> None
     other.close()
 
 
-def test_what_an_earlier_process_rejected_counts(tmp_path: Path) -> None:
-    path = tmp_path / "growing.jsonl"
-    first = RejectWriter(path, most=0, work="train")
-    first.write(rejects(COUNTED_ON))
-    earlier, size = first.mark()
-    first.close()
-    with pytest.raises(TooManyRejects, match=f"at least {COUNTED_ON + 1} "):
-        RejectWriter(path, earlier, size, most=0, work="train").write(rejects(1))
-
-
 def test_a_small_excess_is_told_at_the_end_with_exact_numbers() -> None:
     few = Rejected.zero()
     for reject in rejects(3):

@@ -1,0 +1,65 @@
+"""A stream of RecordBatches to one CSV file, for people and small tools. Bulk belongs into Parquet.
+
+A header and single values only, every text in quotes, so that empty text and a missing value differ.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+
+from recordmill.base.errors import UsageError
+from recordmill.records.writers.outputs import OutputWriter, WriterSettings
+from recordmill.schemas.arrow import value_type
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.storage.files import create_file
+
+
+class CsvWriter(OutputWriter):
+    """Append batches of the schema's Arrow types to a new CSV file; see `check_csv` for what it can hold."""
+
+    def __init__(self, path: str | Path, schema: Schema) -> None:
+        check_csv(schema)
+        self.schema, self.rows = schema, 0
+        self._file = create_file(path)
+        arrow = pa.schema([(feature.name, _csv_type(feature)) for feature in schema])
+        self._arrow = arrow
+        self._writer = pyarrow.csv.CSVWriter(self._file, arrow)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [column.cast(field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._arrow))
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        self._writer.close()
+        self._file.close()
+
+    def abort(self) -> None:
+        self._file.close()
+
+
+def open_csv(path: Path, schema: Schema, settings: WriterSettings) -> CsvWriter:
+    """A writer of CSV to a new file."""
+    return CsvWriter(path, schema)
+
+
+def check_csv(schema: Schema) -> None:
+    """Raises UsageError for a feature that CSV can't hold: a list, a tensor, bytes."""
+    unfit = [
+        f"{feature.name} ({feature.describe()})" for feature in schema if feature.shape or feature.dtype == "bytes"
+    ]
+    if unfit:
+        more = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
+        raise UsageError(
+            f"--to csv: a field holds one number or text, not {', '.join(unfit[:5])}{more}; leave them out "
+            "with --columns, or use --to jsonl or parquet"
+        )
+    if not schema.features:
+        raise UsageError("--to csv: there is no feature to write")
+
+
+def _csv_type(feature: Feature) -> pa.DataType:
+    return pa.float32() if feature.dtype == "float16" else value_type(feature)

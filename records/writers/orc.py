@@ -1,0 +1,77 @@
+"""A stream of RecordBatches to one ORC file, for Hive, Spark and Trino; stripes of 64 MiB, compressed by zstd.
+
+Scalars are scalars, tensors and lists are lists, whose shapes the file does not keep. Times have nanoseconds; such as
+lie outside of the years 1677 to 2262 are written, and read by others, but pyarrow refuses them. ORC has no unsigned
+numbers and no half precision: features of these are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.orc
+
+from recordmill.base.errors import UsageError
+from recordmill.records.writers.outputs import OutputWriter, WriterSettings
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.storage.files import create_file
+
+_UNFIT = ("uint8", "uint16", "uint32", "uint64", "float16")
+
+
+class OrcWriter(OutputWriter):
+    """Append batches of the schema's Arrow types to a new file, or to an open Arrow stream; `close` makes it valid."""
+
+    def __init__(self, path: str | Path | pa.NativeFile, schema: Schema) -> None:
+        check_orc(schema)
+        self.rows = 0
+        self._file = path if isinstance(path, pa.NativeFile) else create_file(path)
+        self._writer = pyarrow.orc.ORCWriter(self._file, compression="zstd")
+        self.write(pa.RecordBatch.from_pylist([], to_arrow(schema)))  # by which a file without records has its columns
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write(pa.Table.from_batches([batch]))
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        self._writer.close()
+        self._file.close()
+
+    def abort(self) -> None:
+        self._writer.is_open = False  # or pyarrow would write a footer when it is collected
+        self._file.close()
+
+
+def open_orc(path: Path, schema: Schema, settings: WriterSettings) -> OrcWriter:
+    """A writer of an ORC file to a new file."""
+    return OrcWriter(path, schema)
+
+
+def check_orc(schema: Schema) -> None:
+    """Raises UsageError for features whose dtype ORC doesn't have."""
+    unfit = [f"{feature.name} ({feature.describe()})" for feature in schema if feature.dtype in _UNFIT]
+    if unfit:
+        more = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
+        raise UsageError(
+            f"--to orc: ORC has no unsigned numbers and no float16, and can't hold {', '.join(unfit[:5])}{more}; leave "
+            "them out with --columns, or use --to parquet"
+        )
+    if not schema.features:
+        raise UsageError("--to orc: there is no feature to write")
+
+
+def column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:
+    """What each column takes once it is encoded and compressed: it is written to memory for it."""
+    sizes = []
+    for name in schema.names:
+        sink = pa.BufferOutputStream()
+        writer = OrcWriter(sink, schema.select((name,)))
+        for batch in batches:
+            writer.write(batch.select([name]))
+        writer._writer.close()
+        sizes.append(len(sink.getvalue()))
+    return sizes
