@@ -20,7 +20,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "engines": "base storage",
     "images": "base",
     "sources": "base base.people images",
-    "pipelines.options": "base base.people schemas sources",
+    "pipelines.options": "base base.people schemas sources storage",
     "records": "",
     "records.tfrecord": "base storage",
     "records.protobuf": "base",
@@ -45,7 +45,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "preprocessing": "base base.people schemas shards storage",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards shards.entries "
     "sources.inputs storage storage.disk storage.listed",
-    "building.straight": "base building records.tfrecord shards shards.entries sources.inputs storage.disk",
+    "building.straight": "base building records.tfrecord shards shards.entries sources.inputs storage storage.disk",
     "building.spread": "base building preprocessing shards shards.entries sources.inputs storage storage.listed",
     "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
     "shards.loads",
