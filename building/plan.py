@@ -25,7 +25,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.inputs.contract import Source
 from recordmill.sources.inputs.tables import RangeTable, rows_of, unit_sizes
-from recordmill.storage.compression import zlib_version
+from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.files import open_file, put_if_absent
 
 PLAN_NAME = "plan.pickle"
@@ -63,7 +63,7 @@ class BuildPlan:
 
     groups: ranges of units that make one run each. told: the options of the source that decide its records.
     transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
-    zlib: the version of it where it was planned.
+    library: what packs shards where it was planned, with its version.
     """
 
     folder: str
@@ -75,7 +75,7 @@ class BuildPlan:
     groups: Sequence[range] = ()
     order: OrderOptions = field(default_factory=OrderOptions)
     shards: ShardOptions = field(default_factory=ShardOptions)
-    compression: str = "none"
+    compression: str = NONE
     threads: int = 1
     memory_bytes: int = MEMORY_BYTES
     budget: RejectBudget = field(default_factory=RejectBudget)
@@ -83,7 +83,11 @@ class BuildPlan:
     told: Mapping[str, Any] = field(default_factory=dict)
     transform: SavedTransform | None = None
     store: str = ""
-    zlib: str = field(default_factory=zlib_version)
+    library: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.library:
+            object.__setattr__(self, "library", find_codec(self.compression).library)
 
     @property
     def out(self) -> str:

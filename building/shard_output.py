@@ -1,4 +1,4 @@
-"""Where a shard's frames go: a plain file, or a gzip file of record-aligned members;
+"""Where a shard's frames go: a plain file, or a compressed one of record-aligned members;
 both count and digest what they write.
 """
 
@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.records.tfrecord.frames import Frames
-from recordmill.records.tfrecord.gzip_members import GzipWriter
+from recordmill.records.tfrecord.members import MemberWriter
 from recordmill.shards.index import MEMBERS_DTYPE
+from recordmill.storage.codecs import find_codec
 from recordmill.storage.digest import Digest
 from recordmill.storage.disk.past_cache import DirectFile
 from recordmill.storage.files import Bytes, write_all
@@ -22,7 +23,8 @@ class ShardOutput:
 
     def __init__(self, file: BinaryIO | DirectFile, compression: str) -> None:
         self._file, self._digest, self.bytes = file, Digest(), 0
-        self._gzip = GzipWriter(self._put) if compression == "gzip" else None
+        codec = find_codec(compression)
+        self._members = None if codec.is_plain else MemberWriter(self._put, codec)
 
     @property
     def digest(self) -> str:
@@ -30,17 +32,17 @@ class ShardOutput:
 
     def write(self, frames: Frames) -> None:
         """Add contiguous frames."""
-        if self._gzip is None:
+        if self._members is None:
             self._put(frames.data)
         else:
-            self._gzip.write(frames)
+            self._members.write(frames)
 
     def close(self) -> npt.NDArray[np.void] | None:
         """Write what was held back; gives the member table of a compressed shard."""
-        if self._gzip is None:
+        if self._members is None:
             return None
-        self._gzip.close()
-        compressed, uncompressed = self._gzip.table
+        self._members.close()
+        compressed, uncompressed = self._members.table
         table = np.empty(len(compressed), MEMBERS_DTYPE)
         table["compressed"], table["uncompressed"] = compressed, uncompressed
         return table

@@ -39,7 +39,7 @@ class FileAccess:
         self._columns: tuple[Int64s, Int64s] | None = None
         self._members: Index | None = None
         self._counted: tuple[int, int] | None = None  # records and framed bytes of a stream
-        self._member: tuple[int, Bytes] | None = None  # the gzip member read last, by its first uncompressed byte
+        self._member: tuple[int, Bytes] | None = None  # the member read last, by its first uncompressed byte
 
     def __getstate__(self) -> tuple[ShardFile, int]:
         return self.file, self._ordinal
@@ -50,7 +50,7 @@ class FileAccess:
     @property
     def seekable(self) -> bool:
         """Whether any record can be reached without reading the ones before it."""
-        return self.file.index is not None or self.file.compression == "none"
+        return self.file.index is not None or self.file.codec.is_plain
 
     @property
     def records(self) -> int:
@@ -66,7 +66,7 @@ class FileAccess:
         """The uncompressed bytes of the file, found as `records` is."""
         if self.file.info is not None:
             return self.file.info.framed_bytes
-        return self.file.stat.size_bytes if self.file.compression == "none" else self._count[1]
+        return self.file.stat.size_bytes if self.file.codec.is_plain else self._count[1]
 
     @property
     def _count(self) -> tuple[int, int]:
@@ -147,10 +147,10 @@ class FileAccess:
 
     def portions(self, records: Int64s, portion_bytes: int) -> Iterator[Int64s]:
         """Ascending records of a seekable file, divided as `reach` takes them:
-        about so many bytes, or what lies in one gzip member.
+        about so many bytes, or what lies in one member.
         """
         offsets, lengths = self._offsets_lengths()
-        if self.file.compression == "none":
+        if self.file.codec.is_plain:
             group = np.cumsum(lengths[records] + FRAME_BYTES) // portion_bytes
         else:
             group = np.searchsorted(self.members["uncompressed"], offsets[records], "right")
@@ -159,13 +159,13 @@ class FileAccess:
     def reach(self, records: Int64s) -> tuple[Bytes, Int64s, Int64s]:
         """A portion of records: (bytes, in which their frames begin at these places, the payloads' lengths)."""
         offsets, lengths = self._offsets_lengths()
-        if self.file.compression == "none" and is_remote(self.file.path):
+        if self.file.codec.is_plain and is_remote(self.file.path):
             starts = offsets[records]
             stops = starts + lengths[records] + FRAME_BYTES
             check_range(self.file, int(starts.min()), int(stops.max()), int(records[0]))
             data, places = read_scattered(self.file.path, starts.tolist(), stops.tolist())
             return data, np.array(places, np.int64), lengths[records]
-        if self.file.compression == "none":
+        if self.file.codec.is_plain:
             return self.mapped, offsets[records], lengths[records]
         start, data = self._inflated(int(offsets[records[0]]))
         return data, offsets[records] - start, lengths[records]
@@ -184,21 +184,21 @@ class FileAccess:
 
     @property
     def members(self) -> Index:
-        """(compressed, uncompressed): where each gzip member of one of our shards begins."""
+        """(compressed, uncompressed): where each member of one of our compressed shards begins."""
         if self._members is None:
             self._members = load_members(self.file)
         return self._members
 
     def _bytes(self, offset: int, size: int) -> Bytes:
-        if self.file.compression == "none" and is_remote(self.file.path):
+        if self.file.codec.is_plain and is_remote(self.file.path):
             return read_range(self.file.path, offset, offset + size)
-        if self.file.compression == "none":
+        if self.file.codec.is_plain:
             return self.mapped[offset : offset + size]
         start, data = self._inflated(offset)
         return data[offset - start : offset - start + size]
 
     def _inflated(self, offset: int) -> tuple[int, Bytes]:
-        """(first uncompressed byte, bytes) of the gzip member in which a byte lies."""
+        """(first uncompressed byte, bytes) of the member in which a byte lies."""
         members, member = self.members, self._member
         at = int(np.searchsorted(members["uncompressed"], offset, "right")) - 1
         start = int(members["uncompressed"][at])

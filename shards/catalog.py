@@ -24,18 +24,21 @@ from recordmill.shards.entries.grammar import is_data_folder
 from recordmill.shards.entries.names import ShardName
 from recordmill.shards.entries.shard_info import ShardInfo, shard_name
 from recordmill.shards.manifest import INDEX_FOLDER, Manifest, generations, load_newest, manifest_path
-from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
+from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, Codec, find_codec
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.files import Stat, Terms, input_path, last_seen, look_over, read_on, read_range
 from recordmill.storage.folders import exists, join
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
-_TFDS = re.compile(r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}(?:\.gz)?")
+_PACKED = rf"(?:{'|'.join(re.escape(suffix.removeprefix('.tfrecord')) for suffix in SHARD_SUFFIXES.values())})"
+_TFDS = re.compile(r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}" + _PACKED)
 _TFX = re.compile(r"Split-(?P<split>[A-Za-z0-9_]+)")  # the folders in which TensorFlow Extended keeps splits
 _PLAIN = re.compile(
-    r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))(?:\.gz)?"
+    r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))"
+    + _PACKED
 )
-_EXTENSIONS = (".tfrecord", ".tfrecords", ".tfr", ".tfrecord.gz", ".tfrecords.gz")
+_EXTENSIONS = (*SHARD_SUFFIXES.values(), ".tfrecords", ".tfr", ".tfrecords.gz", ".tfrecords.zst")
 _EMPTY_EXTENSIONS = ("tfrecord", "tfrecords", "tfr", "gz", "zst")  # an empty file of these is told of, not left out
 
 
@@ -57,6 +60,11 @@ class ShardFile:
     index: str | None = None
     members: str | None = None
     terms: Terms | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def codec(self) -> Codec:
+        """What its bytes are packed with."""
+        return find_codec(self.compression)
 
     @property
     def identity(self) -> bytes:
@@ -156,7 +164,7 @@ def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> 
     for split, part, info in manifest.each_shard():
         name, path = shard_name(info), join(out, part.folder, info.name)
         about = Stat(0, 0) if missing_ok and not exists(path) else check_size(path, info, lenient=lenient)
-        members = join(out, part.folder, INDEX_FOLDER, name.members_name) if name.compression != "none" else None
+        members = join(out, part.folder, INDEX_FOLDER, name.members_name) if name.has_members else None
         index = join(out, part.folder, INDEX_FOLDER, name.index_name)
         yield ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members)
 
@@ -186,7 +194,7 @@ def of_files(inputs: Iterable[str]) -> Catalog:
         if not listing.is_named(file) and _is_stale(file.path, known):
             stale += file.name.lower().endswith(_EXTENSIONS)
             continue
-        compression = "none" if file.stat.size_bytes == 0 else sniff_compression(file.path)
+        compression = NONE if file.stat.size_bytes == 0 else sniff_compression(file.path)
         if compression is None and not listing.is_named(file) and not file.name.lower().endswith(_EXTENSIONS):
             left_out.append(file.name)
             continue
@@ -261,7 +269,7 @@ def sniff_compression(path: str) -> str | None:
     """
     head = read_range(path, 0, COMPRESSED_HEAD_BYTES)
     compression = detect_tfrecord(head.tobytes())
-    if compression != NONE:
+    if not find_codec(compression).is_plain:
         try:
             head = next(open_blocks(path, block_bytes=HEADER_BYTES, compression=compression), head[:0])
         except DataError:

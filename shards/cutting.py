@@ -54,7 +54,7 @@ def cut(
     if index is not None:
         starts = np.asarray(load_members(file)["uncompressed"]) if file.members else None
         yield from _cut_index(index, starts, ordinal, piece_bytes, file.index or file.path, within)
-    elif file.compression == "none":
+    elif file.codec.is_plain:
         yield from hop_piece(file, ordinal, piece_bytes, lenient=lenient)
     elif file.stat.size_bytes:
         yield Piece(ordinal, 0, None, 0, None)

@@ -1,7 +1,7 @@
 """The index of a shard: a `.npy` of one structured entry per record, so that record 17 is one seek away.
 
-`np.load(path, mmap_mode="r")` opens it. For gzip shards the offsets count uncompressed bytes, and a member table beside
-it says where in the file the member that holds an offset begins.
+`np.load(path, mmap_mode="r")` opens it. For compressed shards the offsets count uncompressed bytes, and a member table
+beside it says where in the file the member that holds an offset begins.
 """
 
 from __future__ import annotations

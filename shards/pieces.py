@@ -5,7 +5,6 @@ checked frames.
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -21,7 +20,6 @@ from recordmill.storage.files import Bytes, begin_range, is_remote, read_range
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 PIECE_BYTES = 8 << 20
-_GZIP = 31  # zlib's window bits for one gzip member
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def check_range(file: ShardFile, start: int, stop: int, record: int) -> None:
 
 
 def load_members(file: ShardFile) -> Index:
-    """The member table of one of our gzip shards."""
+    """The member table of one of our compressed shards."""
     assert file.members is not None
     return map_table(file.members, MEMBERS_DTYPE)
 
@@ -156,17 +154,17 @@ def stream(
 def read_piece_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | None = None) -> Bytes:
     """The uncompressed bytes of a piece that has a stop.
 
-    damaged: if given, takes the byte ranges (within the result) of gzip members that can't be read, which are zeros
+    damaged: if given, takes the byte ranges (within the result) of members that can't be read, which are zeros
     then, and a file that ends too early gives what is there.
 
     Raises:
         DataError: a member is damaged or the file ends too early, unless damaged is given.
     """
     assert piece.stop is not None
-    if file.info is not None or file.compression == "none":
+    if file.info is not None or file.codec.is_plain:
         check_range(file, piece.start, piece.stop, piece.first_record)
-    plain = file.compression == "none"
-    data = read_range(file.path, piece.start, piece.stop) if plain else _inflate(file, piece.start, piece.stop, damaged)
+    plain = file.codec.is_plain
+    data = read_range(file.path, piece.start, piece.stop) if plain else _unpack(file, piece.start, piece.stop, damaged)
     return data if damaged is not None else _whole(data, file, piece, piece.stop)
 
 
@@ -175,7 +173,7 @@ def begin_piece(file: ShardFile, piece: Piece) -> Callable[[], Bytes] | None:
 
     What it gives raises as `read_piece_bytes` does.
     """
-    if piece.stop is None or file.compression != "none" or not is_remote(file.path):
+    if piece.stop is None or not file.codec.is_plain or not is_remote(file.path):
         return None
     start, stop = piece.start, piece.stop
     check_range(file, start, stop, piece.first_record)
@@ -194,7 +192,7 @@ def raw_range(file: ShardFile, piece: Piece) -> tuple[int, int]:
     """Which bytes of the file as it lies on disk hold the piece: [first, behind)."""
     if piece.stop is None:
         return 0, file.stat.size_bytes
-    if file.compression == "none":
+    if file.codec.is_plain:
         return piece.start, piece.stop
     bounds = _members_of(file, load_members(file), piece.start, piece.stop)[0]
     return bounds[0], bounds[-1]
@@ -215,7 +213,7 @@ def _members_of(file: ShardFile, members: Index, start: int, stop: int) -> tuple
     return bounds, begins
 
 
-def _inflate(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int]] | None) -> Bytes:
+def _unpack(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int]] | None) -> Bytes:
     """The members that hold uncompressed bytes [start, stop), cut to these."""
     bounds, begins = _members_of(file, load_members(file), start, stop)
     data = memoryview(read_range(file.path, bounds[0], bounds[-1]))
@@ -238,12 +236,8 @@ def _bounds(column: Int64s, first: int, last: int, end: int) -> list[int]:
 
 
 def _member(data: memoryview, file: ShardFile, at: int, size: int) -> Bytes:
-    inflater = zlib.decompressobj(_GZIP)
-    place = f"byte {at} of the file"
     try:
-        result = inflater.decompress(data)
-    except zlib.error as error:
-        raise DataError(f"gzip member is damaged: {error}", source=file.path, place=place) from None
-    if not inflater.eof or inflater.unused_data or len(result) != size:
-        raise DataError("gzip member does not end where the member table says", source=file.path, place=place)
-    return np.frombuffer(result, np.uint8)
+        return np.frombuffer(file.codec.members.unpack(data, size), np.uint8)
+    except ValueError as error:
+        reason = f"{file.compression} member {error}"
+        raise DataError(reason, source=file.path, place=f"byte {at} of the file") from None

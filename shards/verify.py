@@ -191,7 +191,7 @@ def _table(path: str, dtype: np.dtype[np.void], found: list[Problem]) -> Index |
 
 
 def _check_members(file: ShardFile, members: Index, index: Index | None) -> list[Problem]:
-    """That members ascend and begin where gzip members and records do."""
+    """That members ascend and begin where members and records do."""
     assert file.members is not None
     if len(members) and (members["compressed"][0] or members["uncompressed"][0]):
         return [Problem(file.members, "entry 0", "does not begin at byte 0")]
@@ -200,9 +200,14 @@ def _check_members(file: ShardFile, members: Index, index: Index | None) -> list
             return [Problem(file.members, f"entry {late[0] + 1}", f"{name} bytes do not ascend")]
     if index is not None and len(index) and not np.isin(members["uncompressed"], index["offset"]).all():
         return [Problem(file.members, "", "a member does not begin with a record")]
+    magic = file.codec.magic
     for entry, at in enumerate(members["compressed"].tolist()):
-        if read_range(file.path, at, at + 2).tobytes() != b"\x1f\x8b":
-            return [Problem(file.members, f"entry {entry}", f"no gzip member begins at byte {at} of the shard")]
+        if read_range(file.path, at, at + len(magic)).tobytes() != magic:
+            return [
+                Problem(
+                    file.members, f"entry {entry}", f"no {file.compression} member begins at byte {at} of the shard"
+                )
+            ]
     return []
 
 
@@ -243,7 +248,7 @@ def _expected(part: Part, transform: bool) -> dict[tuple[str, ...], set[str]]:
     """Folder in the part's own to the names that belong there."""
     shards = [info for shards in part.splits.values() for info in shards]
     names = [shard_name(info) for info in shards]
-    indexes = {name.index_name for name in names} | {name.members_name for name in names if name.compression != "none"}
+    indexes = {name.index_name for name in names} | {name.members_name for name in names if name.has_members}
     pages = {page.name for shards in part.splits.values() if isinstance(shards, Paged) for page in shards.pages}
     folders = {INDEX_FOLDER} | ({TRANSFORM_FOLDER} if transform else set()) | ({PAGES_FOLDER} if pages else set())
     return {

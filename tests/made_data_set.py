@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,10 @@ from recordmill.shards.manifest import Manifest, Part
 from recordmill.shards.sums import record_sum
 
 FOLDER = "data-test"
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda data: gzip.compress(data, mtime=0),
+    "zstd": lambda data: bytes(pa.compress(data, codec="zstd", asbytes=True)),
+}
 
 MIXED = Schema(
     (
@@ -112,8 +116,8 @@ def _write_shard(
         index["key"] = np.arange(first, first + rows.num_rows, dtype=np.uint64) * 1000
         total = record_sum(index["key"], frames.crcs)
     file_bytes = data
-    if name.compression == "gzip":
-        file_bytes, members = _members(data, index, member_bytes)
+    if (pack := PACK.get(name.compression)) is not None:
+        file_bytes, members = _members(data, index, member_bytes, pack)
         np.save(folder / "index" / name.members_name, members)
     (folder / str(name)).write_bytes(file_bytes)
     np.save(folder / "index" / name.index_name, index)
@@ -121,12 +125,14 @@ def _write_shard(
     return ShardInfo(str(name), rows.num_rows, len(file_bytes), len(data), digest, f"{total:016x}")
 
 
-def _members(data: bytes, index: np.ndarray, member_bytes: int) -> tuple[bytes, np.ndarray]:
+def _members(
+    data: bytes, index: np.ndarray, member_bytes: int, pack: Callable[[bytes], bytes]
+) -> tuple[bytes, np.ndarray]:
     starts = [0]
     for offset, length in zip(index["offset"].tolist(), index["length"].tolist(), strict=True):
         if offset + length + FRAME_BYTES - starts[-1] > member_bytes and offset > starts[-1]:
             starts.append(offset)
-    packed = [gzip.compress(data[a:b], mtime=0) for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
+    packed = [pack(data[a:b]) for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
     members = np.zeros(len(starts), MEMBERS_DTYPE)
     members["uncompressed"] = starts
     members["compressed"] = np.cumsum([0, *(len(part) for part in packed[:-1])])

@@ -27,7 +27,7 @@ from recordmill.base.errors import DataError, RecordmillError
 from recordmill.building.plan import BuildPlan
 from recordmill.preprocessing.about import check_files
 from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, RUN_PREFIX
-from recordmill.storage.compression import GZIP, zlib_version
+from recordmill.storage.codecs import find_codec
 from recordmill.storage.files import Terms, hand_over, is_remote, put_bytes, read_range
 from recordmill.storage.folders import (
     fetch_tree,
@@ -178,15 +178,15 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
     On a disk that workers share it lies there, so that files only get another name, else among temporary files.
 
     Raises:
-        NotSharedError, RecordmillError: as `scratch` does. RecordmillError: gzip shards of this worker would have other
-            bytes, and a late attempt of one worker could then take the place of another's.
+        NotSharedError, RecordmillError: as `scratch` does. RecordmillError: compressed shards of this worker would have
+            other bytes, and a late attempt of one worker could then take the place of another's.
     """
     place = plan.place
     with scratch(place) as folder:
         for name in _SCRATCH:
             make_folder(Path(folder, name))
         loaded = plan.load()
-        _check_zlib(loaded)
+        _check_library(loaded)
         yield _with_transform_here(loaded).moved(folder=folder)
 
 
@@ -212,11 +212,12 @@ def scratch(place: Place) -> Iterator[str]:
         remove_tree(folder, ignore_errors=True)
 
 
-def _check_zlib(plan: BuildPlan) -> None:
-    if plan.compression == GZIP and plan.zlib != zlib_version():
+def _check_library(plan: BuildPlan) -> None:
+    if plan.library != (here := find_codec(plan.compression).library):
         raise RecordmillError(
-            f"the zlib of the worker on {socket.gethostname()} is {zlib_version()}, and {plan.zlib} where this was "
-            "planned: gzip shards would depend on who writes them. Install the same, or build with --compression none"
+            f"the worker on {socket.gethostname()} compresses with {here}, and this was planned with {plan.library}: "
+            f"{plan.compression} shards would depend on who writes them. Install the same, or build with --compression "
+            "none"
         )
 
 

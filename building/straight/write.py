@@ -25,6 +25,7 @@ from recordmill.records.tfrecord.frames import Frames
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.shards.index import INDEX_DTYPE, map_table
 from recordmill.sources.inputs.contract import FileRecords
+from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.disk.past_cache import PastCache
 
 _SYNCING = 4  # threads that only wait for the disk
@@ -37,7 +38,7 @@ def straight_stripes(plan: BuildPlan) -> list[Stripe] | None:
     source, order, number = plan.source, plan.order, plan.shards.num_shards
     if not isinstance(source, FileRecords) or not source.is_record_per_file or plan.transform is not None:
         return None
-    if order.key is not None or order.split_by is not None or plan.compression != "none":
+    if order.key is not None or order.split_by is not None or not find_codec(plan.compression).is_plain:
         return None
     found = stripes(plan)
     few = number is not None and any(0 < files < number for files in files_by_split(plan, found))
@@ -103,6 +104,6 @@ def _written(split: int, written: Sequence[UnsyncedShard], progress: Progress) -
     """The records of shards that have no name yet, in order."""
     for shard in sorted(written, key=lambda one: one.shard.index):
         keys = np.ascontiguousarray(map_table(str(shard.index_path), INDEX_DTYPE)["key"])
-        for frames in read_frames(str(shard.path), source=shard.shard.info.name, compression="none", max_ratio=None):
+        for frames in read_frames(str(shard.path), source=shard.shard.info.name, compression=NONE, max_ratio=None):
             progress.advance()
             yield split, frames, keys[frames.first_record : frames.first_record + len(frames)]

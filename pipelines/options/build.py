@@ -31,6 +31,7 @@ from recordmill.pipelines.options.shared import (
     grouped,
 )
 from recordmill.sources.registry import KIND_NAMES
+from recordmill.storage.codecs import NONE, SHARD_SUFFIXES
 
 RECORDS, ORDER, SHARDS, TRANSFORM = "records", "order and splits", "shards", "transform"
 IMAGES, CLASSES, CSV = "images", "classes of images and text", "CSV"
@@ -158,9 +159,9 @@ _SHARDS: Options = (
     ),
     Option(
         "compression",
-        "of the shards",
-        default="none",
-        choices=("none", "gzip"),
+        "of the shards; zstd is read by recordmill alone, not by TensorFlow itself",
+        default=NONE,
+        choices=tuple(SHARD_SUFFIXES),
         group=SHARDS,
         common=True,
         decides=True,

@@ -53,8 +53,8 @@ class BuildKeywords(TypedDict, total=False):
     shard_size: str | int | None
     # exactly N shards per split, instead
     num_shards: int | None
-    # of the shards (default: none)
-    compression: Literal["none", "gzip"]
+    # of the shards; zstd is read by recordmill alone, not by TensorFlow itself (default: none)
+    compression: Literal["none", "gzip", "zstd"]
     # of the data set (default: OUT's own name)
     name: str | None
     # what to make of the records: transform.yaml, a mapping of features to steps, or transform.py[:FUNCTION], a

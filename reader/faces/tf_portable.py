@@ -26,7 +26,6 @@ from recordmill.storage.files import check_unchanged, is_remote
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
 _READ_BYTES = 1 << 20  # 1 MiB per shard that is open: TensorFlow's default of 256 KiB costs a fifth of the throughput
 _OPEN_SHARDS = 16  # shards read in turn when shuffling, so that a buffer mixes records of many places
 TURN_RECORDS = 16  # records taken from each of them in turn
@@ -37,10 +36,9 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
     import tensorflow as tf
 
     files = dataset.catalog.files
-    if odd := [file for file in files if file.compression not in _COMPRESSIONS]:
+    if odd := [file for file in files if file.codec.tensorflow is None]:
         raise UsageError(
-            f"{odd[0].name} is compressed with {odd[0].compression}, which TensorFlow can't read; use "
-            "batches(), which can"
+            f"{odd[0].name} is compressed with {odd[0].compression}, which TensorFlow can't read; leave portable out"
         )
     if remote := [file for file in files if is_remote(file.path)]:
         raise UsageError(
@@ -51,7 +49,7 @@ def serialized_records(dataset: Readable, shuffle: bool, seed: int, shuffle_reco
         check_unchanged(file.path, file.stat, file.path)
     counts = dataset.file_records
     paths = [file.path for file in files] or tf.zeros([0], tf.string)
-    compressions = [_COMPRESSIONS[file.compression] for file in files] or tf.zeros([0], tf.string)
+    compressions = [file.codec.tensorflow for file in files] or tf.zeros([0], tf.string)
     firsts = np.cumsum([0, *counts])[: len(counts)]
     shards = tf.data.Dataset.from_tensor_slices(
         (paths, compressions, tf.constant(counts, tf.int64), tf.constant(firsts, tf.int64))

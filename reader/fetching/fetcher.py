@@ -109,7 +109,7 @@ class Fetcher:
             return self.schedule.stretches(self.at_once)
         step_bytes = row_bytes * self.schedule.steps.batch_size
         dear = self.schedule.sampler.mode is not False and any(
-            file.file.compression != "none" for file in self.dataset.files
+            not file.file.codec.is_plain for file in self.dataset.files
         )
         goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
         goal = goal if dear else min(goal, STRETCH_BYTES * _COPIES)

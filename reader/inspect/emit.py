@@ -23,8 +23,6 @@ from recordmill.storage.walk import has_magic
 SCHEMA, PARSE_SPEC, READER = "schema", "parse-spec", "reader"
 WHAT = (SCHEMA, PARSE_SPEC, READER)
 
-_COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}  # as tf.data names them
-
 _RECORDS = '''
 def records(split=None):
     """Serialized records of one split, or of all, in order; a file with another number of records than it had is an
@@ -108,14 +106,11 @@ def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
         for file, records in counted:
             if file.split != split:
                 continue
-            if file.compression not in _COMPRESSIONS:
+            if (compression := file.codec.tensorflow) is None:
                 raise UsageError(
                     f"--emit reader: {file.name} is compressed with {file.compression}, which TensorFlow can't read"
                 )
-            yield (
-                f"        ({quoted(as_typed(file.path, inputs))}, {quoted(_COMPRESSIONS[file.compression])}, "
-                f"{records}),"
-            )
+            yield (f"        ({quoted(as_typed(file.path, inputs))}, {quoted(compression)}, {records}),")
         yield "    ],"
     yield "}"
 

@@ -25,7 +25,7 @@ from recordmill.records.tfrecord.frames import (
     try_scan,
 )
 from recordmill.records.tfrecord.shard_file import READ_BATCH_BYTES, Batch, frame_bytes
-from recordmill.storage import compression as compressed
+from recordmill.storage.compression import open_stream
 from recordmill.storage.files import Bytes
 
 # kinds of gaps: a payload's CRC, anything else of a frame, the compressed data
@@ -55,7 +55,7 @@ def read_frames_around(
     Raises:
         OSError: as the operating system says it.
     """
-    with compressed.open_stream(path, compression=compression, source=path) as stream:
+    with open_stream(path, compression=compression, source=path) as stream:
         search = _Search(path, max_record_bytes)
         rest, room, ended = np.empty(0, np.uint8), batch_bytes, False
         while not ended:

@@ -15,7 +15,8 @@ import numpy as np
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.crc32c import of_word, unmasked
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Bytes, Frames, try_scan
-from recordmill.storage import compression as compressed
+from recordmill.storage.codecs import NONE, find_codec
+from recordmill.storage.compression import AUTO, COMPRESSED_HEAD_BYTES, MAX_RATIO, Stream, detect, open_stream
 from recordmill.storage.files import read_range
 
 # 8 MiB: large enough for the fixed costs to vanish, small enough to stay in the last-level cache until it is decoded
@@ -33,8 +34,8 @@ class Batch(Frames):
 
 
 def detect_tfrecord(head: bytes) -> str:
-    """`none`, `gzip`, `zlib` or `zstd`, by the first `storage.compression.HEAD_BYTES` bytes of a TFRecord file."""
-    return compressed.NONE if _is_header(head) else compressed.detect(head)
+    """`none`, `gzip`, `zlib` or `zstd`, by the first `COMPRESSED_HEAD_BYTES` bytes of a TFRecord file."""
+    return NONE if _is_header(head) else detect(head)
 
 
 def _is_header(head: bytes) -> bool:
@@ -51,8 +52,8 @@ def read_frames(
     batch_bytes: int = READ_BATCH_BYTES,
     max_record_bytes: int = MAX_RECORD_BYTES,
     check: bool = True,
-    compression: str = compressed.AUTO,
-    max_ratio: int | None = compressed.MAX_RATIO,
+    compression: str = AUTO,
+    max_ratio: int | None = MAX_RATIO,
 ) -> Iterator[Batch]:
     """The file's frames in order, in batches of about batch_bytes; a record larger than that is a batch with as much
     room as it needs.
@@ -69,10 +70,10 @@ def read_frames(
         OSError: as the operating system says it.
     """
     source = path if source is None else source
-    if compression == compressed.AUTO:
-        compression = detect_tfrecord(read_range(path, 0, compressed.COMPRESSED_HEAD_BYTES).tobytes())
+    if compression == AUTO:
+        compression = detect_tfrecord(read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes())
     options = _Options(source, batch_bytes, max_record_bytes, check, compression)
-    with compressed.open_stream(path, compression=compression, source=source, max_ratio=max_ratio) as stream:
+    with open_stream(path, compression=compression, source=source, max_ratio=max_ratio) as stream:
         yield from _batches(stream, 0, 0, options)
 
 
@@ -85,7 +86,7 @@ class _Options:
     compression: str
 
 
-def _batches(stream: compressed.Stream, record: int, offset: int, options: _Options) -> Iterator[Batch]:
+def _batches(stream: Stream, record: int, offset: int, options: _Options) -> Iterator[Batch]:
     """Fill a buffer, scan it, and take what is left of a frame over into the next;
     twice the room where not one frame is whole.
     """
@@ -103,7 +104,7 @@ def _batches(stream: compressed.Stream, record: int, offset: int, options: _Opti
         if len(frames):
             yield Batch(data, frames.starts, frames.lengths, frames.crcs, record, offset)
         if error is not None:
-            raise error if options.compression == compressed.NONE else _uncompressed(error)
+            raise error if find_codec(options.compression).is_plain else _uncompressed(error)
         if stream.error is not None:
             raise stream.error
         if final:

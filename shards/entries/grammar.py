@@ -12,7 +12,8 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import check_split_name
-from recordmill.shards.entries.names import SUFFIXES, ShardName, page_name
+from recordmill.shards.entries.names import ShardName, page_name
+from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.digest import ALGORITHMS
 from recordmill.storage.strict_json import MOST_COUNT, Fields, show
 
@@ -38,7 +39,7 @@ def is_data_folder(name: str) -> bool:
 def check_manifest(fields: Fields, major: int) -> None:
     """Raises DataError, with file and field, for a manifest of that major version that no build writes."""
     fields.text("name", _PLAIN_TEXT, "a line of text")
-    compression = fields.text("compression", "|".join(SUFFIXES), " or ".join(SUFFIXES))
+    compression = fields.text("compression", "|".join(SHARD_SUFFIXES), " or ".join(SHARD_SUFFIXES))
     fields.text("schema")
     for name in ("options", "rejects"):
         fields.object(name)

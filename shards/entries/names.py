@@ -9,9 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
+from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, find_codec
 
-_SHARD = re.compile(r"(?P<split>[A-Za-z0-9_.-]+?)-(?P<index>\d{5,})-of-(?P<of>\d{5,})(?P<suffix>\.tfrecord(?:\.gz)?)")
+_COMPRESSION_OF = {suffix: name for name, suffix in SHARD_SUFFIXES.items()}
+_SHARD = re.compile(
+    r"(?P<split>[A-Za-z0-9_.-]+?)-(?P<index>\d{5,})-of-(?P<of>\d{5,})"
+    rf"(?P<suffix>{'|'.join(map(re.escape, _COMPRESSION_OF))})"
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -27,10 +31,10 @@ class ShardName:
     split: str
     index: int
     of: int
-    compression: str = "none"
+    compression: str = NONE
 
     def __str__(self) -> str:
-        return f"{self.split}-{self.index:05d}-of-{self.of:05d}{SUFFIXES[self.compression]}"
+        return f"{self.split}-{self.index:05d}-of-{self.of:05d}{SHARD_SUFFIXES[self.compression]}"
 
     @property
     def index_name(self) -> str:
@@ -38,8 +42,13 @@ class ShardName:
         return f"{self.split}-{self.index:05d}.npy"
 
     @property
+    def has_members(self) -> bool:
+        """Whether the shard is compressed, and so has a member table."""
+        return not find_codec(self.compression).is_plain
+
+    @property
     def members_name(self) -> str:
-        """The name of a gzip shard's member table, in `index/`."""
+        """The name of a compressed shard's member table, in `index/`."""
         return f"{self.split}-{self.index:05d}.members.npy"
 
     @classmethod
@@ -48,8 +57,7 @@ class ShardName:
         match = _SHARD.fullmatch(name)
         if match is None:
             return None
-        compression = "gzip" if match["suffix"].endswith(".gz") else "none"
-        return cls(match["split"], int(match["index"]), int(match["of"]), compression)
+        return cls(match["split"], int(match["index"]), int(match["of"]), _COMPRESSION_OF[match["suffix"]])
 
 
 def page_name(split: str, number: int) -> str:

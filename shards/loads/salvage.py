@@ -128,7 +128,7 @@ def _known(load: Load) -> Int64s | None:
 
 
 def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Recovered:
-    """Scan, and after each fault go on behind it; damaged: ranges of data that a gzip member should have filled."""
+    """Scan, and after each fault go on behind it; damaged: ranges of data that a member should have filled."""
     piece, file, known = load.piece, load.file, _known(load)
     parts: list[tuple[Int64s, Int64s, Int64s]] = [(np.empty(0, np.int64),) * 3]
     rejects: list[Reject] = []
@@ -142,7 +142,7 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
         kind, behind = past_damage(data, at, known=_next_known(known, record, len(data)))
         message = with_skipped(error.reason, kind, behind - at if known is None else 0)
         if any(low <= at < high for low, high in damaged):
-            kind, message = STREAM, "the gzip member that holds it is damaged"
+            kind, message = STREAM, f"the {file.compression} member that holds it is damaged"
         rejects.append(Reject(file.name, _place(piece.first_record + record, piece.start + at), kind, message))
         at, record = behind, record + 1
     missing = range(record, piece.records or record)

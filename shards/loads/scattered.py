@@ -1,8 +1,8 @@
 """Records at scattered places to RecordBatches, without what lies between them:
 a batch of a shuffled data set, a sample, a selection.
 
-A record of an uncompressed file costs its own bytes, one of a gzip shard the member that it lies in. Whatever is wrong
-is left to the reader of whole pieces, which names the place: here it only stops.
+A record of an uncompressed file costs its own bytes, one of a compressed shard the member that it lies in. Whatever is
+wrong is left to the reader of whole pieces, which names the place: here it only stops.
 """
 
 from __future__ import annotations

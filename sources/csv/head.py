@@ -23,7 +23,8 @@ from recordmill.sources.csv.tokenize import TOO_LONG
 from recordmill.sources.inputs.encoding import UTF8, told_compression, told_encoding, utf8_blocks
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.sources.values.field_kernels import LENGTH
-from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE, open_blocks
+from recordmill.storage.codecs import NONE
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.files import read_range
 from recordmill.storage.listed.files import InputFile
 

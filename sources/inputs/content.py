@@ -9,18 +9,15 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-import zlib
 from collections import Counter
 from typing import NamedTuple
-
-import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.images import check as image_check
 from recordmill.sources.inputs.encoding import UTF8, told_compression, told_encoding
 from recordmill.sources.inputs.magic import foreign_format
 from recordmill.sources.registry import COMPRESSED_EXTENSIONS, KIND_OF_EXTENSION, KINDS
-from recordmill.storage.compression import NONE
+from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.files import read_range
 from recordmill.storage.listed.files import InputFile
 
@@ -166,7 +163,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
         return found
     how = _compression(head)
     if how:
-        head, whole = _inflate(head, how)
+        head, whole = find_codec(how).reader.begin(head, HEAD_BYTES)
         found = _ask(Sample(head, len(head) if whole else 1 << 62, whole, hint), textual=False) or _foreign(head)
         if found is not None:
             return Content(found.kind, f"{found.detail} in {how}")
@@ -230,32 +227,6 @@ def _masked_crc(data: bytes) -> int:
 def _compression(head: bytes) -> str:
     found = told_compression(head)
     return "" if found == NONE else found
-
-
-def _inflate(head: bytes, how: str) -> tuple[bytes, bool]:
-    """The first bytes inside, and whether they are all; nothing of a stream that is broken from its beginning."""
-    if how == "zstd":
-        return _inflate_zstd(head)
-    inflater = zlib.decompressobj(31 if how == "gzip" else 15)
-    try:
-        inner = inflater.decompress(head, HEAD_BYTES)
-    except zlib.error:
-        return b"", False
-    return inner, inflater.eof
-
-
-def _inflate_zstd(head: bytes) -> tuple[bytes, bool]:
-    stream = pa.CompressedInputStream(pa.BufferReader(head), "zstd")
-    parts: list[bytes] = []
-    try:
-        while sum(map(len, parts)) < HEAD_BYTES:
-            part = stream.read(4096)
-            if not part:
-                return b"".join(parts), True
-            parts.append(part)
-    except OSError:  # the sample ends inside a frame
-        pass
-    return b"".join(parts), False
 
 
 def _decode(head: bytes, *, whole: bool) -> str | None:

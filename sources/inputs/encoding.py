@@ -8,7 +8,6 @@ encoding where `utf-8` is declared, which is the default.
 from __future__ import annotations
 
 import codecs
-import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +15,8 @@ import numpy as np
 from recordmill.base.errors import DataError, UsageError
 from recordmill.sources.inputs.contract import BATCH_BYTES
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
-from recordmill.storage.compression import AUTO, COMPRESSED_HEAD_BYTES, NONE, ZLIB, detect, open_blocks
+from recordmill.storage.codecs import NONE, ZLIB, find_codec
+from recordmill.storage.compression import AUTO, COMPRESSED_HEAD_BYTES, MAX_RATIO, detect, open_blocks
 from recordmill.storage.files import Bytes, read_range
 from recordmill.storage.listed.files import InputFile
 
@@ -63,17 +63,14 @@ def told_compression(head: bytes) -> str:
 
     zlib's header is two bytes that a text may begin with (`x^2`), so that a small file must be a whole stream.
 
+    >>> import zlib
     >>> told_compression(b"x^2,y\\n1,2\\n"), told_compression(zlib.compress(b"a,b\\n"))
     ('none', 'zlib')
     """
     found = detect(head)
     if found == ZLIB and len(head) < COMPRESSED_HEAD_BYTES:
-        stream = zlib.decompressobj()
-        try:
-            stream.decompress(head)
-        except zlib.error:
-            return NONE
-        return ZLIB if stream.eof else NONE
+        _, whole = find_codec(ZLIB).reader.begin(head, 2 * MAX_RATIO * COMPRESSED_HEAD_BYTES)
+        return ZLIB if whole else NONE
     return found
 
 

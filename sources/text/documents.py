@@ -14,7 +14,8 @@ from recordmill.sources.inputs.encoding import told_compression, utf8_blocks, ut
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.sources.inputs.tables import batch_of
 from recordmill.sources.text.line_records import TextColumns
-from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, NONE
+from recordmill.storage.codecs import NONE
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.digest import chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, check_unchanged, read_each, read_range
 from recordmill.storage.listed.files import InputFile

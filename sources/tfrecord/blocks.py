@@ -50,7 +50,7 @@ def block_bytes(common: PlanOptions) -> int:
 def blocks(shards: Sequence[ShardFile], size: int) -> Iterator[Block]:
     """The blocks of all plain files, file by file; a file of one block is read by whoever takes that."""
     for ordinal, shard in enumerate(shards):
-        if shard.compression != "none" or not shard.stat.size_bytes:
+        if not shard.codec.is_plain or not shard.stat.size_bytes:
             continue
         if shard.stat.size_bytes <= size:
             yield Block(ordinal)

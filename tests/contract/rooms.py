@@ -27,7 +27,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.inference": "base records.example records.protobuf schemas",
     "records.columns": "base base.people images records.example records.protobuf records.tfrecord schemas",
     "records.writers": "base base.people images records.columns schemas storage",
-    "pipelines.options": "base base.people records.writers schemas sources",
+    "pipelines.options": "base base.people records.writers schemas sources storage",
     "shards.entries": "base schemas storage storage.listed",
     "shards": "base base.people engines records.tfrecord records.writers schemas shards.entries storage storage.listed",
     "shards.loads": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
@@ -45,7 +45,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "preprocessing": "base base.people schemas shards storage",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards shards.entries "
     "sources.inputs storage storage.disk storage.listed",
-    "building.straight": "base building records.tfrecord shards shards.entries sources.inputs storage.disk",
+    "building.straight": "base building records.tfrecord shards shards.entries sources.inputs storage storage.disk",
     "building.spread": "base building preprocessing shards shards.entries sources.inputs storage storage.listed",
     "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
     "shards.loads",

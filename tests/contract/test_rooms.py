@@ -1,5 +1,5 @@
-"""The structure of the package against its declared table: who may import whom, no cycles, no room too large, a
-sentence at each door.
+"""The structure of the package against its declared table: who may import whom, no cycles, a sentence at
+each door.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ TENSORFLOW = {"preprocessing", "reader", "reader.faces", "reader.images", "recor
 SHELL = {"apache_beam", "grpc", "tensorflow_transform", "tfx_bsl"}  # the Beam shell's own, in SHELL_FOLDERS only
 SHELL_FOLDERS = ("transforms", "transforms.tft", "pipelines.remote", "pipelines")
 TORCH = "reader.torch"  # may import torch at the top of a module: its datasets are what PyTorch's classes make of them
-MOST_MODULES = 13  # more are several rooms
 
 
 def test_the_table_names_every_room() -> None:
@@ -73,9 +72,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_is_small_and_says_what_it_is(room: str) -> None:
-    own = [path.stem for path in modules(room) if path.stem != "__init__"]
-    assert len(own) <= MOST_MODULES, f"{room} holds {len(own)} modules"
+def test_a_room_says_what_it_is(room: str) -> None:
     said = ast.get_docstring(ast.parse((folder_of(room) / "__init__.py").read_text(encoding="utf-8")))
     assert said, f"{room}/__init__.py says nothing"
 

@@ -15,9 +15,10 @@ from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.dry_run import check_fits, describe_estimate, dry_run
 from recordmill.pipelines.read import read
+from recordmill.storage.codecs import SHARD_SUFFIXES
 
 
-@pytest.fixture(scope="module", params=["none", "gzip"])
+@pytest.fixture(scope="module", params=SHARD_SUFFIXES)
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables = {"train": mixed_rows(400), "test": mixed_rows(30, 400)}
     return write_data_set(tmp_path_factory.mktemp("ds") / "out", tables, shards=3, compression=request.param)

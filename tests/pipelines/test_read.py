@@ -30,6 +30,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import cutting
 from recordmill.shards.manifest import load
 from recordmill.shards.rejects import TooManyRejects
+from recordmill.storage.codecs import SHARD_SUFFIXES
 
 TRAIN, TEST = mixed_rows(400), mixed_rows(30, 400)
 
@@ -40,7 +41,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "PIECE_BYTES", 10_000)
 
 
-@pytest.fixture(scope="module", params=["none", "gzip"])
+@pytest.fixture(scope="module", params=SHARD_SUFFIXES)
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(
         tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param

@@ -146,6 +146,12 @@ def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
         assert check_equal(found, ds) > 3
 
 
+def test_a_reader_of_zstd_shards_is_refused(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(4)}, shards=1, compression="zstd")
+    with pytest.raises(UsageError, match="is compressed with zstd, which TensorFlow can't read"):
+        emit("reader", open(out))
+
+
 @pytest.fixture(scope="module")
 def foreign_sets(shared_data: Path) -> list[Dataset]:
     """All shared files, those of one folder and message type together, as somebody would read them."""

@@ -19,6 +19,7 @@ from recordmill.base.errors import RecordmillError
 from recordmill.reader.inspect.summary import summarise
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.verify import verify
+from recordmill.storage.codecs import SHARD_SUFFIXES
 
 pytestmark = pytest.mark.sweep
 
@@ -42,7 +43,7 @@ def made(folder: Path, compression: str) -> Path:
     return write_data_set(folder / "set", {"train": rows}, SCHEMA, shards=1, compression=compression, member_bytes=60)
 
 
-@pytest.fixture(params=["none", "gzip"])
+@pytest.fixture(params=SHARD_SUFFIXES)
 def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return made(tmp_path, request.param)
 

@@ -22,6 +22,7 @@ from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.loads.sample import Sample, sample_loads
+from recordmill.storage.codecs import SHARD_SUFFIXES
 
 INTS = Schema((Feature("n", "int64"), Feature("x", "int64", (), True), Feature("xs", "float32", (None,), True)))
 TEXTS = Schema((Feature("n", "int64"), Feature("x", "string", (), True), Feature("xs", "float32", (None,), True)))
@@ -107,7 +108,7 @@ def test_a_sample_sees_its_records_only(folder: Path, capsys: pytest.CaptureFixt
     assert "all of this is of 4 records only (--infer-from): 1 of 2 files, evenly spaced\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("compression", SHARD_SUFFIXES)
 def test_samples_are_the_first_records_of_each_file(tmp_path: Path, compression: str) -> None:
     files = open(
         write_data_set(tmp_path / "out", {"train": mixed_rows(40)}, shards=4, compression=compression)

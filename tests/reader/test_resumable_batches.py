@@ -19,18 +19,19 @@ from recordmill.reader.fetching.fetcher import Fetcher
 from recordmill.reader.fetching.order import Order, make_schedule
 from recordmill.reader.fetching.streams import Streams
 from recordmill.records.columns.where import Where
+from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = 500
 COLUMNS = ["id", "name", "tokens", "nested", "maybe", "matrix"]
 
 
-@pytest.fixture(scope="module", params=["none", "gzip", "foreign", "streamed"])
+@pytest.fixture(scope="module", params=["none", "gzip", "zstd", "foreign", "streamed"])
 def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("ds")
-    kind = request.param if request.param in ("none", "gzip") else "none"
+    kind = request.param if request.param in SHARD_SUFFIXES else "none"
     out = write_data_set(folder / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=kind)
     made = open(out)
-    if request.param in ("none", "gzip"):
+    if request.param in SHARD_SUFFIXES:
         return open(out, columns=COLUMNS, threads=2)
     for at, shard in enumerate(sorted((out / FOLDER).glob("train-*"))):
         if request.param == "streamed" and at != 1:

@@ -15,11 +15,12 @@ from made_data_set import mixed_rows, write_data_set
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.fetching.fetcher import Fetcher
+from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = 2000
 
 
-@pytest.fixture(scope="module", params=["none", "gzip"])
+@pytest.fixture(scope="module", params=SHARD_SUFFIXES)
 def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     out = write_data_set(
         tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=request.param

@@ -22,6 +22,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
 from recordmill.records.columns.ragged import Strings
 from recordmill.records.example.encode import encode
+from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = mixed_rows(300)
 CASES: list[tuple[str, pc.Expression, Callable[[dict[str, Any]], bool]]] = [
@@ -38,7 +39,7 @@ CASES: list[tuple[str, pc.Expression, Callable[[dict[str, Any]], bool]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=["none", "gzip"])
+@pytest.fixture(scope="module", params=SHARD_SUFFIXES)
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": ROWS}, shards=3, compression=request.param)
 

@@ -12,10 +12,11 @@ import pytest
 
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import frame
-from recordmill.records.tfrecord.gzip_members import GzipWriter
+from recordmill.records.tfrecord.members import MemberWriter
 from recordmill.records.tfrecord.shard_file import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.storage.codecs import find_codec
 
 tf = pytest.importorskip("tensorflow", reason="these tests hold our records against TensorFlow")
 
@@ -81,7 +82,7 @@ def test_tensorflow_reads_our_files(tmp_path: Path, compression: str) -> None:
     path = tmp_path / "shard"
     if compression:
         with path.open("wb") as file:
-            writer = GzipWriter(file.write, member_bytes=1000)
+            writer = MemberWriter(file.write, find_codec("gzip"), member_bytes=1000)
             writer.write(FRAMES)
             writer.close()
         assert len(writer.table[0]) > 3

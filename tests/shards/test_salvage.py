@@ -21,6 +21,8 @@ from recordmill.shards.catalog import Catalog, find
 from recordmill.shards.cutting import cut
 from recordmill.shards.loads.batches import loads
 from recordmill.shards.loads.salvage import salvage
+from recordmill.storage.codecs import SHARD_SUFFIXES
+from recordmill.storage.compression import open_stream
 
 ROWS = 40
 TABLE = mixed_rows(ROWS)
@@ -48,7 +50,7 @@ def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
     )
 
 
-@pytest.fixture(scope="module", params=["none", "gzip"])
+@pytest.fixture(scope="module", params=SHARD_SUFFIXES)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, bytes]:
     out = write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=1, compression=request.param)
     shard = sorted((out / FOLDER).glob("train-*"))[0]
@@ -109,7 +111,7 @@ def test_a_cut_stream_keeps_what_is_before_the_cut(made: tuple[Path, Path, bytes
     path.write_bytes(whole[: len(whole) * 2 // 3])
     ids, rejects, _ = salvaged(find(path))
     assert ids == list(range(len(ids)))
-    assert len(ids) > 5 or shard.suffix == ".gz"
+    assert len(ids) > 5 or shard.suffix != ".tfrecord"
     assert len(rejects) == 1
 
 
@@ -118,7 +120,9 @@ def test_plain_and_compressed_files_say_the_same_of_damage(
     made: tuple[Path, Path, bytes], tmp_path: Path, step: int
 ) -> None:
     """By hopping over headers, by scanning a piece and by reading a stream: one place, reason and message."""
-    whole = made[2] if made[1].suffix == ".tfrecord" else gzip.decompress(made[2])
+    with open_stream(str(made[1])) as stream:
+        buffer = np.empty(1 << 20, np.uint8)
+        whole = buffer[: stream.fill(buffer)].tobytes()
     damaged = bytearray(whole)
     for record in (5, 6, 20):
         damaged[_starts(whole)[record] + step] ^= 0x10

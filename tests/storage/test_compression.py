@@ -8,7 +8,6 @@ import random
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
-from recordmill.storage import compression
-from recordmill.storage.compression import detect, gzip_member, open_blocks, open_stream
+from recordmill.storage import compression, deflate
+from recordmill.storage.codecs import CODECS, find_codec
+from recordmill.storage.compression import detect, open_blocks, open_stream
 
 CONTENT = np.random.default_rng(1).integers(0, 9, 3000, dtype=np.uint8).tobytes()
 
 
-def zstd(data: bytes) -> bytes:
-    return bytes(pa.compress(data, codec="zstd", asbytes=True))
+gzip_member, zstd = find_codec("gzip").pack, find_codec("zstd").pack
 
 
 PACKED = {
@@ -133,11 +132,11 @@ def test_a_bomb_is_stopped(tmp_path: Path) -> None:
 
 
 def test_memory_of_a_bomb_is_one_piece(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(gzip_member(bytes(40 << 20), 9))
+    (tmp_path / "f").write_bytes(gzip_member(bytes(40 << 20)))
     with open_stream(str(tmp_path / "f")) as stream:
         block = np.empty(1000, np.uint8)
         assert stream.fill(block) == 1000
-        assert len(stream._rest) <= compression._PIECE_BYTES  # type: ignore[attr-defined]
+        assert len(stream._rest) <= deflate._PIECE_BYTES  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +157,26 @@ def test_gzip_members_are_pinned_and_readable_by_all() -> None:
     assert gzip_member(b"").hex() == "1f8b08000000000000ff03000000000000000000"
     assert gzip.decompress(gzip_member(CONTENT) * 2) == CONTENT * 2
     assert gzip_member(CONTENT) == gzip_member(np.frombuffer(CONTENT, np.uint8)) == gzip_member(memoryview(CONTENT))
-    assert len(gzip_member(CONTENT, 9)) <= len(gzip_member(CONTENT, 1))
     assert io.BytesIO(gzip_member(CONTENT)).read(10) == b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+
+
+def test_zstd_members_are_pinned_and_readable_by_all() -> None:
+    assert zstd(b"").hex() == "28b52ffd2000010000"
+    assert pa.decompress(zstd(CONTENT), len(CONTENT), codec="zstd", asbytes=True) == CONTENT
+    assert zstd(CONTENT) == zstd(np.frombuffer(CONTENT, np.uint8)) == zstd(memoryview(CONTENT))
+
+
+def test_codecs_are_told_apart_and_say_what_they_are() -> None:
+    """Each by its own bytes and no other; the suffixes of shards and the names of TensorFlow are their own."""
+    for name, data in PACKED.items():
+        assert [codec.name for codec in CODECS if not codec.is_plain and codec.reader.is_head(data[:4096])] == [name]
+        assert find_codec(name).reader.begin(data, 100)[0][:100] == CONTENT[:100]
+        assert find_codec(name).reader.begin(data, 10_000)[0].startswith(CONTENT[:2000])
+        assert CONTENT.startswith(find_codec(name).reader.begin(data[:300], 10_000)[0])
+        assert find_codec(name).reader.begin(b"garbage, garbage", 100) == (b"", False)
+    for values in zip(*((codec.name, codec.shard_suffix, codec.magic) for codec in CODECS), strict=True):
+        told = [value for value in values if value]
+        assert len(set(told)) == len(told)
 
 
 def test_a_missing_file_is_the_systems_error(tmp_path: Path) -> None:
@@ -195,11 +212,11 @@ def member(content: bytes, name: bytes, extra: bytes, checked: bool, level: int)
     return head + body + zlib.crc32(content).to_bytes(4, "little") + len(content).to_bytes(4, "little")
 
 
-def inflated(way: Any, path: Path, max_ratio: int | None) -> tuple[bytes, str]:
+def inflated(pieces: Iterator[bytes]) -> tuple[bytes, str]:
     """(what it gives, how it ends)."""
     given = b""
     try:
-        for piece in way(str(path), "file", "gzip", max_ratio):
+        for piece in pieces:
             given += piece
     except DataError as error:
         return given, str(error)
@@ -240,11 +257,11 @@ def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
     path = tmp_path_factory.mktemp("inflate") / "file.gz"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(compression, "_PIECE_BYTES", piece_bytes)
-        patched.setattr(compression, "_INPUT_BYTES", input_bytes)
+        patched.setattr(deflate, "_PIECE_BYTES", piece_bytes)
+        patched.setattr(deflate, "_INPUT_BYTES", input_bytes)
         patched.setattr(compression, "_RATIO_FROM_BYTES", 2000)
-        exact = inflated(compression._inflate_exactly, path, max_ratio)
-        fast = inflated(compression._inflate, path, max_ratio)
+        exact = inflated(deflate._inflate_exactly(str(path), "file", "gzip", max_ratio))
+        fast = inflated(deflate.Gzip().pieces(str(path), "file", max_ratio))
     assert fast[1] == exact[1]
     assert fast[0] == exact[0] or "above the limit" in exact[1]
     assert bool(exact[1]) or damage in ("none", "flip", "cut")

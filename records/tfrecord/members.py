@@ -1,4 +1,4 @@
-"""Frames to a gzip file of record-aligned members, so that a compressed shard keeps its random access: a record is one
+"""Frames to a compressed file of record-aligned members, so that such a shard keeps its random access: a record is one
 seek and one member away.
 
 Where members begin follows from the records alone, never from how they arrive, so the same records give the same bytes.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Bytes, Frames, Int64s
-from recordmill.storage.compression import GZIP_LEVEL, gzip_member
+from recordmill.storage.codecs import Codec
 
 # 1 MiB uncompressed: a record costs 2 ms to reach, and the deflate windows that begin anew cost about 1 % in size
 MEMBER_BYTES = 1 << 20
@@ -51,16 +51,14 @@ class MemberCutter:
         self._held, self._held_bytes = self._held[:1], 0
 
 
-class GzipWriter:
-    """Frames to gzip members, each given to `put` as it is complete, with the table of where they begin.
+class MemberWriter:
+    """Frames to members of a codec, each given to `put` as it is complete, with the table of where they begin.
 
-    put: takes the next bytes of the file. level: zlib's, 1 (fast) to 9 (small).
+    put: takes the next bytes of the file.
     """
 
-    def __init__(
-        self, put: Callable[[bytes], object], *, member_bytes: int = MEMBER_BYTES, level: int = GZIP_LEVEL
-    ) -> None:
-        self._put, self._level, self._cutter = put, level, MemberCutter(member_bytes)
+    def __init__(self, put: Callable[[bytes], object], codec: Codec, *, member_bytes: int = MEMBER_BYTES) -> None:
+        self._put, self._codec, self._cutter = put, codec, MemberCutter(member_bytes)
         self._compressed, self._uncompressed = [0], [0]
 
     def write(self, frames: Frames) -> None:
@@ -69,14 +67,14 @@ class GzipWriter:
             self._write(member)
 
     def close(self) -> None:
-        """Write what is held back. A shard without records is one empty member, since an empty file is no gzip file."""
+        """Write what is held back. A shard without records is one empty member: an empty file is of no codec."""
         for member in self._cutter.finish():
             self._write(member)
         if len(self._compressed) == 1:
-            self._put(gzip_member(b"", self._level))
+            self._put(self._codec.pack(b""))
 
     def _write(self, member: Bytes) -> None:
-        packed = gzip_member(member, self._level)
+        packed = self._codec.pack(member)
         self._put(packed)
         self._compressed.append(self._compressed[-1] + len(packed))
         self._uncompressed.append(self._uncompressed[-1] + len(member))
