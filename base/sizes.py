@@ -8,20 +8,21 @@ import re
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def parse_size(text: str | int, option: str) -> int:
+def parse_size(text: str | int, keyword: str) -> int:
     """Bytes of `128MiB`, `2GiB`, `64kB`, `1000`: with `i` powers of 1,024, without powers of 1,000.
 
-    >>> parse_size("128MiB", "--shard-size"), parse_size("1.5kB", "--shard-size")
+    >>> parse_size("128MiB", "shard_size"), parse_size("1.5kB", "shard_size")
     (134217728, 1500)
     """
     match = _SIZE.fullmatch(str(text).strip())
     if match is None or (match[3] and not match[2]):
-        raise UsageError(f"{option} {text}: give a size such as 128MiB, 2GiB or 500kB")
+        raise UsageError(f"{option(keyword, text)}: give a size such as 128MiB, 2GiB or 500kB")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import RecordmillError
+from recordmill.base.option_names import in_flags
 from recordmill.base.progress import Progress, progress_of
 from recordmill.building.commit import commit, put_back
 from recordmill.building.ingest import Ingested
@@ -135,7 +136,7 @@ def describe_data_set(
         (part,),
         rejects,
         fingerprint_of(plan, outcome),
-        {"notes": noted},
+        {"notes": [in_flags(note) for note in noted]},
         _run(plan, outcome.run),
         {} if plan.transform is None else plan.transform.about,
         PAGED_VERSION if outcome.pages else FORMAT_VERSION,

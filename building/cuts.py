@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.building.run_file import Histogram
 
 RECORDS, BYTES = "records", "bytes"
@@ -36,11 +37,11 @@ class ShardOptions:
 
     def __post_init__(self) -> None:
         if self.shard_bytes < 1:
-            raise UsageError(f"--shard-size {self.shard_bytes}: at least one byte")
+            raise UsageError(f"{option('shard_size', self.shard_bytes)}: at least one byte")
         if self.num_shards is not None and self.num_shards < 1:
-            raise UsageError(f"--num-shards {self.num_shards}: at least one")
+            raise UsageError(f"{option('num_shards', self.num_shards)}: at least one")
         if self.num_shards is not None and self.num_shards > MOST_SHARDS:
-            raise UsageError(f"--num-shards {self.num_shards}: at most {MOST_SHARDS}")
+            raise UsageError(f"{option('num_shards', self.num_shards)}: at most {MOST_SHARDS}")
 
     def of_inputs(self, input_bytes: int) -> ShardOptions:
         """Those of a build from so many bytes of input files: where nobody has asked for a size, one that is not so
@@ -103,7 +104,8 @@ def record_edges(total: int, num_shards: int, name: str) -> list[int]:
     """
     if num_shards > total:
         raise UsageError(
-            f"--num-shards {num_shards}: split {name!r} has only {total} records; ask for at most as many shards"
+            f"{option('num_shards', num_shards)}: split {name!r} has only {total} records; ask for at most as many "
+            "shards"
         )
     return [i * total // num_shards for i in range(num_shards + 1)]
 
@@ -113,7 +115,7 @@ def check_shard_bytes(size: int, options: ShardOptions, name: str) -> None:
     if size > MOST_SHARDS * options.shard_bytes:
         least = -(-size // MOST_SHARDS)
         raise UsageError(
-            f"--shard-size {options.shard_bytes}: split {name!r} has {size} bytes, too many shards; "
+            f"{option('shard_size', options.shard_bytes)}: split {name!r} has {size} bytes, too many shards; "
             f"give at least {least}"
         )
 

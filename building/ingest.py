@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject
+from recordmill.base.option_names import shortened
 from recordmill.base.progress import Progress
 from recordmill.base.room import give_back
 from recordmill.base.siphash import U64
@@ -148,7 +149,7 @@ def _rejects(plan: BuildPlan, placed: Placed, messages: Mapping[int, str], reaso
         if isinstance(source, RecordPlaces):
             places = source.places(file, positions)
         for row, place in zip(rows, places, strict=True):
-            yield Reject(source.files[file].name, place, reason, messages[row][:300])
+            yield Reject(source.files[file].name, place, reason, shortened(messages[row], 300))
 
 
 def encode(plan: BuildPlan, placed: Placed) -> Frames:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, hash_positions
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
 from recordmill.schemas.splits import check_split_name
@@ -62,14 +63,15 @@ class OrderOptions:
         if self.splits and abs(sum(fraction for _, fraction in self.splits) - 1) > 1e-9:
             total = sum(fraction for _, fraction in self.splits)
             if total > 1:
-                raise UsageError(f"--splits: the fractions sum to {total:g}, more than all records; 1 is all")
+                raise UsageError(f"{option('splits')}: the fractions sum to {total:g}, more than all records; 1 is all")
             raise UsageError(
-                f"--splits: the fractions sum to {total:g}, not 1: records would belong to no split; name the rest, "
-                f"as in rest={1 - total:g}"
+                f"{option('splits')}: the fractions sum to {total:g}, not 1: records would belong to no split; name "
+                f"the rest, as in rest={1 - total:g}"
             )
         if self.split_by is not None and not self.splits:
             raise UsageError(
-                "--split-by needs --splits: it says which records stay together, not how large the splits are"
+                f"{option('split_by')} needs {option('splits')}: it says which records stay together, not how large "
+                "the splits are"
             )
         for name, seed in (("seed", self.seed), ("split_seed", self.split_seed)):
             if not -(2**63) <= seed < 2**63:
@@ -87,8 +89,8 @@ def split_names(options: OrderOptions, files: Sequence[InputFile]) -> tuple[str,
     said = [split for split in used if split is not None]
     if len(said) > 1 and options.splits:
         raise UsageError(
-            f"the inputs' folders or names already say splits ({', '.join(said)}), and --splits would mix them: "
-            "drop --splits, or give the folder of one split as INPUT"
+            f"the inputs' folders or names already say splits ({', '.join(said)}), and {option('splits')} would mix "
+            f"them: drop {option('splits')}, or give the folder of one split as INPUT"
         )
     if options.splits:
         return tuple(name for name, _ in options.splits)

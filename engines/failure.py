@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from recordmill.base.errors import RecordmillError
+from recordmill.base.option_names import option
 from recordmill.storage.files import atomic_write, write_all
 from recordmill.storage.folders import join, private_folder
 
@@ -21,7 +22,7 @@ _STEP = re.compile(r" \[while running '[^']*'\]")
 _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
 _OF_BEAM = re.compile(r"^Pipeline \S+ failed in state \w+: ")
-_WORKER_OOM = "a worker ran out of memory{}: give less --memory, fewer workers on a host, or larger hosts"
+_WORKER_OOM = f"a worker ran out of memory{{}}: give less {option('memory')}, fewer workers on a host, or larger hosts"
 _LONGEST, _MOST_LINES = 600, 5
 _GOES_ON = re.compile(r"\s*(at |\.\.\. |Traceback|During handling|Caused by|File |raise )|(\w+\.)+[A-Z]")
 

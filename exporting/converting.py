@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject
+from recordmill.base.option_names import shortened
 from recordmill.base.siphash import derive_key, hash_positions
 from recordmill.exporting.input_digest import seen_in
 from recordmill.exporting.plan import ReadPlan
@@ -144,10 +145,11 @@ def convert_kept(plan: ReadPlan, kept: Kept) -> Salvaged:
     ]
     rejects = list(kept.rejects)
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
-        message = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
+        reject = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
+        message = shortened(reject, 290)
         if not plan.options.lenient:
-            raise DataError(message[:290], source=kept.part.file.path, place=kept.part.place(row))
-        rejects.append(Reject(kept.part.file.name, kept.part.place(row), reason, message[:290]))
+            raise DataError(message, source=kept.part.file.path, place=kept.part.place(row))
+        rejects.append(Reject(kept.part.file.name, kept.part.place(row), reason, message))
     batches = (converted.batch,) if converted.batch.num_rows else ()
     return Salvaged(batches, tuple(rejects), kept.filtered, seen=kept.part.seen)
 

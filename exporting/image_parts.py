@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
 from recordmill.exporting.converting import Kept
 from recordmill.exporting.plan import ReadPlan
 from recordmill.records.columns.decode_images import DecodeImages
@@ -67,9 +68,13 @@ def _too_large(plan: ReadPlan, kept: Kept, step: DecodeImages, row: int, takes: 
     written = plan.options.output.value_bytes > 0
     reason = (
         f"feature {step.feature!r}: an image takes {(int(takes[row]) >> 20) + 1} MiB to "
-        f"decode{' and write' if written else ''}, more than --memory "
-        f"{plan.memory_bytes >> 20}MiB leaves; --memory {(int(takes[row]) + others >> 20) + 1}MiB is enough"
+        f"decode{' and write' if written else ''}, more than {option('memory', f'{plan.memory_bytes >> 20}MiB')} "
+        f"leaves; {option('memory', f'{(int(takes[row]) + others >> 20) + 1}MiB')} is enough"
     )
     if written:
-        reason += ", and --to arrow takes less" if step.resize else ", and --to arrow or --resize HxW takes less"
+        reason += (
+            f", and {option('to', 'arrow')} takes less"
+            if step.resize
+            else f", and {option('to', 'arrow')} or {option('resize', 'HxW')} takes less"
+        )
     return DataError(reason, source=kept.part.file.path, place=kept.part.place(int(kept.rows[row])))

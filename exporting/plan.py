@@ -14,6 +14,7 @@ from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.exporting.choices.file_layout import check_layout, choose_layout
 from recordmill.exporting.choices.resolve import Records, Unresolved, resolve
@@ -88,13 +89,13 @@ class ReadOptions:
     def __post_init__(self) -> None:
         find_output(self.to)
         if self.limit is not None and self.limit < 0:
-            raise UsageError(f"--limit {self.limit}: 0 or more")
+            raise UsageError(f"{option('limit', self.limit)}: 0 or more")
         if self.file_bytes < 1:
-            raise UsageError(f"--file-size {self.file_bytes}: at least 1 byte")
+            raise UsageError(f"{option('file_size', self.file_bytes)}: at least 1 byte")
         if self.sample is not None and not 0 <= self.sample <= 1:
-            raise UsageError(f"--sample {self.sample}: a share of the records, from 0 to 1")
+            raise UsageError(f"{option('sample', self.sample)}: a share of the records, from 0 to 1")
         if not -(2**63) <= self.seed < 2**63:
-            raise UsageError(f"--seed {self.seed} does not fit 64 bits")
+            raise UsageError(f"{option('seed', self.seed)} does not fit 64 bits")
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
     selected = known
     if options.columns is not None:
         if unknown := [name for name in options.columns if name not in known]:
-            raise UsageError(f"--columns {unknown[0]}: no such feature; {there_are(unknown[0], known.names)}")
+            raise UsageError(f"{option('columns', unknown[0])}: no such feature; {there_are(unknown[0], known.names)}")
         selected = known.select(options.columns)
     wholes = whole_jobs(catalog, lenient=options.lenient, limit=options.limit, filters=options.filters)
     records = Records(catalog.files, [whole.pieces for whole in wholes], known, options.lenient, threads)
@@ -198,8 +199,9 @@ def _check_folders(splits: Sequence[str], to: str) -> None:
     for split in splits:
         if split in OWN_NAMES or split.startswith(RUN_PREFIX):
             raise UsageError(
-                f"--to {to}: the folder of split {split!r} would take the place of what a read keeps under that name; "
-                "use --to parquet or npz, or leave the split out with --split"
+                f"{option('to', to)}: the folder of split {split!r} would take the place of what a read keeps under "
+                "that name; "
+                f"use {option('to', 'parquet')} or npz, or leave the split out with {option('split')}"
             )
 
 
@@ -211,7 +213,7 @@ def default_threads(threads: int, memory_bytes: int) -> int:
     fit = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
     if fit < 1:
         raise UsageError(
-            f"--memory {memory_bytes >> 20} MiB is too little: a read needs "
+            f"{option('memory', f'{memory_bytes >> 20}MiB')} is too little: a read needs "
             f"{(_BASE_BYTES + _THREAD_BYTES) >> 20} MiB beside the interpreter"
         )
     return int(min(asked, fit))

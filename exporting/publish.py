@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.option_names import option
 from recordmill.exporting.plan import SUMMARY_NAME
 from recordmill.exporting.replacing import REJECTS, is_output, mend, replace_result
 from recordmill.exporting.resume import is_resumable
@@ -60,11 +61,11 @@ def begin(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
     path = Path(local_path(out))
     if is_folder(path):
         if is_data_set(path):
-            raise UsageError(f"{path} holds a data set of recordmill; name another folder for --out")
+            raise UsageError(f"{path} holds a data set of recordmill; name another folder for {option('out')}")
         with contextlib.suppress(PermissionError):
             _mend(path)
         if _published(path) is not None and not overwrite:
-            raise UsageError(f"{path} already holds the result of a read; --overwrite replaces it")
+            raise UsageError(f"{path} already holds the result of a read; {option('overwrite', True)} replaces it")
     folder = RunFolder.create(path, keep=is_resumable, index=False)
     try:
         _check_empty(path)
@@ -214,5 +215,5 @@ def _check_empty(out: Path) -> None:
     if strange:
         raise UsageError(
             f"{out} is not empty ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''}); name a new "
-            "or an empty folder for --out"
+            f"or an empty folder for {option('out')}"
         )

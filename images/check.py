@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.option_names import option
 from recordmill.images.bmp import read_bmp
 from recordmill.images.gif import read_gif
 from recordmill.images.header import DECODE, FORMAT, SIZE, TRUNCATED, BadImage, ImageHeader
@@ -126,7 +127,9 @@ def check_each(
 
 def _bounded(header: ImageHeader, max_pixels: int) -> ImageHeader:
     if header.height * header.width > max_pixels:
-        raise BadImage(SIZE, f"{header.height} x {header.width} pixels are more than {max_pixels} (--max-pixels)")
+        raise BadImage(
+            SIZE, f"{header.height} x {header.width} pixels are more than {max_pixels} ({option('max_pixels')})"
+        )
     return header
 
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from recordmill.base.errors import MissingExtraError
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, job
 from recordmill.pipelines.remote.flags import check_flags, check_name
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
@@ -37,7 +38,7 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
             there is no such runner.
     """
     if not _has_beam():
-        raise MissingExtraError("build" if runner is None else "--runner", "beam", "apache_beam")
+        raise MissingExtraError("build" if runner is None else option("runner"), "beam", "apache_beam")
     if runner is not None and not is_local(runner):
         check_name(runner)
     if beam_args:  # the flags themselves only Beam knows, which takes seconds to import

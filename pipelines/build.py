@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.option_names import in_flags, option, spelled
 from recordmill.base.people import html
 from recordmill.base.people.nearest import there_are
 from recordmill.base.progress import Progress
@@ -33,7 +34,6 @@ from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.fitting import find_transform, with_transform
-from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.remote.held import held
@@ -130,7 +130,6 @@ class Submitted:
 
 
 @with_keywords("build")
-@names_keywords("build")
 def build(
     source: Any,
     out: str | os.PathLike[str],
@@ -155,13 +154,12 @@ def build(
     started = time.monotonic()
     out = output_path(out)
     settings = make_options(out, **options)
-    manifest = _run(source, out, settings, progress or Progress(), quiet)
-    assert manifest is not None
-    return _result(out, manifest, time.monotonic() - started)
+    built = _run(source, out, settings, progress or Progress(), quiet)
+    assert built is not None
+    return _result(out, *built, time.monotonic() - started)
 
 
 @with_keywords("build")
-@names_keywords("build")
 def submit(
     source: Any, out: str | os.PathLike[str], *, quiet: bool = True, **options: Unpack[BuildKeywords]
 ) -> Submitted:
@@ -174,14 +172,14 @@ def submit(
     out = output_path(out)
     settings = make_options(out, **options)
     if is_local(settings.runner):
-        raise UsageError("--detach needs an engine: give --runner")
+        raise UsageError(f"{option('detach', True)} needs an engine: give {option('runner')}")
     _run(source, out, settings, Progress(), quiet, detach=True)
     return Submitted(out, tuple(found for found in status(out).runs if found.state != "ended"))
 
 
 def _run(
     source: Any, out: str, settings: BuildOptions, progress: Progress, quiet: bool, *, detach: bool = False
-) -> Manifest | None:
+) -> tuple[Manifest, BuildPlan] | None:
     """Plan, run and commit; None where the job was handed over."""
     bound_requests(settings.storage_requests, settings.memory_bytes)
     check_runner(settings.runner, settings.beam_args)
@@ -226,7 +224,7 @@ def _run(
             raise
         finally:
             folder.close()
-    return manifest
+    return manifest, plan
 
 
 def _begin(out: str, settings: BuildOptions) -> tuple[Path, int]:
@@ -261,8 +259,8 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         before = find_transform(settings.transform_from)
         settings = replace(settings, schema=before.raw, may_lack=before.may_lack)
     planned = as_tables(plan_source(source, folder, out, settings), is_local(settings.runner))
-    for option, column in (("--key", settings.order.key), ("--split-by", settings.order.split_by)):
-        _check_column(planned, option, column)
+    for keyword, column in (("key", settings.order.key), ("split_by", settings.order.split_by)):
+        _check_column(planned, keyword, column)
     splits = split_names(settings.order, planned.files)
     options = settings.shards.of_inputs(bytes_of(planned.files))
     shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
@@ -339,15 +337,15 @@ def _with_data_in_out(plan: BuildPlan, place: Place | None) -> BuildPlan:
     return replace(plan, source=replace(source, segments=segments))
 
 
-def _check_column(source: Source, option: str, column: str | None) -> None:
+def _check_column(source: Source, keyword: str, column: str | None) -> None:
     if column is None:
         return
     names = source.schema.names
     if column not in names:
-        raise UsageError(f"{option} {column}: no such column; {there_are(column, names)}")
+        raise UsageError(f"{option(keyword, column)}: no such column; {there_are(column, names)}")
     if source.schema[column].shape:
         raise UsageError(
-            f"{option} {column}: it holds {source.schema[column].describe()}; name a column of single values"
+            f"{option(keyword, column)}: it holds {source.schema[column].describe()}; name a column of single values"
         )
 
 
@@ -356,8 +354,9 @@ def _rows(plan: BuildPlan) -> int | None:
     return rows_of(plan.source.units)
 
 
-def _result(out: str, manifest: Manifest, seconds: float) -> BuildResult:
+def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> BuildResult:
     part = manifest.parts[-1]
+    marked = {in_flags(note): note for note in (plan.source.notes if plan.source else ())}
 
     def path(*names: str) -> Path | str:
         return join(out, *names) if is_remote(out) else Path(out, *names)
@@ -371,7 +370,7 @@ def _result(out: str, manifest: Manifest, seconds: float) -> BuildResult:
         rejected=part.records_rejected,
         shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.each_shard()),
         rejects=tuple(path(name) for name in manifest.rejects["files"]),
-        notes=tuple(spoken(note, "build") for note in manifest.statistics.get("notes", ())),
+        notes=tuple(spelled(marked.get(note, note)) for note in manifest.statistics.get("notes", ())),
         seconds=seconds,
         manifest=manifest,
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import MEMORY_BYTES, core_count
+from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
@@ -79,7 +80,10 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
     key_bits = given.pop("key_bits", 64)  # fewer in tests, where keys are to collide
     values = fill("build", given)
     if values.key is not None and not values.shuffle:
-        raise UsageError("--key says where records are shuffled to; it excludes --no-shuffle, which keeps their order")
+        raise UsageError(
+            f"{option('key')} says where records are shuffled to; it excludes {option('shuffle', False)}, which "
+            "keeps their order"
+        )
     _check_transform(values)
     memory_bytes = _memory(values.memory)
     dtypes = values.dtypes or {}
@@ -90,8 +94,8 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
         label=values.label,
         order=OrderOptions(
-            _whole(values.seed, "--seed"),
-            _whole(values.split_seed, "--split-seed"),
+            _whole(values.seed, "seed"),
+            _whole(values.split_seed, "split_seed"),
             values.shuffle,
             values.key,
             values.split_by,
@@ -120,14 +124,16 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
 
 def _check_transform(values: SimpleNamespace) -> None:
     if values.transform is not None and values.transform_from is not None:
-        raise UsageError("--transform fits one, and --transform-from takes one as it is: give one of them")
+        raise UsageError(
+            f"{option('transform')} fits one, and {option('transform_from')} takes one as it is: give one of them"
+        )
     fitting = {
-        "--keep-raw": values.keep_raw,
-        "--fit-on": values.fit_on is not None,
-        "--transform-cache": values.transform_cache is not None,
+        option("keep_raw", True): values.keep_raw,
+        option("fit_on"): values.fit_on is not None,
+        option("transform_cache"): values.transform_cache is not None,
     }
-    if values.transform is None and (needing := [flag for flag, is_given in fitting.items() if is_given]):
-        raise UsageError(f"{needing[0]} needs --transform")
+    if values.transform is None and (needing := [name for name, is_given in fitting.items() if is_given]):
+        raise UsageError(f"{needing[0]} needs {option('transform')}")
 
 
 def _kind_options(whole: Any, given: Mapping[str, Any]) -> Any:
@@ -135,7 +141,7 @@ def _kind_options(whole: Any, given: Mapping[str, Any]) -> Any:
     single = of_kind("build", given)
     for name in ("max_row_bytes", "max_line_bytes"):
         if name in single:
-            single[name] = parse_size(single[name], "--" + name.replace("_", "-"))
+            single[name] = parse_size(single[name], name)
     single = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in single.items()}
     if single and whole is not None and not isinstance(whole, Mapping):
         raise UsageError(f"{next(iter(single))} stands beside options, which is a {type(whole).__name__}: give one")
@@ -159,34 +165,34 @@ def _plain(value: Any) -> Any:
 
 def _shards(shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
     if shard_size is not None and num_shards is not None:
-        raise UsageError("--shard-size and --num-shards exclude each other: give one")
+        raise UsageError(f"{option('shard_size')} and {option('num_shards')} exclude each other: give one")
     if shard_size is not None:
-        return ShardOptions(parse_size(shard_size, "--shard-size"))
-    return ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "--num-shards"), grows=True)
+        return ShardOptions(parse_size(shard_size, "shard_size"))
+    return ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "num_shards"), grows=True)
 
 
 def _memory(memory: str | int) -> int:
-    memory_bytes = parse_size(memory, "--memory")
+    memory_bytes = parse_size(memory, "memory")
     if memory_bytes < LEAST_MEMORY_BYTES:
-        raise UsageError(f"--memory {memory}: at least {LEAST_MEMORY_BYTES >> 20}MiB")
+        raise UsageError(f"{option('memory', memory)}: at least {LEAST_MEMORY_BYTES >> 20}MiB")
     return memory_bytes
 
 
 def _threads(threads: int | None, memory_bytes: int) -> int:
     """As many as asked for, or as there are cores, but no more than the memory can feed."""
-    count = _whole(threads, "--threads") if threads is not None else 0
+    count = _whole(threads, "threads") if threads is not None else 0
     if count < 0:
-        raise UsageError(f"--threads {threads}: 0 (one per core) or more")
+        raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
     count = count or core_count()
     return min(count, memory_bytes // _THREAD_BYTES)
 
 
-def _whole(value: Any, option: str) -> int:
+def _whole(value: Any, keyword: str) -> int:
     """The number as Python's own int, whatever counts as one (NumPy's do)."""
     try:
         return operator.index(value)
     except TypeError:
-        raise UsageError(f"{option} {value!r}: a whole number") from None
+        raise UsageError(f"{option(keyword, value)}: a whole number") from None
 
 
 def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
@@ -195,12 +201,13 @@ def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
         os.path.abspath(out).encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"--out {os.fspath(out)!a}: the name is no UTF-8, which Beam and the manifest need; name another folder"
+            f"{option('out', os.fspath(out))}: the name is no UTF-8, which Beam and the manifest need; name another "
+            "folder"
         ) from None
     if name is not None:
         if not name.isidentifier() or not name.isascii():
             raise UsageError(
-                f"--name {name}: letters, digits and _ only, not beginning with a digit (TensorFlow Datasets "
+                f"{option('name', name)}: letters, digits and _ only, not beginning with a digit (TensorFlow Datasets "
                 "takes no other)"
             )
         return name

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.exporting.choices.resolve import AnyImages, AnyTensor, Unresolved
 from recordmill.records.columns.convert import DecodeTensor, MakeRagged, Pad, Step
 from recordmill.records.columns.decode_images import MODES
@@ -42,15 +43,15 @@ def parse_steps(
         UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
     """
     decoded = [
-        *map(_tensor, listed(decode_tensor, "--decode-tensor")),
-        *map(raw_step, listed(decode_raw, "--decode-raw")),
+        *map(_tensor, listed(decode_tensor, "decode_tensor")),
+        *map(raw_step, listed(decode_raw, "decode_raw")),
     ]
-    shaped: list[Step] = [*map(reshape_step, listed(reshape, "--reshape"))]
+    shaped: list[Step] = [*map(reshape_step, listed(reshape, "reshape"))]
     padded: list[Step] = [
-        *(_pad(text, "--pad", False) for text in listed(pad, "--pad")),
-        *(_pad(text, "--pad-or-cut", True) for text in listed(pad_or_cut, "--pad-or-cut")),
+        *(_pad(text, "pad", False) for text in listed(pad, "pad")),
+        *(_pad(text, "pad_or_cut", True) for text in listed(pad_or_cut, "pad_or_cut")),
     ]
-    padded += [MakeRagged(name.strip()) for text in listed(ragged, "--ragged") for name in text.split(",")]
+    padded += [MakeRagged(name.strip()) for text in listed(ragged, "ragged") for name in text.split(",")]
     for what, group in (("decoded", decoded), ("reshaped", shaped), ("padded or made ragged", padded)):
         check_once([step.feature for step in group], what)
     return (*decoded, *shaped, *padded)
@@ -72,29 +73,31 @@ def parse_images(
     """
     if not features:
         if resize is not None or channels is not None:
-            raise UsageError(f"{'--resize' if resize is not None else '--channels'} needs --decode-images")
+            raise UsageError(
+                f"{option('channels' if resize is None else 'resize')} needs {option('decode_images', True)}"
+            )
         return ()
     channels = 3 if channels is None else channels
     if channels not in MODES:
-        raise UsageError(f"--channels {channels}: 1 (gray), 3 (RGB) or 4 (RGBA)")
-    size = parse_size(resize, "--resize") if isinstance(resize, str) else resize
+        raise UsageError(f"{option('channels', channels)}: 1 (gray), 3 (RGB) or 4 (RGBA)")
+    size = parse_size(resize) if isinstance(resize, str) else resize
     if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED):
-        raise UsageError(f"--resize {resize}: 1 to {_MAX_RESIZED} pixels")
+        raise UsageError(f"{option('resize', resize)}: 1 to {_MAX_RESIZED} pixels")
     if features is True:
         return (AnyImages(None, size, channels, ragged),)
     names = features.split(",") if isinstance(features, str) else features
     return tuple(AnyImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names))
 
 
-def parse_size(text: str, flag: str) -> tuple[int, int]:
+def parse_size(text: str, keyword: str = "resize") -> tuple[int, int]:
     """(height, width) of `224x224`.
 
     Raises:
-        UsageError: it is none; the flag is named.
+        UsageError: it is none; the option is named.
     """
     match = re.fullmatch(r"(\d+)[xX×](\d+)", text.strip())
     if match is None:
-        raise UsageError(f"{flag} {text}: HEIGHTxWIDTH in pixels, as in 224x224")
+        raise UsageError(f"{option(keyword, text)}: HEIGHTxWIDTH in pixels, as in 224x224")
     return int(match[1]), int(match[2])
 
 
@@ -104,13 +107,13 @@ def _tensor(text: str) -> DecodeTensor | Unresolved:
         return AnyTensor(text)
     if match[1] or match[2] not in ITEM_BYTES:
         raise UsageError(
-            f"--decode-tensor {text}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; {DTYPES}"
+            f"{option('decode_tensor', text)}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; {DTYPES}"
         )
-    return DecodeTensor(match[0], match[2], shape_of(match[3] or "", f"--decode-tensor {text}"))
+    return DecodeTensor(match[0], match[2], shape_of(match[3] or "", option("decode_tensor", text)))
 
 
-def _pad(text: str, option: str, cut: bool) -> Pad:
+def _pad(text: str, keyword: str, cut: bool) -> Pad:
     match = _PADDED.fullmatch(text)
     if match is None or int(match[2]) < 1:
-        raise UsageError(f"{option} {text}: FEATURE=LENGTH:VALUE, as in tokens=128:0")
+        raise UsageError(f"{option(keyword, text)}: FEATURE=LENGTH:VALUE, as in tokens=128:0")
     return Pad(match[1], int(match[2]), match[3], cut)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option, spelled
 from recordmill.base.sizes import show_size
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.plan import held_bytes, plan_read
-from recordmill.pipelines.options.naming import names_keywords
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import find_output
 from recordmill.shards.catalog import Inputs
 
 
-@names_keywords("read")
 def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     """What `read` with these options would write.
 
@@ -25,15 +25,15 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
     found = estimate(plan, held_bytes(settings.threads))
     check_fits(found, settings.memory_bytes)
-    return found
+    return replace(found, notes=tuple(map(spelled, found.notes)))
 
 
 def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
     """Raises UsageError for an output whose readers would need more memory than the read may take."""
     if find_output(found.to).loads_whole and found.disk_bytes > memory_bytes:
         raise UsageError(
-            f"--to {found.to}: the arrays take about {show_size(found.disk_bytes)}, more than --memory "
-            f"{show_size(memory_bytes)}; use --to npy"
+            f"{option('to', found.to)}: the arrays take about {show_size(found.disk_bytes)}, more than the "
+            f"{show_size(memory_bytes)} of {option('memory')}; use {option('to', 'npy')}"
         )
 
 

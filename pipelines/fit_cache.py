@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.building.order import DEFAULT_SPLIT, file_identity
 from recordmill.building.plan import BuildPlan
@@ -82,10 +83,10 @@ class FitCache:
         files, known = int(np.sum(self.groups.of_file != UNUSED)), int(np.sum(self.groups.of_file == KNOWN))
         said = (
             f"transform fitted on {files:,} files: {files - known:,} analysed ({records:,} records), {known:,} known "
-            "from --transform-cache"
+            f"from {option('transform_cache')}"
             + (" and read again, for analysers that need what others find or that keep nothing" if is_again else "")
         )
-        damage = f"{self.damaged} files of --transform-cache are damaged, and were not used"
+        damage = f"{self.damaged} files of {option('transform_cache')} are damaged, and were not used"
         return (said, damage) if self.damaged else (said,)
 
 
@@ -93,17 +94,19 @@ def check_cache(folder: str, plan: BuildPlan) -> None:
     """Raises UsageError for a folder that can't be, or would become part of what is read or written."""
     assert plan.source is not None
     if plan.source.kind not in READ_BY or isinstance(plan.source, CheckedSource):
-        raise UsageError("--transform-cache: a Source of your own may read otherwise each time; drop it")
+        raise UsageError(f"{option('transform_cache')}: a Source of your own may read otherwise each time; drop it")
     out = Path(plan.folder).parent
     if within(real_path(folder), real_path(out)):
-        raise UsageError(f"--transform-cache {folder} lies in OUT, whose folders are the data set's; put it beside")
+        raise UsageError(
+            f"{option('transform_cache', folder)} lies in OUT, whose folders are the data set's; put it beside"
+        )
     inside = next((file for file in plan.source.files if within(real_path(file.path), real_path(folder))), None)
     if inside is not None:
-        raise UsageError(f"--transform-cache {folder} holds the input {inside.name}; name a folder of its own")
+        raise UsageError(f"{option('transform_cache', folder)} holds the input {inside.name}; name a folder of its own")
     try:
         make_folder(folder, exist_ok=True, parents=True)
     except OSError as error:
-        raise UsageError(f"--transform-cache {folder}: {os.strerror(error.errno or 0)}") from None
+        raise UsageError(f"{option('transform_cache', folder)}: {os.strerror(error.errno or 0)}") from None
 
 
 def open_cache(folder: str, plan: BuildPlan, fit: Fit, function_digest: str) -> FitCache:

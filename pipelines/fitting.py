@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
@@ -129,7 +130,9 @@ def _fit(
     assert plan.source is not None
     raw = plan.source.schema
     if settings.fit_on not in plan.splits:
-        raise UsageError(f"--fit-on {settings.fit_on}: no such split; {there_are(settings.fit_on, plan.splits)}")
+        raise UsageError(
+            f"{option('fit_on', settings.fit_on)}: no such split; {there_are(settings.fit_on, plan.splits)}"
+        )
     given = settings.transform
     if isinstance(given, str | os.PathLike) and os.fspath(given).endswith((".yaml", ".yml")):
         given = read_declaration(given)
@@ -147,7 +150,9 @@ def _fit(
         fit = Fit(raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw)
     cache = None
     if settings.transform_cache is not None and place is not None and place.is_remote:
-        raise UsageError("--transform-cache: workers of an engine that fit into a store don't keep one; drop it")
+        raise UsageError(
+            f"{option('transform_cache')}: workers of an engine that fit into a store don't keep one; drop it"
+        )
     if settings.transform_cache is not None:
         cache = open_cache(settings.transform_cache, plan, fit, digest)
     if place is not None and place.is_remote:
@@ -294,7 +299,7 @@ def _check_installed() -> None:
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("tensorflow_transform", "tensorflow", "tfx_bsl", "apache_beam"):
             raise
-        raise MissingExtraError("--transform", "tft", "tensorflow-transform") from None
+        raise MissingExtraError(option("transform"), "tft", "tensorflow-transform") from None
 
 
 def _plain(declared: Any) -> Any:

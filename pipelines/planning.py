@@ -8,11 +8,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import did_you_mean
 from recordmill.building.plan import kept_bytes, parsed_bytes
 from recordmill.pipelines.beam_run import is_local
 from recordmill.pipelines.build_options import BuildOptions
-from recordmill.pipelines.options.commands import keywords_of
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run_folder import RunFolder
@@ -139,7 +139,7 @@ def _check_apart(listing: Listing, out: str) -> None:
     for root in listing.roots:
         if root.folder and is_remote(root.path) == is_remote(target) and within(target, root.path.rstrip("/") or "/"):
             raise UsageError(
-                f"--out {out} lies inside the INPUT {root.given}: a later build would read its own output; "
+                f"{option('out', out)} lies inside the INPUT {root.given}: a later build would read its own output; "
                 "put it beside"
             )
 
@@ -176,10 +176,9 @@ def _options(kind: Kind, options: Any) -> Any:
     if isinstance(options, Mapping):
         known = {field.name for field in fields(expected)}
         if unknown := [name for name in options if name not in known]:
-            flags = {option.name: option.flags for option in keywords_of("build")}
-            own = ", ".join(flags.get(name, name) for name in sorted(known)) or "none"
-            said, meant = flags.get(unknown[0], unknown[0]), did_you_mean(unknown[0], known)
-            raise UsageError(f"{said} is not for {kind.name}, whose own options are {own}{meant}")
+            own = ", ".join(map(option, sorted(known))) or "none"
+            meant = did_you_mean(unknown[0], known)
+            raise UsageError(f"{option(unknown[0])} is not for {kind.name}, whose own options are {own}{meant}")
         return expected(**options)
     if not isinstance(options, expected):
         raise UsageError(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.option_names import option, spelled
 from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
@@ -31,7 +32,6 @@ from recordmill.exporting.stored.publish import begin_in_store, publish_in_store
 from recordmill.exporting.stored.uploads import Uploads, uploads_of
 from recordmill.pipelines.beam_run import check_runner, is_local
 from recordmill.pipelines.display import Display
-from recordmill.pipelines.options.naming import names_keywords, spoken
 from recordmill.pipelines.options.signature import with_keywords
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.held import held
@@ -119,7 +119,6 @@ class ReadResult:
 
 
 @with_keywords("read")
-@names_keywords("read")
 def read(
     inputs: Inputs,
     out: str | os.PathLike[str],
@@ -313,7 +312,9 @@ def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseExcepti
         return KeyboardInterrupt(f"stopped; {kept}")
     if isinstance(error, OSError):
         return RecordmillError(f"{error.filename or folder.out}: {error.strerror or error}; {kept}")
-    return RecordmillError(f"out of memory: give less --memory or fewer --threads, or a larger machine; {kept}")
+    return RecordmillError(
+        f"out of memory: give less {option('memory')} or fewer {option('threads')}, or a larger machine; {kept}"
+    )
 
 
 def _publish(
@@ -345,7 +346,7 @@ def _publish(
         dict(accounts.rejected.counts),
         rejects,
         plan.schema,
-        tuple(spoken(note, "read") for note in notes),
+        tuple(map(spelled, notes)),
         time.monotonic() - started,
     )
 

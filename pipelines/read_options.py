@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.pipelines.convert_options import parse_images, parse_steps
@@ -55,7 +56,7 @@ def make_settings(**given: Any) -> ReadSettings:
         columns=_names(values.columns),
         split=values.split,
         limit=values.limit,
-        file_bytes=parse_size(values.file_size, "--file-size"),
+        file_bytes=parse_size(values.file_size, "file_size"),
         lenient=budget != RejectBudget(),
         steps=images + parse_steps(**steps),
         where=None if values.where is None else Where(values.where),
@@ -80,18 +81,18 @@ def make_settings(**given: Any) -> ReadSettings:
 
 def _check_served(given: Mapping[str, Any], output: Output) -> None:
     """Raises UsageError for an option that was given, and that other outputs serve."""
-    for option in keywords_of("read"):
-        if option.name in SERVED_BY_SOME - output.options and given.get(option.name) not in (None, option.default):
-            others = " and ".join(f"--to {name}" for name in serving(option.name))
-            value = given[option.name]
-            raise UsageError(f"{option.flags} {value}: an option of {others}, not of --to {output.name}")
+    for each in keywords_of("read"):
+        if each.name in SERVED_BY_SOME - output.options and given.get(each.name) not in (None, each.default):
+            others = " and ".join(option("to", name) for name in serving(each.name))
+            refused = option(each.name, given[each.name])
+            raise UsageError(f"{refused}: an option of {others}, not of {option('to', output.name)}")
 
 
 def _room(threads: int, memory: str | int) -> tuple[int, int]:
     """How many threads may work in how many bytes."""
     if threads < 0:
-        raise UsageError(f"--threads {threads}: 0 (one per core) or more")
-    memory_bytes = parse_size(memory, "--memory")
+        raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
+    memory_bytes = parse_size(memory, "memory")
     return default_threads(threads, memory_bytes), memory_bytes
 
 
@@ -100,7 +101,7 @@ def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in columns.split(",")) if isinstance(columns, str) else tuple(columns)
     if not names or "" in names:
-        raise UsageError(f"--columns {columns}: names with commas between them")
+        raise UsageError(f"{option('columns', columns)}: names with commas between them")
     if len(set(names)) < len(names):
-        raise UsageError(f"--columns {columns}: a feature is named twice")
+        raise UsageError(f"{option('columns', columns)}: a feature is named twice")
     return names

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.preprocessing.steps import STEPS, Step, Value, check_step
 from recordmill.preprocessing.tensors import unfit
@@ -57,14 +58,16 @@ def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     try:
         import yaml
     except ImportError:
-        raise MissingExtraError("--transform FILE.yaml", "tft", "yaml") from None
+        raise MissingExtraError(f"{option('transform')} FILE.yaml", "tft", "yaml") from None
     try:
         with open_file(path) as file:
             found = yaml.safe_load(file.read().decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"--transform {os.fspath(path)}: can't be read: {error}") from None
+        raise UsageError(f"{option('transform', os.fspath(path))}: can't be read: {error}") from None
     if not isinstance(found, Mapping):
-        raise UsageError(f"--transform {os.fspath(path)}: is no mapping of features to steps, as in `age: zscore`")
+        raise UsageError(
+            f"{option('transform', os.fspath(path))}: is no mapping of features to steps, as in `age: zscore`"
+        )
     return found
 
 

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.sizes import parse_size
-from recordmill.pipelines.options.naming import names_keywords
 from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.faces.training import Trainable
 from recordmill.reader.images.options import Spec, wanted_images
@@ -47,7 +46,6 @@ Columns = dict[str, Array | Ragged | Strings]
 Result = TypeVar("Result")
 
 
-@names_keywords("open")
 def open(
     inputs: Inputs,
     split: str | None = None,
@@ -104,7 +102,7 @@ def open(
     catalog = find(inputs, split)
     if cache is not None or storage_requests is not None:
         folder = "" if cache is None else local_path(cache)
-        catalog = on_terms(catalog, storage_requests, folder, parse_size(cache_bytes, "--cache-bytes"))
+        catalog = on_terms(catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes"))
     of_files = None if infer_from is None else Sample.parse(infer_from)
     given = load_schema(schema)
     return Dataset(
@@ -113,7 +111,7 @@ def open(
         [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns,
         threads or 0,
         of_files,
-        None if where is None else Where(where, "where="),
+        None if where is None else Where(where),
         View(steps=steps_of(decode_raw, reshape), images=wanted_images(decode_images)),
     )
 
@@ -206,7 +204,6 @@ class Dataset(Viewed, Trainable, InTorch):
 
         return arrays.memory_mapped(self, folder)
 
-    @names_keywords("read")
     def to_parquet(
         self, path: str | os.PathLike[str], *, compression: str = "zstd", overwrite: bool = False
     ) -> Path | str:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option, spelled
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.faces.batches import Batches
 from recordmill.reader.fetching.clock import measuring
@@ -18,12 +19,13 @@ _IDLE = 0.6  # of the threads' time: below it they wait for something else than 
 FACES = {"numpy": "batches", "tf": "to_tf", "torch": "to_torch"}
 _NEEDS = {"tf": "tensorflow", "torch": "torch"}
 _WAITS = {
-    "numpy": "the threads wait for each other or for the processor: try fewer --threads, or larger --batch-size",
+    "numpy": f"the threads wait for each other or for the processor: try fewer {option('threads')}, or larger "
+    f"{option('batch_size')}",
     "tf": "the threads wait for TensorFlow, which cuts the batches out of what they hand over: try larger "
-    "--batch-size, leave features out with --columns, above all text; --as numpy shows what the reader gives "
-    "without it",
+    f"{option('batch_size')}, leave features out with {option('columns')}, above all text; {option('face', 'numpy')} "
+    "shows what the reader gives without it",
     "torch": "the threads wait for whoever takes the batches, one at a time: a DataLoader with workers takes them in "
-    "several processes; --as numpy shows what the reader gives without PyTorch",
+    f"several processes; {option('face', 'numpy')} shows what the reader gives without PyTorch",
 }
 
 
@@ -71,16 +73,21 @@ class Measured:
             return "there are no batches: the data set is empty, or smaller than a batch"
         stage = max(self.stages, key=lambda name: self.stages[name])
         if self.busy < _IDLE and stage != "read":
-            return _WAITS[self.face]
-        return {
-            "read": "reading takes the most: --shuffle window reads forwards where global reads single records; other "
-            "files' gzip is inflated whole, `recordmill build` makes shards of it that are read in parts; a larger "
-            "--memory-bytes reads further ahead",
-            "check": "the checksums take the most, and are not to be left out: more --threads, fewer bytes a record",
-            "decode": "decoding takes the most: leave features out with --columns, or give more --threads",
-            "images": "decoding images takes the most: more --threads, or images that were stored at their size",
+            return spelled(_WAITS[self.face])
+        advice = {
+            "read": f"reading takes the most: {option('shuffle', 'window')} reads forwards where global reads single "
+            "records; other files' gzip is inflated whole, `recordmill build` makes shards of it that are read in "
+            f"parts; a larger {option('memory_bytes')} reads further ahead",
+            "check": f"the checksums take the most, and are not to be left out: more {option('threads')}, fewer bytes "
+            "a record",
+            "decode": f"decoding takes the most: leave features out with {option('columns')}, or give more "
+            f"{option('threads')}",
+            "images": (
+                f"decoding images takes the most: more {option('threads')}, or images that were stored at their size"
+            ),
             "collate": "making arrays takes the most: pad to less, or keep lists ragged; text costs an object each",
-        }[stage]
+        }
+        return spelled(advice[stage])
 
 
 def prepare(face: str) -> None:
@@ -109,7 +116,7 @@ def measure(dataset: Dataset, seconds: float, *, face: str = "numpy", opened: fl
     """
     prepare(face)
     if seconds <= 0:
-        raise UsageError(f"--seconds {seconds:g}: more than 0")
+        raise UsageError(f"{option('seconds', f'{seconds:g}')}: more than 0")
     framed = sum(file.framed_bytes for file in dataset.files)
     with measuring() as clock:
         begun = time.perf_counter()

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
+from recordmill.base.option_names import spelled
 from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
-from recordmill.pipelines.options.naming import names_keywords
 from recordmill.reader.covering import covering, covering_first, spans_of
 from recordmill.reader.images.options import Images
 from recordmill.reader.one_pass import confirm_batches
@@ -103,7 +103,7 @@ class Viewed:
     @property
     def schema_notes(self) -> tuple[str, ...]:
         """What beside the files described them, as far as it was used: `schema.pbtxt` or `features.json`."""
-        return tuple(self._known[1])
+        return tuple(map(spelled, self._known[1]))
 
     @cached_property
     def schema(self) -> Schema:
@@ -111,7 +111,6 @@ class Viewed:
         return self.view.shown(self._decoding.schema)
 
     @cached_property
-    @names_keywords("open")
     def _decoding(self) -> Decoding:
         """How the records' payloads become the features that are read, under the names in the records."""
         if self.view.steps or self.view.images is not None:  # also those that are not read must be there

@@ -103,8 +103,8 @@ def steps_of(
     Raises:
         UsageError: one is not written as it must be, or a feature is decoded or reshaped twice.
     """
-    raw = [raw_step(text) for text in listed(decode_raw, "--decode-raw")]
-    shaped = [reshape_step(text) for text in listed(reshape, "--reshape")]
+    raw = [raw_step(text) for text in listed(decode_raw, "decode_raw")]
+    shaped = [reshape_step(text) for text in listed(reshape, "reshape")]
     check_once([step.feature for step in raw], "decoded")
     check_once([step.feature for step in shaped], "reshaped")
     return (*raw, *shaped)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from recordmill.base.option_names import option
 from recordmill.schemas.feature import EXAMPLE, Feature, Schema
 
 FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
@@ -92,7 +93,7 @@ def label_files(schema: Schema) -> dict[str, str]:
 def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
     """What TFDS can't take of these shards, one sentence each, for `inspect`; empty if it takes everything."""
     if compression != "none":
-        return [f"TensorFlow Datasets reads no {compression} shards; build with --compression none"]
+        return [f"TensorFlow Datasets reads no {compression} shards; build with {option('compression', 'none')}"]
     if schema.message != EXAMPLE:
         return [f"TensorFlow Datasets reads Examples, and these records are {schema.message}"]
     return [f"{feature.name}: {reason}" for feature in schema if (reason := _refusal(feature)) is not None]

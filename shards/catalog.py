@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import did_you_mean
 from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan
 from recordmill.records.tfrecord.shard_file import detect_tfrecord
@@ -178,7 +179,7 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     if about.size_bytes != info.bytes and not lenient:
         raise DataError(
             f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced; "
-            "read and inspect take what is whole in it with --max-rejects 1%",
+            f"read and inspect take what is whole in it with {option('max_rejects', '1%')}",
             source=path,
         )
     return about

@@ -11,11 +11,12 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
+from recordmill.base.option_names import in_flags, option, spelled
 from recordmill.storage.files import replace_file
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
@@ -31,7 +32,7 @@ def is_of_record(error: DataError) -> bool:
 
 def with_remedy(error: DataError) -> DataError:
     """An error about one record, with the option by which that would be a reject."""
-    reason = f"{error.reason}; --max-rejects 1% leaves up to so many such records out"
+    reason = f"{error.marked_reason}; {option('max_rejects', '1%')} leaves up to so many such records out"
     return DataError(reason, source=error.source, place=error.place)
 
 
@@ -51,7 +52,7 @@ class RejectBudget:
         match = _BUDGET.fullmatch(str(text).strip())
         if match is None or (match[2] is not None and float(match[2]) > 100):
             raise UsageError(
-                f"--max-rejects {text}: give a number of records, as in 100, or a share of them, as in 0.5%"
+                f"{option('max_rejects', text)}: give a number of records, as in 100, or a share of them, as in 0.5%"
             )
         return cls(int(match[1])) if match[1] is not None else cls(percent=float(match[2]))
 
@@ -68,8 +69,10 @@ class RejectBudget:
             return self.count
         return None if read is None else int(read * self.percent / 100)
 
-    def __str__(self) -> str:
-        return str(self.count) if self.percent is None else f"{self.percent:g}%"
+    @property
+    def value(self) -> int | str:
+        """As `max_rejects` has it."""
+        return self.count if self.percent is None else f"{self.percent:g}%"
 
 
 class TooManyRejects(RecordmillError):
@@ -79,7 +82,8 @@ class TooManyRejects(RecordmillError):
 
     def __init__(self, message: str, rejects: Sequence[Reject], counts: Counter[str]) -> None:
         super().__init__(message)
-        self.rejects, self.counts = tuple(rejects), counts
+        self.rejects = tuple(replace(reject, message=spelled(reject.message)) for reject in rejects)
+        self.counts = counts
 
     def __reduce__(self) -> tuple[object, ...]:
         return TooManyRejects, (self.args[0], self.rejects, self.counts)
@@ -113,13 +117,13 @@ class Rejected:
         if budget.allows(self.total, read):
             return
         allow = (
-            f"\nMend them, or allow them with --max-rejects {self.total}: they are then listed in rejects/."
+            f"\nMend them, or allow them with {option('max_rejects', self.total)}: they are then listed in rejects/."
             if self.total < read
             else ""
         )
         what = (
-            f"{self.total} of {read} records were rejected ({self._reasons()}); --max-rejects {budget} allows "
-            "fewer, so nothing was written:"
+            f"{self.total} of {read} records were rejected ({self._reasons()}); {option('max_rejects', budget.value)} "
+            "allows fewer, so nothing was written:"
         )
         raise TooManyRejects(f"{what}{self._shown()}{allow}", self.first, self.counts)
 
@@ -130,7 +134,8 @@ class Rejected:
         if self.total + others > most + COUNTED_ON:
             beside = ", and of other files" if others else ""
             what = (
-                f"at least {self.total + others} records were rejected ({self._reasons()}{beside}); --max-rejects "
+                f"at least {self.total + others} records were rejected ({self._reasons()}{beside}); "
+                f"{option('max_rejects')} "
                 f"allows {most}, so the rest was not looked at and nothing was written:"
             )
             raise TooManyRejects(f"{what}{self._shown()}", self.first, self.counts)
@@ -219,7 +224,7 @@ class RejectWriter:
             self._rejected += Rejected(Counter(), (), (str(self._path),))
         others = self._tally.add(self._work, self._rejected.total + len(found))
         room = None if self._most is None else max(self._most + COUNTED_ON - others - self._rejected.total, 0)
-        self._file.writelines(json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found[:room])
+        self._file.writelines(json.dumps(_in_flags(reject), ensure_ascii=False) + "\n" for reject in found[:room])
         self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found[:_SHOWN]))
         if self._most is not None:
             self._rejected.check_so_far(self._most, others)
@@ -229,6 +234,10 @@ class RejectWriter:
         if self._file is not None:
             self._file.close()
         return self._rejected
+
+
+def _in_flags(reject: Reject) -> dict[str, str]:
+    return {**asdict(reject), "message": in_flags(reject.message)}
 
 
 def _text(file: BinaryIO) -> TextIO:

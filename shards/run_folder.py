@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.shards.dead_runs import (
     ABOUT_NAME,
     LOCK_NAME,
@@ -83,7 +84,7 @@ class RunFolder:
             folder._hold(index, lease_sec)
         except OSError as error:
             folder.close()
-            raise UsageError(f"--out {path}: can't be written to: {error.strerror}") from None
+            raise UsageError(f"{option('out', path)}: can't be written to: {error.strerror}") from None
         except BaseException:
             folder.close()
             raise
@@ -228,7 +229,9 @@ class RunFolder:
 def _check_no_links(out: Path) -> None:
     for name in (MANIFESTS, "rejects"):
         if is_link(out / name):
-            raise UsageError(f"--out {out}: {name} in it is a link to {link_target(out / name)}; remove the link")
+            raise UsageError(
+                f"{option('out', out)}: {name} in it is a link to {link_target(out / name)}; remove the link"
+            )
 
 
 def _make_out(path: Path) -> list[Path]:
@@ -238,11 +241,11 @@ def _make_out(path: Path) -> list[Path]:
         make_folder(path, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
-            f"--out {path} {'is a file' if is_file(path) else 'is no folder, and none can be made there'}; "
+            f"{option('out', path)} {'is a file' if is_file(path) else 'is no folder, and none can be made there'}; "
             "name a folder"
         ) from None
     except OSError as error:
-        raise UsageError(f"--out {path}: can't be made: {error.strerror}") from None
+        raise UsageError(f"{option('out', path)}: can't be made: {error.strerror}") from None
     return missing
 
 
@@ -254,7 +257,8 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
     numbers = generations(path)
     if numbers and not overwrite:
         raise UsageError(
-            f"{path} already holds a data set; --overwrite replaces it (the old one stays readable until the "
+            f"{path} already holds a data set; {option('overwrite', True)} replaces it (the old one stays readable "
+            "until the "
             "new one is complete)"
         )
     if numbers:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.threads import both, thread_map
 from recordmill.engines.note import JOB_NAME, RUNNING, UNHEARD_SEC, UNKNOWN, read_note, state_of
 from recordmill.shards.dead_runs import claimed, clean_dead, loaded, machine
@@ -54,7 +55,8 @@ def check_store_out(out: str, overwrite: bool) -> int:
         numbers = generations(out)
         if numbers and not overwrite:
             raise UsageError(
-                f"{out} already holds a data set; --overwrite replaces it (the old one stays readable until the "
+                f"{out} already holds a data set; {option('overwrite', True)} replaces it (the old one stays "
+                "readable until the "
                 "new one is complete)"
             )
         if numbers:
@@ -62,7 +64,7 @@ def check_store_out(out: str, overwrite: bool) -> int:
             return numbers[-1]
         strange = next((item.name for item in listed_objects(out) if not _is_ours(item.name)), None)
     except OSError as error:
-        raise UsageError(f"--out {out}: {error.strerror}") from None
+        raise UsageError(f"{option('out', out)}: {error.strerror}") from None
     if strange is not None:
         raise UsageError(f"{out} is not empty ({strange}, ...) and holds no data set of recordmill; name a new folder")
     return 0

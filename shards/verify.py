@@ -17,6 +17,7 @@ import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
+from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.shard_file import read_frames
@@ -90,7 +91,7 @@ def verify(
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")
     if mend and any(is_remote(name) for name in given):
-        raise UsageError(f"--mend: {given[0]} is in a store, which is only read")
+        raise UsageError(f"{option('mend', True)}: {given[0]} is in a store, which is only read")
 
     def check(file: ShardFile) -> list[Problem]:
         return list(check_shard(file, progress or (lambda records: None)))

@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.room import room
 from recordmill.storage.disk.writing import (
     atomic_write,
@@ -97,7 +98,7 @@ def bound_requests(requests: int | None, memory_bytes: int | None = None) -> Non
         UsageError: fewer than one.
     """
     if requests is not None and requests < 1:
-        raise UsageError(f"--storage-requests {requests}: 1 or more")
+        raise UsageError(f"{option('storage_requests', requests)}: 1 or more")
     _OBJECTS.bound(LIMIT.most if requests is None else requests, memory_bytes)
 
 
@@ -112,7 +113,7 @@ def read_on(paths: Iterable[str], requests: int | None, folder: str, most_bytes:
             os.makedirs(folder, exist_ok=True)
     except OSError as error:
         if error.errno not in _FULL:  # a cache that has no room is told of when a block is to be kept
-            raise UsageError(f"--cache {folder}: can't be made: {error.strerror}") from None
+            raise UsageError(f"{option('cache', folder)}: can't be made: {error.strerror}") from None
     terms = Terms(requests, os.path.abspath(folder) if files else "", most_bytes, files)
     terms.take()
     return terms

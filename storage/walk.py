@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.storage.files import Stat
 from recordmill.storage.listed.sorting import Sorter
 
@@ -205,7 +206,9 @@ class Walk:
             return None
         inside = within(target, self.root)
         if not inside and not self.follow_links:
-            self.problems.append(f"{entry.path} is a link out of the folder, to {target}: --follow-links allows it")
+            self.problems.append(
+                f"{entry.path} is a link out of the folder, to {target}: {option('follow_links', True)} allows it"
+            )
         elif not modes.S_ISDIR(about.st_mode):
             if keep_files:
                 self._take_file(name, entry.path, about)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.option_names import option, speak_flags, speaks_flags
 from recordmill.building.plan import BuildPlan
 from recordmill.preprocessing.about import check_files
 from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, RUN_PREFIX
@@ -66,12 +67,17 @@ class NotSharedError(RecordmillError):
 @dataclass(frozen=True)
 class Place:
     """The files of one build, or read. out: absolute, or a URI; id: the build's. terms: on which whoever unpickles it
-    reads from stores and writes to them.
+    reads from stores and writes to them. flags: whether its errors are for the command line.
     """
 
     out: str
     id: str
     terms: Terms | None = field(default=None, compare=False, repr=False)
+    flags: bool = field(default_factory=speaks_flags, compare=False, repr=False)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        speak_flags(self.flags)
 
     @property
     def is_remote(self) -> bool:
@@ -216,8 +222,8 @@ def _check_library(plan: BuildPlan) -> None:
     if plan.library != (here := find_codec(plan.compression).library):
         raise RecordmillError(
             f"the worker on {socket.gethostname()} compresses with {here}, and this was planned with {plan.library}: "
-            f"{plan.compression} shards would depend on who writes them. Install the same, or build with --compression "
-            "none"
+            f"{plan.compression} shards would depend on who writes them. Install the same, or build with "
+            f"{option('compression', 'none')}"
         )
 
 

@@ -5,6 +5,7 @@ records, and what was asked for.
 from __future__ import annotations
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.exporting.choices.resolve import SNIFFED_LOADS, Records, with_images
 from recordmill.records.writers.file_names import says_split
@@ -26,14 +27,14 @@ def choose_layout(
         UsageError: no such feature, one that can't be a file or a name, or several that could be the files.
     """
     file = (
-        _named("--file-feature", request.file_feature, known)
+        _named("file_feature", request.file_feature, known)
         if request.file_feature is not None
         else _found(known, selected, records)
     )
     _check_file(file)
     strip, name, notes = False, None, list[str]()
     if request.name_feature:
-        name = _named("--name-feature", request.name_feature, known).name
+        name = _named("name_feature", request.name_feature, known).name
         _check_name(known[name])
     elif (
         request.name_feature is None
@@ -46,11 +47,11 @@ def choose_layout(
         name = SOURCE if apart else None
         if not apart:
             notes.append(
-                f"{SOURCE!r} has the same value in many records, so it names no files; --name-feature="
-                f"{SOURCE} takes it nevertheless"
+                f"{SOURCE!r} has the same value in many records, so it names no files; "
+                f"{option('name_feature', SOURCE)} takes it nevertheless"
             )
     if name == file.name:
-        raise UsageError(f"--name-feature {name}: it becomes the files themselves; name another one")
+        raise UsageError(f"{option('name_feature', name)}: it becomes the files themselves; name another one")
     shown = tuple(feature.name for feature in selected if feature.name != file.name)
     layout = FileLayout(file.name, name, name != SOURCE, shown, strip)
     return layout, (_said(layout, known), *notes)
@@ -66,18 +67,21 @@ def check_layout(layout: FileLayout, schema: Schema) -> None:
 def _check_file(feature: Feature) -> None:
     if feature.shape or feature.dtype not in ("bytes", "string"):
         raise UsageError(
-            f"--to files: a file is one bytes or string value as it is stored; {feature.name} is {feature.describe()}"
+            f"{option('to', 'files')}: a file is one bytes or string value as it is stored; {feature.name} is "
+            f"{feature.describe()}"
         )
 
 
 def _check_name(feature: Feature) -> None:
     if feature.shape or feature.dtype not in ("bytes", "string", "int64", "int32", "uint64"):
-        raise UsageError(f"--name-feature {feature.name}: a name is one text or whole number, not {feature.describe()}")
+        raise UsageError(
+            f"{option('name_feature', feature.name)}: a name is one text or whole number, not {feature.describe()}"
+        )
 
 
-def _named(option: str, name: str, known: Schema) -> Feature:
+def _named(keyword: str, name: str, known: Schema) -> Feature:
     if name not in known:
-        raise UsageError(f"{option} {name}: no such feature; {there_are(name, known.names)}")
+        raise UsageError(f"{option(keyword, name)}: no such feature; {there_are(name, known.names)}")
     return known[name]
 
 
@@ -88,17 +92,18 @@ def _found(known: Schema, selected: Schema, records: Records) -> Feature:
     if not candidates:
         texts = [feature.name for feature in known if feature.dtype == "string" and not feature.shape]
         said = (
-            f"--file-feature takes a text as well: {', '.join(texts)}"
+            f"{option('file_feature')} takes a text as well: {', '.join(texts)}"
             if texts
             else f"there are {', '.join(f'{f.name} ({f.describe()})' for f in known)}"
         )
-        raise UsageError(f"--to files: no feature holds one bytes value that could become a file; {said}")
+        raise UsageError(f"{option('to', 'files')}: no feature holds one bytes value that could become a file; {said}")
     images = with_images(candidates, records)
     fit = images if images else list(candidates)
     if len(fit) > 1:
         what = "hold encoded images" if images else "hold bytes"
         raise UsageError(
-            f"--to files: {len(fit)} features {what} ({', '.join(fit)}); say with --file-feature NAME which "
+            f"{option('to', 'files')}: {len(fit)} features {what} ({', '.join(fit)}); say with "
+            f"{option('file_feature')} which "
             "one becomes the files"
         )
     return known[fit[0]]
@@ -131,5 +136,5 @@ def _said(layout: FileLayout, known: Schema) -> str:
         and f.name.rpartition("/")[2].lower() in _NAME_WORDS
         and f.name != layout.file
     ]
-    more = f"; --name-feature={fit[0]} would name them by that feature" if fit else ""
+    more = f"; {option('name_feature', fit[0])} would name them by that feature" if fit else ""
     return f"the files are {layout.file!r}, named by the record's number{more}"

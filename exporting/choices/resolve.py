@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.convert import DecodeTensor, Step
@@ -91,7 +92,7 @@ def resolve(steps: Sequence[Step | Unresolved], records: Records) -> tuple[Step,
 
 
 def _tensor(step: AnyTensor, records: Records) -> DecodeTensor:
-    _check_name(step.feature, "--decode-tensor", records.schema)
+    _check_name(step.feature, "decode_tensor", records.schema)
     if records.schema[step.feature].shape or records.schema[step.feature].dtype not in ("bytes", "string"):
         return DecodeTensor(step.feature, "uint8", ())  # its own check says what is wrong
     last: DataError | None = None
@@ -101,30 +102,31 @@ def _tensor(step: AnyTensor, records: Records) -> DecodeTensor:
             try:
                 dtype, shape = first_header(payload.encode() if isinstance(payload, str) else payload)
             except DataError as error:
-                last = DataError(f"--decode-tensor {step.feature}: {error.reason}", source=path)
+                last = DataError(f"{option('decode_tensor', step.feature)}: {error.reason}", source=path)
                 if not records.lenient:
                     raise last from None
                 continue
             return DecodeTensor(step.feature, dtype, shape)
     raise last or UsageError(
-        f"--decode-tensor {step.feature}: no record has it; say what it would be, as in {step.feature}=float32[28,28]"
+        f"{option('decode_tensor', step.feature)}: no record has it; say what it would be, as in "
+        f"{step.feature}=float32[28,28]"
     )
 
 
 def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
     """The feature that was named, or those whose first values begin as images do."""
     if step.feature is not None:
-        _check_name(step.feature, "--decode-images", records.schema)
+        _check_name(step.feature, "decode_images", records.schema)
         return [step.feature]
     candidates = tuple(feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape)
     if not (found := with_images(candidates, records)):
         if lists := [feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape]:
             raise UsageError(
-                f"--decode-images: no feature holds one encoded image a record; {lists[0]!r} is a list of "
+                f"{option('decode_images')}: no feature holds one encoded image a record; {lists[0]!r} is a list of "
                 "byte strings, which is not decoded"
             )
         raise UsageError(
-            "--decode-images: no feature holds encoded images; the bytes features are "
+            f"{option('decode_images')}: no feature holds encoded images; the bytes features are "
             f"{', '.join(candidates) or 'none'}"
         )
     return found
@@ -158,12 +160,12 @@ def _images(step: AnyImages, name: str, records: Records) -> DecodeImages:
     if sizes and not step.ragged:
         shown = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
         raise UsageError(
-            f"--decode-images {name}: the images differ in size ({shown}), so no one array holds them; "
-            "--resize HxW makes them equal, or use --to parquet"
+            f"{option('decode_images', name)}: the images differ in size ({shown}), so no one array holds them; "
+            f"{option('resize', 'HxW')} makes them equal, or use {option('to', 'parquet')}"
         )
     return full
 
 
-def _check_name(name: str, option: str, schema: Schema) -> None:
+def _check_name(name: str, keyword: str, schema: Schema) -> None:
     if name not in schema:
-        raise UsageError(f"{option} {name}: no such feature; {there_are(name, schema.names)}")
+        raise UsageError(f"{option(keyword, name)}: no such feature; {there_are(name, schema.names)}")

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
 from recordmill.exporting.choices.resolve import Records
 from recordmill.records.columns.decode_images import looks_like_image
 from recordmill.records.protobuf.tensor_proto import PLAIN, TENSOR_DTYPES, read_headers
@@ -44,10 +45,10 @@ def _suggestion(name: str, column: pa.Array) -> str | None:
     if not values:
         return None
     if all(looks_like_image(value) for value in values):
-        return f"{name} holds encoded images: --decode-images={name} makes pixels of them"
+        return f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them"
     tensors = [_tensor(value) for value in values]
     if all(tensor is not None for tensor in tensors):
-        return f"{name} holds TensorProtos ({tensors[0]}): --decode-tensor={name} makes arrays of them"
+        return f"{name} holds TensorProtos ({tensors[0]}): {option('decode_tensor', name)} makes arrays of them"
     return None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.threads import both
 from recordmill.exporting.plan import SUMMARY_NAME
 from recordmill.exporting.replacing import REJECTS
@@ -41,17 +42,19 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
     try:
         is_taken, there = both(lambda: is_data_set(out), lambda: results(out))
         if is_taken:
-            raise UsageError(f"{out} holds a data set of recordmill; name another folder for --out")
+            raise UsageError(f"{out} holds a data set of recordmill; name another folder for {option('out')}")
         if there:
             _finish(out, there)
             if not overwrite:
-                raise UsageError(f"{out} already holds the result of a read; --overwrite replaces it")
+                raise UsageError(f"{out} already holds the result of a read; {option('overwrite', True)} replaces it")
         else:
             strange = next((item.name for item in listed_objects(out) if not item.name.startswith(_OURS)), None)
             if strange is not None:
-                raise UsageError(f"{out} is not empty ({strange}, ...); name a new or an empty folder for --out")
+                raise UsageError(
+                    f"{out} is not empty ({strange}, ...); name a new or an empty folder for {option('out')}"
+                )
     except OSError as error:
-        raise UsageError(f"--out {out}: {error.strerror}") from None
+        raise UsageError(f"{option('out', out)}: {error.strerror}") from None
     except DataError as error:
         raise UsageError(f"{error}: not what a read writes; remove it, or name another folder") from None
 

@@ -22,12 +22,12 @@ COMMANDS: Mapping[str, Options] = {
     "status": STATUS,
     "clean": CLEAN,
 }
-_CALLS: Mapping[str, Options] = {**COMMANDS, "open": OPEN}  # what Python has, too
+CALLS: Mapping[str, Options] = {**COMMANDS, "open": OPEN}  # what Python has, too
 
 
 def keywords_of(command: str) -> tuple[Option, ...]:
     """The options of a command, or of `open`, that are keywords in Python."""
-    return tuple(option for option in _CALLS[command] if not option.shell_only)
+    return tuple(option for option in CALLS[command] if not option.shell_only)
 
 
 def flags_of(command: str) -> tuple[Option, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from recordmill.base.option_names import flag_of
 from recordmill.sources.registry import KIND_NAMES
 
 # Forms: how an option is written on the command line, and what becomes of the text.
@@ -36,8 +37,8 @@ class Option:
 
     name: its keyword in Python. help: what it does, without its default. form: one of FORMS. default: what holds where
         it isn't given; told_default: the same for people, where the value does not say it.
-    choices: the only values. metavar: what stands for the value in the help. flag: on the command line, where it isn't
-        `--name`. annotation: of the keyword, where the form does not say it.
+    choices: the only values. metavar: what stands for the value in the help. flag: where it isn't what
+        `base.option_names` says, in one command. annotation: of the keyword, where the form does not say it.
     group: the heading under which it stands. common: `--help` shows it; `--help-all` shows all.
     decides: it decides which bytes come out; such options of a build stand in the manifest. kinds: of input that it is
         for; empty: all.
@@ -63,7 +64,7 @@ class Option:
     @property
     def flags(self) -> str:
         """`--max-rejects`."""
-        return self.flag or "--" + ("no-" if self.form == OFF else "") + self.name.replace("_", "-")
+        return self.flag or flag_of(self.name, False if self.form == OFF else None)
 
     @property
     def all_flags(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Sequence
 
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.option_names import option, spelled
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import Finding, check_cluster
 from recordmill.pipelines.remote.preflight import Seen, ask_workers, check_given, put_token, some_of, take_away
@@ -49,7 +50,7 @@ def doctor(
         folder, path, told = _out(output_path(out), overwrite)
         found.append(told)
     try:
-        if all(finding.ok for finding in found if finding.what not in ("INPUT", "--out")):
+        if all(finding.ok for finding in found if finding.what not in ("INPUT", "OUT")):
             found += ask_workers(runner, beam_args, Seen(path, seen), Progress())
     finally:
         if folder is not None:
@@ -84,8 +85,12 @@ def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, Finding]:
             folder = RunFolder.create(out)
             path = str(folder.path.absolute())
     except (UsageError, OSError) as error:
-        text = f"{out}: {error.strerror}" if isinstance(error, OSError) else str(error).removeprefix("--out ")
+        text = (
+            f"{out}: {error.strerror}"
+            if isinstance(error, OSError)
+            else str(error).removeprefix(f"{spelled(option('out', out))}: ")
+        )
         told, _, remedy = text.partition("; ")
-        return None, "", Finding("--out", told, remedy or "name another folder, or allow this one to be written to")
+        return None, "", Finding("OUT", told, remedy or "name another folder, or allow this one to be written to")
     holds = "a data set, which would be replaced" if base else "no data set"
-    return folder, path, Finding("--out", f"{out}: can be written to, holds {holds}")
+    return folder, path, Finding("OUT", f"{out}: can be written to, holds {holds}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.engines.failure import EngineError
 from recordmill.pipelines.remote.cluster import Finding, check_cluster, refuse
@@ -64,7 +65,7 @@ def preflight(runner: str, beam_args: Sequence[str], seen: Seen, progress: Progr
     progress.begin("preflight")
     refuse(check_cluster(runner, pipeline_options(runner, beam_args)))
     if "dataflow" in runner.lower():
-        for what, path in (("--out", seen.folder), *(("INPUT", path) for path, _ in seen.inputs[:1])):
+        for what, path in (("OUT", seen.folder), *(("INPUT", path) for path, _ in seen.inputs[:1])):
             if path and not is_remote(path):
                 raise UsageError(
                     f"{what} {path}: Dataflow's workers see no disk of this machine; name a store, gs://BUCKET/..."
@@ -120,7 +121,7 @@ def _judge(facts: Sequence[dict[str, Any]], seen: Seen) -> list[Finding]:
         if fact["out"]:
             remedy = "name a folder that all workers see under the same path (a shared disk), or a store"
             remedy = _SETTINGS if is_remote(seen.folder) else remedy
-            found.append(Finding("--out", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy))
+            found.append(Finding("OUT", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy))
         if fact["inputs"]:
             remedy = "put the inputs where all workers see them under the same path, or in a store"
             remedy = _SETTINGS if is_remote(fact["inputs"]) else remedy
@@ -170,6 +171,7 @@ def check_given(runner: str | None) -> str:
     """The runner; UsageError if there is none to look at."""
     if runner is None:
         raise UsageError(
-            "--runner is needed: which engine to look at, for example --runner=FlinkRunner --flink_master=HOST:8081"
+            f"{option('runner')} is needed: which engine to look at, for example --runner=FlinkRunner "
+            "--flink_master=HOST:8081"
         )
     return runner

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.engines.failure import EngineError, told
 from recordmill.engines.flink import EngineGone, Flink
@@ -180,17 +181,22 @@ class _Engine:
         from apache_beam.options.pipeline_options import FlinkRunnerOptions
 
         if "prism" in self._job.runner.lower():
-            raise UsageError("--detach: Prism ends with this process, and with it the job; name an engine that stays")
+            raise UsageError(
+                f"{option('detach', True)}: Prism ends with this process, and with it the job; name an engine that "
+                "stays"
+            )
         uber = options.view_as(FlinkRunnerOptions).flink_submit_uber_jar and self.flink is not None
         if self._loopback:
             raise UsageError(
-                "--detach: the workers are threads of this process (LOOPBACK); give --environment_type=PROCESS, "
+                f"{option('detach', True)}: the workers are threads of this process (LOOPBACK); give "
+                "--environment_type=PROCESS, "
                 "EXTERNAL "
                 "or DOCKER"
             )
         if not (uber or self._endpoint or "dataflow" in self._job.runner.lower()):
             raise UsageError(
-                "--detach: the job server would end with this process; give --flink_submit_uber_jar, which needs "
+                f"{option('detach', True)}: the job server would end with this process; give "
+                "--flink_submit_uber_jar, which needs "
                 "none, or "
                 "--job_endpoint of one that stays"
             )

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.inspect.emit_parse import helpers, quoted, steps
 from recordmill.schemas import tfio, tfmd
@@ -69,14 +70,14 @@ def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
         DataError: a record is damaged, or no schema fits all records.
     """
     if what not in WHAT:
-        raise UsageError(f"--emit {what}: one of {', '.join(WHAT)}")
+        raise UsageError(f"{option('emit', what)}: one of {', '.join(WHAT)}")
     if what == SCHEMA:
         return tfmd.to_pbtxt(dataset.schema)
     if what == PARSE_SPEC:
         if dataset.schema.message == PAYLOAD:
             raise UsageError(
-                "--emit parse-spec: the records are no Examples, so there is nothing to parse in them; "
-                "--emit reader gives them as bytes"
+                f"{option('emit', 'parse-spec')}: the records are no Examples, so there is nothing to parse in them; "
+                f"{option('emit', 'reader')} gives them as bytes"
             )
         return "import tensorflow as tf\n\n" + "\n".join(_spec(dataset.schema)) + "\n"
     return "\n".join(_reader(dataset, [os.fspath(name) for name in inputs])) + "\n"
@@ -108,7 +109,8 @@ def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
                 continue
             if (compression := file.codec.tensorflow) is None:
                 raise UsageError(
-                    f"--emit reader: {file.name} is compressed with {file.compression}, which TensorFlow can't read"
+                    f"{option('emit', 'reader')}: {file.name} is compressed with {file.compression}, which "
+                    "TensorFlow can't read"
                 )
             yield (f"        ({quoted(as_typed(file.path, inputs))}, {quoted(compression)}, {records}),")
         yield "    ],"

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.pipelines.options.naming import names_keywords
+from recordmill.base.option_names import option
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.inspect.summary import Summary, summarise
 from recordmill.schemas.feature import Schema
@@ -19,7 +19,6 @@ from recordmill.shards.rejects import RejectBudget, TooManyRejects, is_of_record
 from recordmill.storage.files import bound_requests
 
 
-@names_keywords("inspect")
 def inspect(
     inputs: Inputs,
     split: str | None = None,
@@ -52,14 +51,15 @@ def inspect(
                 raise
             raise with_remedy(error) from error
     if infer_from is not None:
-        raise UsageError("--max-rejects is of all records: leave out --infer-from")
+        raise UsageError(f"{option('max_rejects')} is of all records: leave out {option('infer_from')}")
     summary = summarise(_damaged(inputs, split, load_schema(schema), threads), lenient=True, progress=progress)
     rejected = summary.rejected
     if not budget.allows(rejected.total, summary.records):
         first = "".join(f"\n  {reject}" for reject in rejected.first)
         raise TooManyRejects(
-            f"of {summary.records:,} records are damaged: {rejected.described()}; --max-rejects {budget} allows fewer:"
-            f"{first}\nAllow them with --max-rejects {rejected.total}.",
+            f"of {summary.records:,} records are damaged: {rejected.described()}; "
+            f"{option('max_rejects', budget.value)} allows fewer:{first}\nAllow them with "
+            f"{option('max_rejects', rejected.total)}.",
             rejected.first,
             rejected.counts,
         )

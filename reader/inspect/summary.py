@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base.option_names import spelled
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.inspect.contents import Contents, content_suggestions
@@ -226,7 +227,7 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
             progress(rows)
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = (
-        tuple(tfds_refusals(schema, *compression[:1]))
+        tuple(map(spelled, tfds_refusals(schema, *compression[:1])))
         if catalog.manifest is not None and schema.message == EXAMPLE
         else None
     )
@@ -238,7 +239,7 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
     sampled = None if sample is None else sample.describe(len(catalog.files))
     found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
     built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
-    notes = (*catalog.notes, *built, *([] if conflicts else dataset.schema_notes))
+    notes = (*map(spelled, catalog.notes), *built, *([] if conflicts else dataset.schema_notes))
     seen = looked_at, features, refusals, notes, sampled, found, conflicts, rejected
     return Summary(name, schema, splits, compression, *seen)
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.records.columns.parts import numpy_dtype, take_apart
 from recordmill.records.columns.ragged import Array
@@ -106,7 +107,7 @@ class DecodeRaw:
     big_endian: bool = False
 
     def output(self, feature: Feature) -> Feature:
-        _check_bytes(feature, "--decode-raw")
+        _check_bytes(feature, "decode_raw")
         return replace(feature, dtype=self.dtype, shape=self.shape, classes=None)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
@@ -138,7 +139,7 @@ class DecodeTensor:
     shape: Shape
 
     def output(self, feature: Feature) -> Feature:
-        _check_bytes(feature, "--decode-tensor")
+        _check_bytes(feature, "decode_tensor")
         return replace(feature, dtype=self.dtype, shape=self.shape, classes=None)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
@@ -219,7 +220,8 @@ class Reshape:
     def output(self, feature: Feature) -> Feature:
         if feature.ragged_rank > 1:
             raise UsageError(
-                f"--reshape {feature.name}: it is {feature.describe()}, lists of lists, which have no one shape"
+                f"{option('reshape', feature.name)}: it is {feature.describe()}, lists of lists, which have no one "
+                "shape"
             )
         return replace(feature, shape=self._shape(feature), per_step=False)
 
@@ -229,13 +231,15 @@ class Reshape:
             known *= 1 if size is None else size
         if feature.ragged_rank:
             if None in self.shape[1:]:
-                raise UsageError(f"--reshape {feature.name}: its length varies, so only the first dimension can be -1")
+                raise UsageError(
+                    f"{option('reshape', feature.name)}: its length varies, so only the first dimension can be -1"
+                )
             return self.shape
         if None in self.shape and feature.inner_size % known == 0:
             return tuple(feature.inner_size // known if size is None else size for size in self.shape)
         if None in self.shape or known != feature.inner_size:
             raise UsageError(
-                f"--reshape {feature.name}: it is {feature.describe()}, which does not go into "
+                f"{option('reshape', feature.name)}: it is {feature.describe()}, which does not go into "
                 f"{list(self.shape)}".replace("None", "-1")
             )
         return self.shape
@@ -266,7 +270,8 @@ class Pad:
     def output(self, feature: Feature) -> Feature:
         if feature.ragged_rank > 1:
             raise UsageError(
-                f"--pad{'-or-cut' * self.cut} {feature.name}: it is {feature.describe()}, lists of lists, "
+                f"{option('pad_or_cut' if self.cut else 'pad', feature.name)}: it is {feature.describe()}, lists of "
+                "lists, "
                 "which have no one length"
             )
         self._fill(feature)
@@ -284,7 +289,7 @@ class Pad:
                 value = {0: False, 1: True}[int(value)]
             return pa.scalar(np.float16(value) if pa.types.is_float16(arrow) else value, arrow)
         except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException):
-            raise UsageError(f"--pad {feature.name}: {self.value!r} is no {feature.dtype}") from None
+            raise UsageError(f"{option('pad', feature.name)}: {self.value!r} is no {feature.dtype}") from None
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         out, present = self.output(feature), _present(column)
@@ -294,7 +299,11 @@ class Pad:
         ).astype(np.int64)
         wrong = lengths > self.length if not self.cut else np.zeros(len(lengths), np.bool_)
         faults = [
-            (int(row), f"{lengths[row]} items, more than the {self.length} to pad to (--pad-or-cut drops the others)")
+            (
+                int(row),
+                f"{lengths[row]} items, more than the {self.length} to pad to ({option('pad_or_cut')} drops the "
+                "others)",
+            )
             for row in np.flatnonzero(wrong)
         ]
         if faults:
@@ -411,6 +420,8 @@ def _numbers(data: Array, dtype: str, big_endian: bool = False) -> pa.Array:
     return pa.array(np.require(numbers, numpy_dtype(Feature("", dtype)), "A"))
 
 
-def _check_bytes(feature: Feature, option: str) -> None:
+def _check_bytes(feature: Feature, keyword: str) -> None:
     if feature.shape or feature.dtype not in ("bytes", "string"):
-        raise UsageError(f"{option} {feature.name}: it is {feature.describe()}; only a single bytes value is decoded")
+        raise UsageError(
+            f"{option(keyword, feature.name)}: it is {feature.describe()}; only a single bytes value is decoded"
+        )

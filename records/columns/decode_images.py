@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.images.check import IMAGE_HEAD_BYTES, check_structure, open_image, sniff_image
 from recordmill.images.header import DECODE, BadImage, ImageHeader
 from recordmill.images.stored import load_stored
@@ -55,7 +56,8 @@ class DecodeImages:
     def output(self, feature: Feature) -> Feature:
         if feature.shape or feature.dtype not in ("bytes", "string"):
             raise UsageError(
-                f"--decode-images {feature.name}: it is {feature.describe()}; only a single bytes value can be an image"
+                f"{option('decode_images', feature.name)}: it is {feature.describe()}; only a single bytes value can "
+                "be an image"
             )
         return replace(feature, dtype="uint8", shape=(self.height, self.width, self.channels), classes=None)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.records.columns.convert import DecodeRaw, Reshape
 from recordmill.schemas.feature import ITEM_BYTES
 
@@ -15,7 +16,7 @@ DTYPES = f"a dtype is one of {', '.join(ITEM_BYTES)}"
 Specs = Sequence[str] | str | None
 
 
-def listed(specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], option: str) -> Sequence[str]:
+def listed(specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str) -> Sequence[str]:
     """One text for each feature; a mapping says the same as `FEATURE=...`.
 
     Raises:
@@ -24,19 +25,21 @@ def listed(specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]],
     if isinstance(specs, str):
         return [specs]
     if isinstance(specs, Mapping):
-        specs = [f"{name}={_text(name, what, option)}" for name, what in specs.items()]
+        specs = [f"{name}={_text(name, what, keyword)}" for name, what in specs.items()]
     specs = () if specs is None else specs
     if not isinstance(specs, Sequence) or not all(isinstance(text, str) for text in specs):
-        raise UsageError(f"{option}: a text FEATURE=..., several of them, or texts by feature, not {specs!r:.99}")
+        raise UsageError(
+            f"{option(keyword)}: a text FEATURE=..., several of them, or texts by feature, not {specs!r:.99}"
+        )
     return specs
 
 
-def _text(name: str, what: object, option: str) -> str:
+def _text(name: str, what: object, keyword: str) -> str:
     if isinstance(what, str):
         return what
     if isinstance(what, Sequence) and all(isinstance(size, int) for size in what):
         return f"[{','.join(map(str, what))}]"
-    raise UsageError(f"{option} {name}: a text such as 'float32[256,256]' or '[-1,4]', not {what!r:.99}")
+    raise UsageError(f"{option(keyword, name)}: a text such as 'float32[256,256]' or '[-1,4]', not {what!r:.99}")
 
 
 def typed(text: str) -> tuple[str, str, str, str | None] | None:
@@ -52,10 +55,10 @@ def raw_step(text: str) -> DecodeRaw:
     match = typed(text)
     if match is None or match[2] not in ITEM_BYTES:
         raise UsageError(
-            f"--decode-raw {text}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or >float32[...] if "
+            f"{option('decode_raw', text)}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or >float32[...] if "
             f"it is big-endian; {DTYPES}"
         )
-    return DecodeRaw(match[0], match[2], shape_of(match[3] or "", f"--decode-raw {text}"), match[1] == ">")
+    return DecodeRaw(match[0], match[2], shape_of(match[3] or "", option("decode_raw", text)), match[1] == ">")
 
 
 def reshape_step(text: str) -> Reshape:
@@ -64,12 +67,14 @@ def reshape_step(text: str) -> Reshape:
     """
     match = _SHAPED.fullmatch(text)
     if match is None:
-        raise UsageError(f"--reshape {text}: FEATURE=[SHAPE], as in boxes=[-1,4]")
-    return Reshape(match[1], shape_of(match[2], f"--reshape {text}", anywhere=True))
+        raise UsageError(f"{option('reshape', text)}: FEATURE=[SHAPE], as in boxes=[-1,4]")
+    return Reshape(match[1], shape_of(match[2], option("reshape", text), anywhere=True))
 
 
-def shape_of(text: str, option: str, anywhere: bool = False) -> tuple[int | None, ...]:
+def shape_of(text: str, given: str, anywhere: bool = False) -> tuple[int | None, ...]:
     """The numbers of a shape; -1 is None, in the first place only unless anywhere.
+
+    given: the option that says it, as messages quote it.
 
     Raises:
         UsageError: these are none.
@@ -77,10 +82,10 @@ def shape_of(text: str, option: str, anywhere: bool = False) -> tuple[int | None
     try:
         sizes = [int(size) for size in text.split(",")] if text.strip() else []
     except ValueError:
-        raise UsageError(f"{option}: a shape is numbers with commas between them, as in [28,28]") from None
+        raise UsageError(f"{given}: a shape is numbers with commas between them, as in [28,28]") from None
     if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1 or (-1 in sizes[1:] and not anywhere):
         raise UsageError(
-            f"{option}: dimensions are 1 or more; one may be -1, which "
+            f"{given}: dimensions are 1 or more; one may be -1, which "
             f"varies{'' if anywhere else ', if it is the first'}"
         )
     return tuple(None if size == -1 else size for size in sizes)

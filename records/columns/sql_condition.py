@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 
 # What SQL writes without parentheses, so that the parser takes it for a column: the binder makes functions of these
 # where no column has the name.
@@ -47,7 +48,7 @@ def named_columns(connection: Any, condition: str, names: Sequence[str], said: s
         raise UsageError(
             f"{said}: {what}, so it would not select the same records each time; it may look at "
             "a record's own features only"
-            + ("; --sample P --seed N takes a random share" if what.startswith("random") else "")
+            + (f"; {option('sample')} with {option('seed')} takes a random share" if what.startswith("random") else "")
         )
     if any(node.get("class") == "STAR" for node in nodes):  # COLUMNS(...) may mean any column
         return tuple(names)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, MissingExtraError, UsageError
+from recordmill.base.option_names import option
 from recordmill.records.columns.sql_condition import named_columns
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
@@ -28,13 +29,13 @@ _local = threading.local()
 
 @dataclass(frozen=True, eq=False)
 class Where:
-    """predicate: SQL text or a pyarrow.compute.Expression. option: how it was given, as messages say it before it."""
+    """predicate: SQL text or a pyarrow.compute.Expression. given: how, as messages say it, where not by `where`."""
 
     predicate: str | pc.Expression
-    option: str = "--where "
+    given: str = ""
 
     def __str__(self) -> str:
-        return f"{self.option}{self.predicate}"
+        return f"{self.given}{self.predicate}" if self.given else option("where", self.predicate)
 
     def columns(self, schema: Schema) -> tuple[str, ...]:
         """The features that the predicate looks at.
@@ -102,7 +103,7 @@ def _connection() -> Any:
         try:
             import duckdb
         except ImportError:
-            raise MissingExtraError("--where with SQL", "sql", "duckdb") from None
+            raise MissingExtraError(f"{option('where')} with SQL", "sql", "duckdb") from None
         _local.connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "1"})
         _local.connection.execute("SET lock_configuration=true")
     return _local.connection

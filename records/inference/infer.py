@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
 from recordmill.records.example import locate
 from recordmill.records.example.decode import checked
 from recordmill.records.inference import census
@@ -202,7 +203,7 @@ class Inference:
         if self.message == PAYLOAD and self.misnamed:
             raise DataError(
                 f"{self.misnamed}, which is no name (UTF-8 text without NUL), so that these are no Examples; mend what "
-                "wrote them, or give a schema (--schema FILE)"
+                f"wrote them, or give a schema ({option('schema', 'FILE')})"
             )
         conflicts = self.conflicts() if self.message != PAYLOAD else []
         if self.message == PAYLOAD or (conflicts and keep_conflicts):
@@ -210,7 +211,8 @@ class Inference:
         if conflicts:
             more = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
             raise DataError(
-                f"no schema fits all records: {conflicts[0]}{more}; a schema (--schema FILE) says which is "
+                f"no schema fits all records: {conflicts[0]}{more}; a schema ({option('schema', 'FILE')}) says which "
+                "is "
                 "meant, and the other records are bad ones"
             )
         counted = {name: counts for (name, _), counts in self.features.items()}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature, Schema
@@ -54,11 +55,11 @@ def check_csv(schema: Schema) -> None:
     if unfit:
         more = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
         raise UsageError(
-            f"--to csv: a field holds one number or text, not {', '.join(unfit[:5])}{more}; leave them out "
-            "with --columns, or use --to jsonl or parquet"
+            f"{option('to', 'csv')}: a field holds one number or text, not {', '.join(unfit[:5])}{more}; leave them "
+            f"out with {option('columns')}, or use {option('to', 'jsonl')} or parquet"
         )
     if not schema.features:
-        raise UsageError("--to csv: there is no feature to write")
+        raise UsageError(f"{option('to', 'csv')}: there is no feature to write")
 
 
 def _csv_type(feature: Feature) -> pa.DataType:

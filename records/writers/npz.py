@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.sizes import show_size
 from recordmill.records.writers.npy import open_npy
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
@@ -43,8 +44,9 @@ class NpzWriter(OutputWriter):
         size = sum(stat(file).size_bytes for file in files_below(self._folder).values())
         if self._most and size > self._most:
             raise UsageError(
-                f"--to npz: {self._split} takes {show_size(size)}, more than --memory {show_size(self._most)}, and "
-                "np.load would need it all at once; use --to npy, which np.load(..., mmap_mode='r') opens"
+                f"{option('to', 'npz')}: {self._split} takes {show_size(size)}, more than the "
+                f"{show_size(self._most)} of {option('memory')}, and np.load would need it all at once; use "
+                f"{option('to', 'npy')}, which np.load(..., mmap_mode='r') opens"
             )
         with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:
             for path in paths_in(self._folder, "*.npy"):

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.orc
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
@@ -57,11 +58,11 @@ def check_orc(schema: Schema) -> None:
     if unfit:
         more = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
         raise UsageError(
-            f"--to orc: ORC has no unsigned numbers and no float16, and can't hold {', '.join(unfit[:5])}{more}; leave "
-            "them out with --columns, or use --to parquet"
+            f"{option('to', 'orc')}: ORC has no unsigned numbers and no float16, and can't hold {', '.join(unfit[:5])}{more}; "
+            f"leave them out with {option('columns')}, or use {option('to', 'parquet')}"
         )
     if not schema.features:
-        raise UsageError("--to orc: there is no feature to write")
+        raise UsageError(f"{option('to', 'orc')}: there is no feature to write")
 
 
 def column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def find_output(name: str) -> Output:
     for output in OUTPUTS:
         if output.name == name:
             return output
-    raise UsageError(f"--to {name}: one of {', '.join(OUTPUT_NAMES)}{did_you_mean(name, OUTPUT_NAMES)}")
+    raise UsageError(f"{option('to', name)}: one of {', '.join(OUTPUT_NAMES)}{did_you_mean(name, OUTPUT_NAMES)}")
 
 
 def serving(option: str) -> list[str]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import did_you_mean
 from recordmill.base.sizes import parse_size
 from recordmill.records.columns.parts import is_bytes
@@ -54,14 +55,14 @@ class ParquetWriteOptions:
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
             meant = did_you_mean(self.compression, COMPRESSIONS)
-            raise UsageError(f"--compression {self.compression}: one of {', '.join(COMPRESSIONS)}{meant}")
+            raise UsageError(f"{option('compression', self.compression)}: one of {', '.join(COMPRESSIONS)}{meant}")
         if self.level is not None and not 1 <= self.level <= COMPRESSIONS[self.compression]:
             levels = f"levels 1 to {COMPRESSIONS[self.compression]}" if COMPRESSIONS[self.compression] else "no levels"
-            raise UsageError(f"--compression {self.compression}:{self.level}: it has {levels}")
+            raise UsageError(f"{option('compression', self.compression)}:{self.level}: it has {levels}")
         if self.group_rows is not None and not 1 <= self.group_rows <= ROW_GROUP_ROWS:
-            raise UsageError(f"--row-group-rows {self.group_rows}: 1 to {ROW_GROUP_ROWS}")
+            raise UsageError(f"{option('row_group_rows', self.group_rows)}: 1 to {ROW_GROUP_ROWS}")
         if not 1 <= self.group_bytes <= MAX_GROUP_BYTES:
-            raise UsageError(f"--row-group-size {self.group_bytes}: 1 byte to {MAX_GROUP_BYTES >> 20} MiB")
+            raise UsageError(f"{option('row_group_size', self.group_bytes)}: 1 byte to {MAX_GROUP_BYTES >> 20} MiB")
 
 
 def parquet_options(row_group_rows: int | None, row_group_size: str | int, compression: str) -> ParquetWriteOptions:
@@ -72,8 +73,8 @@ def parquet_options(row_group_rows: int | None, row_group_size: str | int, compr
     """
     name, colon, level = compression.partition(":")
     if colon and not level.isdecimal():
-        raise UsageError(f"--compression {compression}: a name, or a name and a level as in zstd:9")
-    group_bytes = parse_size(row_group_size, "--row-group-size")
+        raise UsageError(f"{option('compression', compression)}: a name, or a name and a level as in zstd:9")
+    group_bytes = parse_size(row_group_size, "row_group_size")
     return ParquetWriteOptions(row_group_rows, group_bytes, name, int(level) if colon else None)
 
 

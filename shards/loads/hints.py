@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.records.inference.infer import FeatureCounts, Inference
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, Feature, Schema
@@ -60,7 +61,7 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
     if None in paths and hints:
         return None, [f"not used: {hints[0].path}, which stands beside some of the files only"]
     if any((hint.features, hint.label) != (hints[0].features, hints[0].label) for hint in hints[1:]):
-        return None, [f"not used: {hints[0].path} and others, which differ; choose with --schema FILE"]
+        return None, [f"not used: {hints[0].path} and others, which differ; choose with {option('schema', 'FILE')}"]
     return (hints[0] if hints else None), notes
 
 
@@ -109,7 +110,7 @@ def read_hinted_schema(path: str | os.PathLike[str]) -> Schema:
     """
     name = input_path(path)
     if not is_file(name):
-        raise UsageError(f"--schema {name}: no such file")
+        raise UsageError(f"{option('schema', name)}: no such file")
     return tfmd.from_pbtxt(_text(name), name)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import Reject
+from recordmill.base.option_names import shortened
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.faults import BadRecord
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, Int64s, try_scan
@@ -89,7 +90,7 @@ def _unfit(load: Load, found: Recovered, bad: Sequence[BadRecord]) -> tuple[Reje
             load.file.name,
             _place(int(found.numbers[record.row]), int(found.starts[record.row]) + first_offset),
             PARSE,
-            f"feature {record.feature!r}: {record.reason}"[:290] if record.feature else record.reason,
+            shortened(f"feature {record.feature!r}: {record.reason}", 290) if record.feature else record.reason,
         )
         for record in bad
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut
@@ -32,7 +33,7 @@ class Sample:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise UsageError(f"--infer-from {self.size}: 1 or more")
+            raise UsageError(f"{option('infer_from', self.size)}: 1 or more")
 
     @classmethod
     def parse(cls, text: str | int) -> Sample:
@@ -46,7 +47,7 @@ class Sample:
         """
         match = _TEXT.fullmatch(str(text).strip())
         if match is None:
-            raise UsageError(f"--infer-from {text}: a number of records, or of whole files as in 20files")
+            raise UsageError(f"{option('infer_from', text)}: a number of records, or of whole files as in 20files")
         return cls(int(match[1]), match[2] is not None)
 
     def chosen(self, files: int) -> list[tuple[int, int | None]]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema
@@ -51,7 +52,7 @@ class ParquetOptions:
 
     def __post_init__(self) -> None:
         if self.differing_columns not in (UNION, STRICT):
-            raise UsageError(f"--differing-columns {self.differing_columns}: one of {UNION}, {STRICT}")
+            raise UsageError(f"{option('differing_columns', self.differing_columns)}: one of {UNION}, {STRICT}")
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(self.columns))
 
@@ -251,7 +252,8 @@ def _check_same(file: InputFile, schema: pa.Schema, first: InputFile, wanted: pa
         )
         what = f"column {differ!r} is only in one of them" if differ else "columns differ in type or order"
         raise DataError(
-            f"has not the columns of {first.name}: {what} (--differing-columns union takes files that differ)",
+            f"has not the columns of {first.name}: {what} ({option('differing_columns', 'union')} takes files that "
+            "differ)",
             source=file.name,
         )
 

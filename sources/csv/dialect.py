@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.sources.csv.sniff.dialects import STRONG, WEAK
 from recordmill.sources.inputs.encoding import check_encoding
 
@@ -66,15 +67,19 @@ class CsvOptions:
             if other:
                 raise UsageError(f"--{name} and --{other} are both {value!r}; they must differ")
         if self.trim and " " in roles.values():
-            raise UsageError("--trim drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well")
+            raise UsageError(
+                f"{option('trim', True)} drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well"
+            )
         if self.trim and "\t" in (self.quote, self.escape, self.comment):
-            raise UsageError("--trim drops tabs, so '\\t' can't be the quote, escape or comment as well")
+            raise UsageError(
+                f"{option('trim', True)} drops tabs, so '\\t' can't be the quote, escape or comment as well"
+            )
         if self.differing_columns not in (UNION, STRICT):
-            raise UsageError(f"--differing-columns {self.differing_columns}: one of union, strict")
+            raise UsageError(f"{option('differing_columns', self.differing_columns)}: one of union, strict")
         if self.skip_lines < 0:
-            raise UsageError(f"--skip-lines {self.skip_lines}: it can't be negative")
+            raise UsageError(f"{option('skip_lines', self.skip_lines)}: it can't be negative")
         if not 1 <= self.max_row_bytes <= _MOST_ROW_BYTES:
-            raise UsageError(f"--max-row-bytes {self.max_row_bytes}: it lies between 1 and {_MOST_ROW_BYTES}")
+            raise UsageError(f"{option('max_row_bytes', self.max_row_bytes)}: it lies between 1 and {_MOST_ROW_BYTES}")
         _check_names(self.names)
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
 
@@ -88,11 +93,13 @@ def _check_names(names: tuple[str, ...] | None) -> None:
     if names is None:
         return
     if not names:
-        raise UsageError("--names is empty; give one name per column")
+        raise UsageError(f"{option('names')} is empty; give one name per column")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"--names holds {twice[0]!r} twice; each column needs a name of its own")
+        raise UsageError(f"{option('names')} holds {twice[0]!r} twice; each column needs a name of its own")
     if "" in names:
-        raise UsageError(f"--names holds an empty name, for column {names.index('') + 1}; each column needs one")
+        raise UsageError(
+            f"{option('names')} holds an empty name, for column {names.index('') + 1}; each column needs one"
+        )
 
 
 @dataclass(frozen=True)

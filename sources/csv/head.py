@@ -13,6 +13,7 @@ import numpy as np
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
 from recordmill.sources.csv.dialect import DELIMITERS, TOLD, CsvOptions, Dialect
 from recordmill.sources.csv.fields import Rows, Tokenizer, cut_sample
 from recordmill.sources.csv.messages import quoted_bytes
@@ -121,7 +122,7 @@ class _Reader:
             at = int(np.argmin(self._sample != 0))
             raise DataError(
                 "it holds NUL bytes, so it is no CSV in this encoding; UTF-16 without a byte order mark "
-                "needs --encoding utf-16-le",
+                f"needs {option('encoding', 'utf-16-le')}",
                 source=self._source,
                 place=f"byte {at}",
             )
@@ -190,9 +191,11 @@ class _Reader:
         if any(cell.quoted for row in cut.rows for cell in row) and (
             found := re.search(inner, self._sample[start:].tobytes())
         ):
+            backslash = "\\"
             raise DataError(
-                f"{quoted_bytes(found[0])} stands in a quoted field: say --escape '\\' if a backslash makes "
-                f"{cut.quote} literal, or --quote '{cut.quote}' if it is text",
+                f"{quoted_bytes(found[0])} stands in a quoted field: say {option('escape', backslash)} if a "
+                "backslash makes "
+                f"{cut.quote} literal, or {option('quote', cut.quote)} if it is text",
                 source=self._source,
             )
 
@@ -203,7 +206,10 @@ class _Reader:
         guess = guess_header(fields, below)
         if not even and guess.verdict != DATA and (guess.verdict == UNSURE or len(fields) == 1) and cut.rows:
             has = f"has {len(fields)} field{'s' * (len(fields) != 1)}"
-            guess = Guess(UNSURE, f"{has} and most rows have {cut.width} (is it a title: --skip-lines, --comment?)")
+            guess = Guess(
+                UNSURE,
+                f"{has} and most rows have {cut.width} (is it a title: {option('skip_lines')}, {option('comment')}?)",
+            )
         return FirstRow(self._source, fields, guess, alone=len(cut.widths) < 2)
 
     def _skip_lines(self) -> tuple[int, int]:
@@ -267,7 +273,7 @@ class _Reader:
             bad = next(field for field in fields if not _is_utf8(field))
             raise DataError(
                 f"the column name {quoted_bytes(bad)} is no UTF-8; "
-                "declare the file's --encoding (latin-1, cp1252, ...)",
+                f"declare the file's {option('encoding')} (latin-1, cp1252, ...)",
                 source=self._source,
                 place=place,
             ) from None
@@ -277,8 +283,9 @@ class _Reader:
             places = [index + 1 for index, name in enumerate(named) if name == twice]
             raise DataError(
                 f"columns {places[0]} and {places[1]} are both named {quoted_bytes(twice.encode())}: if this row is "
-                "data, say --no-header; if it names the columns, say --header, and give each a name of its own with "
-                "--names",
+                f"data, say {option('header', False)}; if it names the columns, say {option('header', True)}, and "
+                "give each a name of its own with "
+                f"{option('names')}",
                 source=self._source,
                 place=place,
             )

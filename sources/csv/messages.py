@@ -4,9 +4,9 @@ the reason by which it is counted, and the message that names column, value and 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 
+from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.csv.tokenize import TOO_LONG
 from recordmill.sources.values import field_kernels as kernels
@@ -42,12 +42,19 @@ def explain_row(width: int, columns: int, start: bytes, max_row_bytes: int) -> t
             f"the row is longer than {max_row_bytes:,} bytes, or a quote that it opens is never closed; its "
             f"first line is {shown}"
         )
-        return "row-bytes", f"{what}; reading goes on at the next line; mend the quote, or use --max-row-bytes"
+        return (
+            "row-bytes",
+            f"{what}; reading goes on at the next line; mend the quote, or use {option('max_row_bytes')}",
+        )
     what = (
         f"{width:,} field{'s' * (width != 1)}, {'more' if width > columns else 'fewer'} than the {columns:,} "
         f"column{'s' * (columns != 1)}"
     )
-    return "columns", f"{what}; the row starts with {shown}; check the --delimiter, --quote, --escape and --skip-lines"
+    return (
+        "columns",
+        f"{what}; the row starts with {shown}; check the {option('delimiter')}, {option('quote')}, "
+        f"{option('escape')} and {option('skip_lines')}",
+    )
 
 
 def _cut(name: str) -> str:
@@ -55,12 +62,8 @@ def _cut(name: str) -> str:
 
 
 def declare(name: str, dtype: str) -> str:
-    """The option that reads a column as that dtype, as one types it in a shell.
-
-    >>> declare("when seen", "timestamp[us]")
-    "--dtype 'when seen=timestamp[us]'"
-    """
-    return f"--dtype {shlex.quote(f'{_cut(name)}={dtype}')}"
+    """The option that reads a column as that dtype."""
+    return option("dtypes", {_cut(name): dtype})
 
 
 def _wrong_type(feature: Feature) -> tuple[str, str]:
@@ -110,7 +113,8 @@ def _too_fine(feature: Feature) -> tuple[str, str]:
 def _not_utf8(feature: Feature) -> tuple[str, str]:
     return (
         "encoding",
-        f"is no UTF-8; declare the file's --encoding (latin-1, cp1252, ...), or {declare(feature.name, 'bytes')}",
+        f"is no UTF-8; declare the file's {option('encoding')} (latin-1, cp1252, ...), or "
+        f"{declare(feature.name, 'bytes')}",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.lattice import Seen, resolve_dtype
 from recordmill.sources.csv.dialect import STRICT, CsvOptions, Dialect
@@ -47,7 +48,7 @@ def column_names(files: Sequence[InputFile], heads: Sequence[Head], columns: str
             if head.names != first:
                 raise DataError(
                     f"{_difference(head.names, first)} (as {files[0].name} has it); "
-                    "--differing-columns union allows that",
+                    f"{option('differing_columns', 'union')} allows that",
                     source=file.name,
                 )
         return first
@@ -275,7 +276,7 @@ def _stray_note(column: ColumnPlan, feature: Feature) -> Iterator[str]:
     more = f" and {stray.texts - 1:,} more" if stray.texts > 1 else ""
     yield (
         f"column {column.name!r} is text because of {quoted_bytes(stray.value)}{more} ({where}); without it {dtype}: "
-        f"{declare(column.name, dtype)} --max-rejects {stray.texts} rejects it"
+        f"{declare(column.name, dtype)} {option('max_rejects', stray.texts)} rejects it"
     )
 
 
@@ -292,7 +293,7 @@ def _column_notes(column: ColumnPlan, feature: Feature) -> list[str]:
     if feature.dtype == "float32" and seen.inexact_decimals:
         notes.append(
             f"column {column.name!r}: {seen.inexact_decimals:,} of {seen.values:,} values lose digits as "
-            f"float32; --dtype {column.name}=float64 keeps them"
+            f"float32; {option('dtypes', {column.name: 'float64'})} keeps them"
         )
     if feature.dtype == "float32" and seen.inexact_integers + seen.overflows:
         notes.append(

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import did_you_mean
 from recordmill.sources.images.label_file import LabelRows, read_label_file
 from recordmill.storage.files import input_path, is_remote
@@ -163,7 +164,7 @@ def _path_column(request: LabelRequest, table: pa.RecordBatch, finder: _Finder, 
     raise UsageError(
         f"{name}: no column holds paths of the images; looked at {', '.join(candidates) or 'none'} of "
         f"{', '.join(names)}. "
-        "Paths are relative to the labels file or to an INPUT; --labels-path-column names the column"
+        f"Paths are relative to the labels file or to an INPUT; {option('labels_path_column')} names the column"
     )
 
 
@@ -175,7 +176,8 @@ def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> dict[str
     label = request.label if request.label is not None else "label" if "label" in columns else None
     if label is not None and label not in columns:
         raise UsageError(
-            f"--label {label}: {name} has no such column; it has {', '.join(columns)}{did_you_mean(label, columns)}"
+            f"{option('label', label)}: {name} has no such column; it has "
+            f"{', '.join(columns)}{did_you_mean(label, columns)}"
         )
     renamed: dict[str, pa.Array] = {}
     taken = request.taken if label is None else request.taken - {"label", "class_name"}

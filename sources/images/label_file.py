@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 from recordmill.sources.inputs.contract import Chunk, PlanOptions, Source
@@ -50,9 +51,9 @@ def read_label_file(path: str) -> LabelRows:
         with open_reader(path):  # whether it may be read
             file = InputFile(0, name, path, stat(path))
     except OSError as error:
-        raise UsageError(f"--labels {path}: can't be read: {error.strerror}") from error
+        raise UsageError(f"{option('labels', path)}: can't be read: {error.strerror}") from error
     if planned is None:
-        raise UsageError(f"--labels {path}: a .csv, .tsv or .jsonl file is needed")
+        raise UsageError(f"{option('labels', path)}: a .csv, .tsv or .jsonl file is needed")
     try:
         return _read(planned, file)
     except DataError as error:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import Reject, UsageError
+from recordmill.base.option_names import option
 from recordmill.images.check import IMAGE_HEAD_BYTES, MAX_PIXELS, sniff_foreign, sniff_image
 from recordmill.images.header import SIZE
 from recordmill.images.names import EXTENSIONS
@@ -164,10 +165,11 @@ class ImageOptions:
             if getattr(self, name) not in values:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: one of {', '.join(values)}")
         if self.max_pixels < 1:
-            raise UsageError(f"--max-pixels {self.max_pixels}: at least 1")
+            raise UsageError(f"{option('max_pixels', self.max_pixels)}: at least 1")
         if self.labels_path_column is not None and self.labels is None:
             raise UsageError(
-                f"--labels-path-column {self.labels_path_column}: without --labels; name the labels file too"
+                f"{option('labels_path_column', self.labels_path_column)}: without {option('labels')}; name the "
+                "labels file too"
             )
 
 
@@ -244,7 +246,8 @@ def plan_images(
         rejects, notes, keep = [*rejects, *given.rejects], [*notes, *given.notes], given.keep
     elif common.label is not None and common.label not in side.names:
         raise UsageError(
-            f"--label {common.label}: images have a label by their folders, or by a column of --labels FILE"
+            f"{option('label', common.label)}: images have a label by their folders, or by a column of "
+            f"{option('labels', 'FILE')}"
         )
     files, side = chosen(files, keep), side.filter(keep)
     schema, more = _schema(side, common)
@@ -292,7 +295,7 @@ def _looks_like_image(file: InputFile) -> bool:
 def _bounded(files: Sequence[InputFile], memory_bytes: int) -> tuple[Sequence[InputFile], list[Reject]]:
     """Files that fit into one record and a quarter of memory; each is held whole."""
     limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
-    message = f"bytes are more than one record may have ({limit}, a quarter of --memory and at most 2 GiB)"
+    message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
     rejects = [
         Reject(file.name, "", SIZE, f"{file.stat.size_bytes} {message}")
         for file in files
@@ -310,7 +313,7 @@ def _schema(side: Beside, common: PlanOptions) -> tuple[Schema, list[str]]:
     ]
     schema = Schema(tuple(features), "label" if "label" in side.names else None)
     if own := OWN_NAMES & set(common.dtypes):
-        raise UsageError(f"--dtype {min(own)}: this feature comes from the image itself and keeps its type")
+        raise UsageError(f"{option('dtypes', min(own))}: this feature comes from the image itself and keeps its type")
     schema = apply_dtypes(schema, common.dtypes)
     if common.schema is None:
         return schema, []

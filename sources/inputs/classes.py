@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.sources.inputs.layout import AUTO, FOLDERS, NONE, Layout, read_layout
 from recordmill.storage.listed.coded import pick
@@ -44,7 +45,7 @@ def without_strays(
     layout = read_layout(kept, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and None in layout.classes:
         labelled = np.fromiter((name is not None for name in layout.classes), np.bool_, len(kept))
-        remedy = "say --strays keep to have them without a label"
+        remedy = f"say {option('strays', 'keep')} to have them without a label"
         notes += _left_out(kept, ~labelled, "every class folder and have no label", remedy, strays)
         kept = chosen(kept, labelled)
         layout = replace(
@@ -82,7 +83,7 @@ def _left_out(
     names = ", ".join(files[at].name for at in first) + (", ..." if count > _SHOWN else "")
     what = f"{count:,} of {len(files):,} file(s) stand outside {beside}: {names}"
     if strays == ERROR or 2 * count >= len(files):
-        raise UsageError(f"{what}; move them away, {remedy}, or --class-from none for no labels")
+        raise UsageError(f"{what}; move them away, {remedy}, or {option('class_from', 'none')} for no labels")
     return [f"left out: {what} (to have them, {remedy})"]
 
 
@@ -115,7 +116,7 @@ def known_classes(
         example = files[classes.index(lacking[0])].name
         raise DataError(
             f"the folder says class {lacking[0]!r}, which the schema does not name; its classes are {shown}. Add it to "
-            "the schema, or say --unknown-class reject",
+            f"the schema, or say {option('unknown_class', 'reject')}",
             source=example,
         )
     keep = np.fromiter((name is None or name in known for name in classes), np.bool_, len(files))

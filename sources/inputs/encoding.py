@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.sources.inputs.contract import BATCH_BYTES
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
 from recordmill.storage.codecs import NONE, ZLIB, find_codec
@@ -138,8 +139,11 @@ def _decoded(blocks: Iterator[Bytes], declared: str, source: str) -> Iterator[By
 
 def _why_not(encoding: str, error: UnicodeError) -> str:
     if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError):  # as Python's utf-16 and utf-32 say it
-        return f"has no byte order mark, which {encoding} needs; declare --encoding {encoding}-le or {encoding}-be"
-    return f"can't be decoded as {encoding} ({str(error)[:150]}); declare its --encoding"
+        return (
+            f"has no byte order mark, which {encoding} needs; declare {option('encoding', f'{encoding}-le')} or "
+            f"{encoding}-be"
+        )
+    return f"can't be decoded as {encoding} ({str(error)[:150]}); declare its {option('encoding')}"
 
 
 def _with_end(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]:

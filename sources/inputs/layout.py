@@ -18,15 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.storage.listed.coded import Coded
 from recordmill.storage.listed.files import InputFile, StoredFiles
 from recordmill.storage.listing import Root
 
-_ONE_SPLIT = (
-    "all {what} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
-    "(--split-from {ask} takes the word)"
-)
 AUTO, FOLDERS, NAMES, NONE = "auto", "folders", "names", "none"
 
 Key = tuple[int, str]  # (root, folder relative to it)
@@ -144,7 +141,7 @@ def _splits(
         by_folder = {key: _in_folders(parts) for key, parts in rest.items()}
         alone = split_from == AUTO and _one_by_words(by_folder, rest)
         if alone:
-            notes.append(_ONE_SPLIT.format(what="folder", split=alone, ask=FOLDERS))
+            notes.append(_one_split("folder", alone, FOLDERS))
         elif all(by_folder.values()):
             for key, (at, _) in ((key, found) for key, found in by_folder.items() if found is not None):
                 rest[key] = rest[key][:at] + rest[key][at + 1 :]
@@ -157,16 +154,23 @@ def _splits(
     if None not in by_name:
         (one, *more) = by_name.used
         if split_from == AUTO and not more and any(_stem(file.name).lower() not in SPLIT_WORDS for file in files):
-            return nothing, [*notes, _ONE_SPLIT.format(what="file", split=one, ask=NAMES)]
+            return nothing, [*notes, _one_split("file", one, NAMES)]
         return by_name, [f"splits by file name: {_counts(by_name)}"]
     if split_from == NAMES:
         raise UsageError(
             f"{files[by_name.index(None)].name}: this file's name says no split; rename it, or leave "
-            "--split-from names out"
+            f"{option('split_from', 'names')} out"
         )
     if some := len(by_name) - by_name.count(None):
         notes.append(f"no splits by file name: only {some} of {len(by_name)} names say one")
     return nothing, notes
+
+
+def _one_split(what: str, split: str | None, ask: str) -> str:
+    return (
+        f"all {what} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
+        f"({option('split_from', ask)} takes the word)"
+    )
 
 
 def _one_by_words(by_folder: Mapping[Key, tuple[int, str] | None], rest: Mapping[Key, tuple[str, ...]]) -> str:
@@ -211,7 +215,7 @@ def _check_partial(
     raise UsageError(
         f"{said}, but {len(outside)} file(s) lie outside them, such as {files[int(outside[0])].name}: move them, give "
         "the split folders alone as INPUT, "
-        "or say --split-from none to take such folders as any other"
+        f"or say {option('split_from', 'none')} to take such folders as any other"
     )
 
 

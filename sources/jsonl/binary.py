@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
 from recordmill.sources.inputs.contract import PlanOptions
 
 BASE64 = "base64"
@@ -73,11 +74,14 @@ def tell_base64(seen: Mapping[str, StringsSeen]) -> tuple[frozenset[str], tuple[
             )
         elif found.padded:
             told.append(name)
-            notes.append(f"{name}: all its text is base64, so it is decoded; --dtype {name}=bytes keeps the text")
+            notes.append(
+                f"{name}: all its text is base64, so it is decoded; {option('dtypes', {name: 'bytes'})} keeps the text"
+            )
         elif found.strings:
             raise DataError(
-                f"{name!r} is bytes by the schema, and its text may be base64 or not: --dtype {name}=base64 decodes "
-                f"it, --dtype {name}=bytes keeps it as it is"
+                f"{name!r} is bytes by the schema, and its text may be base64 or not: "
+                f"{option('dtypes', {name: 'base64'})} decodes "
+                f"it, {option('dtypes', {name: 'bytes'})} keeps it as it is"
             )
     return frozenset(told), tuple(notes)
 

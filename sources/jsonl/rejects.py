@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from recordmill.base.option_names import option
 from recordmill.base.utf8 import bad_lines, is_utf8
 from recordmill.schemas.feature import Feature
 from recordmill.sources.inputs.lines import LineBlock
@@ -41,7 +42,7 @@ def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple
         offset, byte = unreadable[start]
         return (
             "encoding",
-            f"is not UTF-8: byte 0x{byte:02X} at byte {offset} of the line; declare the file's --encoding",
+            f"is not UTF-8: byte 0x{byte:02X} at byte {offset} of the line; declare the file's {option('encoding')}",
         )
     text = tape.data[at : at + 24].tobytes().split(b"\n")[0].decode(errors="replace")
     return "json", f"{WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}"
@@ -49,7 +50,7 @@ def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple
 
 def too_long(size: int, limit: int) -> tuple[str, str]:
     """(reason, message) for a line that was passed over."""
-    return "too_long", f"the line has {size:,} bytes, more than the {limit:,} that --max-line-bytes allows"
+    return "too_long", f"the line has {size:,} bytes, more than the {limit:,} that {option('max_line_bytes')} allows"
 
 
 def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:
@@ -64,7 +65,7 @@ def _explain(tape: Tape, entry: int, feature: Feature) -> tuple[str, str]:
     text = tape.data[start : min(stop, start + _QUOTED)].tobytes().decode(errors="replace")
     kind = head & 15
     if feature.dtype == "bytes" and kind not in _NAMES:
-        keeps = f"--dtype {feature.name}=bytes keeps text as it is"
+        keeps = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
         return "type", f"{feature.name}: {quoted_value(text)} is no base64; {keeps}"
     if kind in _NAMES:
         return "type", f"{feature.name}: {_NAMES[kind]} where {feature.describe()} is expected: {quoted_value(text)}"

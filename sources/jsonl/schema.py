@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
+from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.lattice import BOOL, FLOAT32, INT64, TEXT, resolve_dtype
 from recordmill.sources.inputs.contract import PlanOptions
@@ -185,7 +186,10 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
         if form == "a number" and name not in declared:
             notes.extend(_losses(name, seen, dtype))
         if form == "a string" and dtype != "string" and name not in declared:
-            notes.append(f"{name}: all its text is ISO 8601, so it is {dtype}; --dtype {name}=string keeps the text")
+            notes.append(
+                f"{name}: all its text is ISO 8601, so it is {dtype}; {option('dtypes', {name: 'string'})} keeps the "
+                "text"
+            )
     return Inferred(Schema(tuple(features.values())), paths, tuple(untold), tuple(notes))
 
 
@@ -223,7 +227,7 @@ def _form(name: str, seen: ValuesSeen, declared: Declared, where: Mapping[int, t
         if choose == "string"
         else "takes only values that fit and rejects the other records"
     )
-    raise DataError(f"{name!r} is {said}; declare what it shall be: --dtype {name}={choose} {what}")
+    raise DataError(f"{name!r} is {said}; declare what it shall be: {option('dtypes', {name: choose})} {what}")
 
 
 def _where(place: Place, where: Mapping[int, tuple[str, int]]) -> str:
@@ -257,12 +261,13 @@ def _losses(name: str, seen: ValuesSeen, dtype: str) -> list[str]:
         return []
     if decimals:
         notes.append(
-            f"{name}: {decimals:,} of {numbers:,} values lose digits as float32; --dtype {name}=float64 keeps them"
+            f"{name}: {decimals:,} of {numbers:,} values lose digits as float32; "
+            f"{option('dtypes', {name: 'float64'})} keeps them"
         )
     if wholes + overflows:
         notes.append(
             f"{name}: {wholes + overflows:,} of {numbers:,} values can't be held by float32 and are rejected; "
-            f"--dtype {name}=float64 keeps them"
+            f"{option('dtypes', {name: 'float64'})} keeps them"
         )
     return notes
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import option
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.encoding import check_encoding
@@ -50,7 +51,7 @@ class JsonlOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
-            raise UsageError(f"--max-line-bytes {self.max_line_bytes}: it lies between 1 and {1 << 30}")
+            raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject
+from recordmill.base.option_names import option
 from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
 from recordmill.sources.inputs.encoding import told_compression, utf8_blocks, utf8_of
@@ -105,10 +106,10 @@ def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int
                     file.name,
                     "",
                     "too_long",
-                    f"the document has more than the {max_bytes:,} bytes that --max-line-bytes allows",
+                    f"the document has more than the {max_bytes:,} bytes that {option('max_line_bytes')} allows",
                 )
     except DataError as error:
-        return Reject(file.name, error.place, "encoding", error.reason)
+        return Reject(file.name, error.place, "encoding", error.marked_reason)
     text = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
     if is_utf8(text):
         return text
@@ -118,5 +119,5 @@ def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int
         file.name,
         f"line {line}, byte {bad}",
         "encoding",
-        f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; declare the file's --encoding",
+        f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; declare the file's {option('encoding')}",
     )

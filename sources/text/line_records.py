@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject
 from recordmill.base.kernels import allocating
+from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.schemas.arrow import to_arrow
@@ -77,7 +78,7 @@ def line_chunks(
         if block.too_long_bytes:
             message = (
                 f"the line has {block.too_long_bytes:,} bytes, more than the {max_line_bytes:,} that "
-                "--max-line-bytes allows"
+                f"{option('max_line_bytes')} allows"
             )
             yield _chunk(
                 _texts(block.data, *_split(block.data)),
@@ -115,7 +116,10 @@ def _chunk(
 
 
 def _reject(data: Bytes, name: str, line: int, bad: int, start: int) -> Reject:
-    message = f"is not UTF-8: byte 0x{data[bad]:02X} at byte {bad - start} of the line; declare the file's --encoding"
+    message = (
+        f"is not UTF-8: byte 0x{data[bad]:02X} at byte {bad - start} of the line; declare the file's "
+        f"{option('encoding')}"
+    )
     return Reject(name, f"line {line + 1}", "encoding", message)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs.classes import ERROR, LEAVE, STRAYS, UNKNOWN_CLASSES, known_classes, without_strays
@@ -55,9 +56,9 @@ class TextOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if self.mode not in (AUTO, LINES, DOCUMENTS):
-            raise UsageError(f"--text-mode {self.mode}: one of {AUTO}, {LINES}, {DOCUMENTS}")
+            raise UsageError(f"{option('mode', self.mode)}: one of {AUTO}, {LINES}, {DOCUMENTS}")
         if not 1 <= self.max_line_bytes <= 1 << 30:
-            raise UsageError(f"--max-line-bytes {self.max_line_bytes}: it lies between 1 and {1 << 30}")
+            raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
         for name, allowed in (("strays", STRAYS), ("unknown_class", UNKNOWN_CLASSES)):
             if getattr(self, name) not in allowed:
                 flag = "--" + name.replace("_", "-")
@@ -155,11 +156,11 @@ def _mode(files: Sequence[InputFile], layout: Layout, options: TextOptions) -> t
     if options.mode != AUTO:
         return options.mode, "as asked"
     if layout.class_names:
-        return DOCUMENTS, "the folders say classes (--text-mode lines makes each line a record)"
+        return DOCUMENTS, f"the folders say classes ({option('mode', 'lines')} makes each line a record)"
     size = sum(file.stat.size_bytes for file in files)
     if len(files) > 3 and size < _SMALL_BYTES * len(files):
-        return DOCUMENTS, f"{len(files)} small files (--text-mode lines makes each line a record)"
-    return LINES, "one file or few, or large ones (--text-mode documents makes each file a record)"
+        return DOCUMENTS, f"{len(files)} small files ({option('mode', 'lines')} makes each line a record)"
+    return LINES, f"one file or few, or large ones ({option('mode', 'documents')} makes each file a record)"
 
 
 def _schema(mode: str, layout: Layout, common: PlanOptions) -> tuple[Schema, list[str]]:
@@ -187,11 +188,11 @@ def _schema(mode: str, layout: Layout, common: PlanOptions) -> tuple[Schema, lis
     wrong = [name for name, dtype in common.dtypes.items() if name not in own or dtype != own[name].dtype]
     if wrong:
         raise UsageError(
-            f"--dtype {wrong[0]}={common.dtypes[wrong[0]]}: text has "
+            f"{option('dtypes', {wrong[0]: common.dtypes[wrong[0]]})}: text has "
             f"{', '.join(f'{f.name} ({f.describe()})' for f in own)}, which can't be others"
         )
     if common.label is not None and common.label not in own:
-        raise UsageError(f"--label {common.label}: no such column; {there_are(common.label, own.names)}")
+        raise UsageError(f"{option('label', common.label)}: no such column; {there_are(common.label, own.names)}")
     return own if common.label is None else replace(own, label=common.label), left_out
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import HEADER_BYTES, gather_frames
@@ -107,7 +108,7 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     if common.dtypes:
         name, dtype = next(iter(common.dtypes.items()))
         raise UsageError(
-            f"--dtype {name}={dtype}: records of TFRecord files are kept as they are; to change types, read "
+            f"{option('dtypes', {name: dtype})}: records of TFRecord files are kept as they are; to change types, read "
             "them to Parquet and build from that"
         )
     files, shards, notes = _current(files)
@@ -179,7 +180,7 @@ def _schema(
         if any(other != found[0] for other in found[1:]):
             raise DataError(
                 f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
-                "differ; say which: --schema FILE"
+                f"differ; say which: {option('schema', 'FILE')}"
             )
         schema, said = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
         told = all(shard.info is not None for shard in shards)
@@ -189,7 +190,9 @@ def _schema(
         said, told = ["schema inferred from all records", *hinted], not counted.others
     if common.label is not None:
         if common.label not in schema:
-            raise UsageError(f"--label {common.label}: no such feature; {there_are(common.label, schema.names)}")
+            raise UsageError(
+                f"{option('label', common.label)}: no such feature; {there_are(common.label, schema.names)}"
+            )
         schema = replace(schema, label=common.label)
     return schema, said, told
 

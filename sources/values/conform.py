@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.casting import cast_values, plain
@@ -237,7 +238,10 @@ def explain_value(given: pa.Array, row: int, feature: Feature, reason: str) -> t
     try:
         value = given[row].as_py()
     except UnicodeDecodeError as error:
-        return "encoding", f"{name}: is not UTF-8: {quoted_value(error.object)}; --dtype {name}=bytes keeps it"
+        return (
+            "encoding",
+            f"{name}: is not UTF-8: {quoted_value(error.object)}; {option('dtypes', {name: 'bytes'})} keeps it",
+        )
     if reason == "shape":
         return "shape", f"{name}: {quoted_value(value)} has not the shape of {declared}"
     return reason, f"{name}: {quoted_value(value)} does not fit {declared}{remedy(value, feature)}"
@@ -258,7 +262,7 @@ def remedy(value: object, feature: Feature) -> str:
     if isinstance(value, list) and value:
         return remedy(next((item for item in value if item is not None), None), feature)
     wider = _wider(value, feature)
-    return f"; --dtype {feature.name}={wider} keeps it" if wider and wider != feature.dtype else ""
+    return f"; {option('dtypes', {feature.name: wider})} keeps it" if wider and wider != feature.dtype else ""
 
 
 def _wider(value: object, feature: Feature) -> str:

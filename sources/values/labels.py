@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.schemas.feature import Feature, Schema
 
@@ -45,7 +46,7 @@ class ClassNames:
         if len(self.names) > MAX_CLASSES:
             raise DataError(
                 f"label {self.column!r} has more than {MAX_CLASSES:,} different values, so it names no "
-                "classes; leave --label out or choose another column"
+                f"classes; leave {option('label')} out or choose another column"
             )
 
     def sorted(self) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ def check_label(schema: Schema, label: str) -> Feature:
         UsageError: there is no such column; the message lists them.
     """
     if label not in schema:
-        raise UsageError(f"--label {label}: no such column; {there_are(label, schema.names)}")
+        raise UsageError(f"{option('label', label)}: no such column; {there_are(label, schema.names)}")
     return schema[label]
 
 

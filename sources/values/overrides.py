@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.inputs.contract import PlanOptions
@@ -47,7 +48,8 @@ def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
     unknown = [name for name in dtypes if name not in schema]
     if unknown:
         raise UsageError(
-            f"--dtype {unknown[0]}={dtypes[unknown[0]]}: no such column; {there_are(unknown[0], schema.names)}"
+            f"{option('dtypes', {unknown[0]: dtypes[unknown[0]]})}: no such column; "
+            f"{there_are(unknown[0], schema.names)}"
         )
     return replace(schema, features=tuple(_override(f, dtypes[f.name]) if f.name in dtypes else f for f in schema))
 
@@ -62,7 +64,7 @@ def _override(feature: Feature, text: str) -> Feature:
             classes=feature.classes if dtype == "int64" else None,
         )
     except ValueError as error:
-        raise UsageError(f"--dtype {feature.name}={text}: {error}") from None
+        raise UsageError(f"{option('dtypes', {feature.name: text})}: {error}") from None
 
 
 def select_given(given: Schema, inferred: Schema, what: str) -> tuple[Schema, tuple[str, ...]]:

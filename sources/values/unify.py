@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
 from recordmill.schemas.arrow import from_arrow_field, told_label
 from recordmill.schemas.feature import Feature, Schema
 
@@ -93,7 +94,8 @@ class Unifier:
         except DataError as error:
             if field.name not in self._declared:
                 raise DataError(
-                    f"{error.reason}, or declare what it shall be: --dtype {field.name}=string", source=where
+                    f"{error.reason}, or declare what it shall be: {option('dtypes', {field.name: 'string'})}",
+                    source=where,
                 ) from None
             return Feature(field.name, "string", _list_shape(field.type), not field.nullable)
 
@@ -122,7 +124,7 @@ class Unifier:
         before = f"{one.describe()} in {self._where[one.name]}"
         return DataError(
             f"{one.name!r} is {other.describe()} here, but {before}; declare what it shall be, such as "
-            f"--dtype {one.name}=string",
+            f"{option('dtypes', {one.name: 'string'})}",
             source=where,
         )
 

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from recordmill.reader.measure import measure, prepare
 
     prepare(args.face)
-    size = None if args.image_size is None else parse_size(args.image_size, "--image-size")
+    size = None if args.image_size is None else parse_size(args.image_size, "image_size")
     begun = time.perf_counter()
     dataset = open(args.inputs, decode_images=size, **given(args))
     opened = time.perf_counter() - begun

@@ -83,7 +83,10 @@ def run(argv: Sequence[str] | None = None) -> int:
 
         parser.error(f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}")
     args.beam_args = unknown
-    return _run(args)
+    from recordmill.base.option_names import speaking_flags
+
+    with speaking_flags():
+        return _run(args)
 
 
 def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
@@ -96,11 +99,9 @@ def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from recordmill.base.errors import RecordmillError, UsageError
-    from recordmill.pipelines.options.naming import speaking_flags
 
     try:
-        with speaking_flags():
-            code = int(args.run(args))
+        code = int(args.run(args))
         sys.stdout.flush()  # here, where a reader that has gone, or a full disk, can still be told
         return code
     except UsageError as error:

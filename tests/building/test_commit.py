@@ -326,7 +326,7 @@ def test_a_run_of_another_host_is_left_alone_and_one_before_a_reboot_is_not(tmp_
 def test_an_out_that_must_not_be_written_to_is_refused(tmp_path: Path) -> None:
     assert check_out(tmp_path / "new", overwrite=False) == 0
     build(tmp_path / "full", b"x", 0)
-    with pytest.raises(UsageError, match="--overwrite"):
+    with pytest.raises(UsageError, match="overwrite=True"):
         check_out(tmp_path / "full", overwrite=False)
     assert check_out(tmp_path / "full", overwrite=True) == 1
     (tmp_path / "home").mkdir()

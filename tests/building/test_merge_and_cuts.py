@@ -141,7 +141,7 @@ def test_a_smaller_shard_size_never_gives_fewer_shards() -> None:
 
 
 def test_more_shards_than_records_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"--num-shards 4: split 'test' has only 3 records"):
+    with pytest.raises(UsageError, match=r"num_shards=4: split 'test' has only 3 records"):
         cut_shards(
             Histogram(np.array([[9], [3]]), np.array([[90], [30]])), ShardOptions(num_shards=4), ["train", "test"]
         )

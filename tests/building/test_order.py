@@ -178,7 +178,7 @@ def test_folders_that_say_splits_exclude_fractions() -> None:
         ({"splits": (("train", 0.5), ("train", 0.5))}, "twice"),
         ({"splits": (("a/b", 1.0),)}, "letters"),
         ({"splits": (("a", 1.5), ("b", -0.5))}, "fraction"),
-        ({"split_by": "x"}, "needs --splits"),
+        ({"split_by": "x"}, "needs splits="),
         ({"seed": 2**63}, "64 bits"),
     ],
 )

@@ -120,7 +120,7 @@ def test_compressed_shards_of_another_library_are_refused(
         begin(source, f"{out}-{compression}-{how}", tmp_path, compression=how) for how in (compression, "none")
     )
     monkeypatch.setattr(version, "1.2.3.of-the-worker")
-    with pytest.raises(RecordmillError, match=r"1\.2\.3\.of-the-worker, and .* --compression none"):
+    with pytest.raises(RecordmillError, match=r"1\.2\.3\.of-the-worker, and .* compression=\"none\""):
         packed.ingest(0)
     plain.ingest(0)
 

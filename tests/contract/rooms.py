@@ -63,10 +63,10 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "schemas",
     "reader.mixing": "base reader.faces reader.fetching reader.sampling reader.torch records.columns records.tfrecord "
     "schemas shards",
-    "reader": "base base.people pipelines.options reader.collating reader.faces reader.fetching reader.images "
+    "reader": "base base.people reader.collating reader.faces reader.fetching reader.images "
     "reader.sampling reader.torch records.columns records.inference records.tfrecord records.writers schemas shards "
     "shards.loads storage",
-    "reader.inspect": "base images pipelines.options reader reader.faces records.columns records.inference "
+    "reader.inspect": "base images reader reader.faces records.columns records.inference "
     "records.protobuf schemas shards shards.loads storage",
     "transforms": "base building building.spread building.straight exporting exporting.spread records.example "
     "records.tfrecord schemas shards shards.entries sources.arrow sources.values storage",

@@ -47,10 +47,10 @@ Caused by: java.lang.RuntimeException: Error received
             "Pipeline recordmill-x_1-2 failed in state FAILED: java.lang.X: requirement failed: a",
             "requirement failed: a",
         ),
-        ("Traceback\nMemoryError [while running 'Ingest']\n", "a worker ran out of memory: give less --memory"),
+        ("Traceback\nMemoryError [while running 'Ingest']\n", "a worker ran out of memory: give less memory="),
         (
             "Traceback\nnumpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 PiB\n\tat x",
-            "a worker ran out of memory (Unable to allocate 1.00 PiB): give less --memory",
+            "a worker ran out of memory (Unable to allocate 1.00 PiB): give less memory=",
         ),
         ("", "it said nothing"),
         (

@@ -95,5 +95,5 @@ def test_npz_that_would_not_fit_is_refused_beforehand(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(10)}, shards=1)
     found = dry_run(out, to="npz", memory="256MiB", threads=1)
     assert found.memory_bytes <= 256 << 20
-    with pytest.raises(UsageError, match=r"more than --memory 100 B; use --to npy"):
+    with pytest.raises(UsageError, match='more than the 100 B of memory=; use to="npy"'):
         check_fits(found, 100)

@@ -106,7 +106,7 @@ def test_npz_beyond_memory_is_refused(tmp_path: Path) -> None:
     schema = Schema((Feature("x", "float64"),))
     writer = find_output("npz").new_writer(tmp_path / "train.npz", schema, WriterSettings(None, "train", 4000))
     writer.write(pa.record_batch({"x": np.zeros(1000)}, to_arrow(schema)))
-    with pytest.raises(UsageError, match=r"train takes .*use --to npy"):
+    with pytest.raises(UsageError, match=r'train takes .*use to="npy"'):
         writer.close()
     writer.abort()
     assert not list(tmp_path.iterdir())
@@ -136,7 +136,7 @@ def test_selection(out: Path, tmp_path: Path) -> None:
     assert result.records == {"train": 7}
     assert read(out, tmp_path / "b", limit=150).records == {"train": 150, "test": 30}
     assert read(out, tmp_path / "c", limit=0, to="npy").records == {"train": 0, "test": 0}
-    with pytest.raises(UsageError, match="columns=nope: no such feature; there are id"):
+    with pytest.raises(UsageError, match='columns="nope": no such feature; there are id'):
         read(out, tmp_path / "d", columns=["nope"])
     with pytest.raises(UsageError, match="no split 'dev'"):
         read(out, tmp_path / "d", split="dev")

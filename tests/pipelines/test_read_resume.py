@@ -273,7 +273,7 @@ def test_with_a_runner_it_begins_anew(inputs: dict[str, Any], tmp_path: Path) ->
 def test_a_mistyped_command_leaves_what_is_finished(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     killed("account:3", inputs["plain"], out)
-    with pytest.raises(UsageError, match="columns=nope: no such feature"):
+    with pytest.raises(UsageError, match='columns="nope": no such feature'):
         read(inputs["plain"], out, columns="nope", **UNITS)
     check_goes_on(inputs["plain"], out)
 

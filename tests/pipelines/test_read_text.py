@@ -54,7 +54,7 @@ def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
 def test_what_csv_can_not_hold_is_named_before_anything_is_written(out: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
-        match=r"to=csv: .* not matrix \(float32 \[2, 3\]\), payload \(bytes\), .* and 2 more; leave them out "
+        match=r"to=.csv.: .* not matrix \(float32 \[2, 3\]\), payload \(bytes\), .* and 2 more; leave them out "
         r"with columns=",
     ):
         read(out, tmp_path / "to", to="csv")

@@ -252,7 +252,7 @@ def test_what_cannot_be_emitted_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no Examples"):
         emit("parse-spec", ds)
     assert "FEATURES" not in emit("reader", ds)
-    with pytest.raises(UsageError, match="--emit poem: one of schema, parse-spec, reader"):
+    with pytest.raises(UsageError, match='emit="poem": one of schema, parse-spec, reader'):
         emit("poem", ds)
 
 

@@ -125,5 +125,5 @@ def test_samples_are_the_first_records_of_each_file(tmp_path: Path, compression:
 
 @pytest.mark.parametrize("text", ["0", "-1", "a", "1.5", "3 folders", ""])
 def test_no_sample_is_said(text: str) -> None:
-    with pytest.raises(UsageError, match="--infer-from"):
+    with pytest.raises(UsageError, match="infer_from="):
         Sample.parse(text)

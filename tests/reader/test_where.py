@@ -122,7 +122,7 @@ def test_foreign_files_and_streams(tmp_path: Path) -> None:
 
 
 def test_wrong_predicates(out: Path) -> None:
-    with pytest.raises(UsageError, match="where=nope = 1"):
+    with pytest.raises(UsageError, match='where="nope = 1"'):
         open(out, where="nope = 1")
     with pytest.raises(UsageError, match=r"random\(\)"):
         open(out, where="random() < 0.5")

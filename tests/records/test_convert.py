@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import spelled
 from recordmill.records.columns.convert import (
     Converted,
     DecodeRaw,
@@ -138,7 +139,7 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
         Feature("x", dtype, (None,)), [[item], None, [], [item] * 3, [item] * 4], Pad("x", 3, value)
     )
     assert column.to_pylist() == [[item, fill, fill], None, [fill] * 3, [item] * 3]
-    assert result.bad[0].reason == "4 items, more than the 3 to pad to (--pad-or-cut drops the others)"
+    assert spelled(result.bad[0].reason) == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
     _, column = converted(Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cut=True))
     assert column.to_pylist() == [[item] * 3]
 
@@ -202,7 +203,7 @@ def test_slices_are_converted_as_whole_columns_are() -> None:
         (Feature("x", "int64", (None, None)), Reshape("x", (4,)), "lists of lists"),
         (Feature("x", "int64", (None,)), Reshape("x", (4, None)), "only the first dimension can be -1"),
         (Feature("x", "int64", (6,)), Reshape("x", (None, 4)), "does not go into"),
-        (Feature("x", "int64", (None, None)), Pad("x", 4, "0", cut=True), "--pad-or-cut x: it is .*, lists of lists"),
+        (Feature("x", "int64", (None, None)), Pad("x", 4, "0", cut=True), 'pad_or_cut="x": it is .*, lists of lists'),
         (Feature("x", "int8", (None,)), Pad("x", 4, "300"), "'300' is no int8"),
         (Feature("x", "int64", (None,)), Pad("x", 4, "0.5"), "'0.5' is no int64"),
         (Feature("x", "bool", (None,)), Pad("x", 4, "2"), "'2' is no bool"),

@@ -133,7 +133,7 @@ def test_hints_that_differ_or_are_none_are_said(tmp_path: Path) -> None:
         hint(tmp_path / name, Feature("n", dtype))
     ds = open(tmp_path)
     assert ds.schema["n"].dtype == "int64"
-    assert "which differ; choose with --schema FILE" in ds.schema_notes[0]
+    assert 'which differ; choose with schema="FILE"' in ds.schema_notes[0]
     (tmp_path / "b" / "schema.pbtxt").unlink()
     assert "beside some of the files only" in open(tmp_path).schema_notes[0]
     (tmp_path / "a" / "schema.pbtxt").write_text("no schema {")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs import contract, lines
 from recordmill.sources.inputs.contract import PlanOptions
@@ -142,7 +143,7 @@ def test_bad_lines_are_rejects(tmp_path: Path, line: bytes, reason: str, message
     rows, rejects = read_all(plan(write(tmp_path / "a.jsonl", good, line, good)))
     assert [row[1] for row in rows] == [0, 2]
     assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [("a.jsonl", "line 2", reason)]
-    assert rejects[0].message.startswith(message)
+    assert in_flags(rejects[0].message).startswith(message)
 
 
 def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     assert features(source) == {"i": "int64!", "f": "float32!", "l": "int64 [?]"}
     rows, rejects = read_all(source)
     assert [row[1] for row in rows] == [0, 6]
-    assert [(reject.place, reject.reason, reject.message) for reject in rejects] == [
+    assert [(reject.place, reject.reason, in_flags(reject.message)) for reject in rejects] == [
         ("line 2", "range", "i: 1.5 does not fit int64; --dtype i=float64 keeps it"),
         ("line 3", "range", "f: 16777217 does not fit float32; --dtype f=float64 keeps it"),
         ("line 4", "range", "f: 1e+39 does not fit float32; --dtype f=float64 keeps it"),
@@ -180,7 +181,7 @@ def test_whole_numbers_beyond_int64_are_text(tmp_path: Path) -> None:
     assert source.notes == ("i: 1 of 3 values are whole numbers beyond int64, so all are kept as text",)
     rows, rejects = read_all(plan(path, dtypes={"i": "int64"}))
     assert values(rows) == [{"i": -(2**63)}]
-    assert rejects[0].message == "i: 9223372036854775808 does not fit int64; --dtype i=string keeps it"
+    assert in_flags(rejects[0].message) == "i: 9223372036854775808 does not fit int64; --dtype i=string keeps it"
 
 
 def test_values_of_two_forms_are_the_users_choice(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_values_of_two_forms_are_the_users_choice(tmp_path: Path) -> None:
         plan(lists)
     rows, rejects = read_all(plan(lists, dtypes={"x": "int64"}))
     assert values(rows) == [{"x": 1}]
-    assert [reject.message for reject in rejects] == [
+    assert [in_flags(reject.message) for reject in rejects] == [
         "x: a list where int64 is expected: '[1]'",
         "x: an object where int64 is expected: '{\"y\": 1}'",
     ]
@@ -241,7 +242,7 @@ def test_a_given_schema(tmp_path: Path) -> None:
     )
     rows, rejects = read_all(source)
     assert values(rows) == [{"b": "x", "a": 1, "d": None}]
-    assert [reject.message for reject in rejects] == ["a: 300 does not fit uint8; --dtype a=int64 keeps it"]
+    assert [in_flags(reject.message) for reject in rejects] == ["a: 300 does not fit uint8; --dtype a=int64 keeps it"]
     with pytest.raises(DataError, match="the schema requires 'z'"):
         plan(path, schema=Schema((Feature("z", "string", required=True),)))
 
@@ -290,7 +291,7 @@ def test_long_lines_are_rejects_wherever_blocks_end(tmp_path: Path, monkeypatch:
         found, rejects = read_all(plan(path, options=JsonlOptions(max_line_bytes=100)))
         assert [row[1] for row in found] == [0, 2, 3]
         assert [reject.place for reject in rejects] == ["line 2", "line 5"]
-        assert rejects[0].message == "the line has 309 bytes, more than the 100 that --max-line-bytes allows"
+        assert in_flags(rejects[0].message) == "the line has 309 bytes, more than the 100 that --max-line-bytes allows"
 
 
 def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

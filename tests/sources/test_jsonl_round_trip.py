@@ -19,6 +19,7 @@ from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.jsonl.binary import decode_base64
@@ -126,7 +127,7 @@ ISO = [
 def test_times_are_told_as_in_csv_and_that_is_said(tmp_path: Path, texts: list[Any], dtype: str) -> None:
     source = plan(tmp_path / "a.jsonl", [{"t": text} for text in texts])
     assert source.schema["t"].dtype == dtype
-    said = [note for note in source.notes if "ISO 8601" in note]
+    said = [in_flags(note) for note in source.notes if "ISO 8601" in note]
     assert said == (
         [] if dtype == "string" else [f"t: all its text is ISO 8601, so it is {dtype}; --dtype t=string keeps the text"]
     )
@@ -141,7 +142,7 @@ BYTES = Schema((Feature("x", "bytes"),))
 def test_bytes_of_a_schema_are_base64_where_the_strings_tell(tmp_path: Path) -> None:
     padded = plan(tmp_path / "a.jsonl", [{"x": "YQ=="}, {"x": "YWJj"}, {"x": None}, {"x": ""}], schema=BYTES)
     assert [row["x"] for row in values(read_all(padded)[0])] == [b"a", b"abc", None, b""]
-    assert "x: all its text is base64, so it is decoded; --dtype x=bytes keeps the text" in padded.notes
+    assert "x: all its text is base64, so it is decoded; --dtype x=bytes keeps the text" in map(in_flags, padded.notes)
     text = plan(tmp_path / "b.jsonl", [{"x": "data"}, {"x": "a text"}], schema=BYTES)
     assert [row["x"] for row in values(read_all(text)[0])] == [b"data", b"a text"]
     assert "x: its text is taken as it is, as UTF-8: 1 of 2 values are no base64" in text.notes
@@ -157,7 +158,7 @@ def test_bytes_as_they_are_declared(tmp_path: Path) -> None:
         decoded = plan(tmp_path / "b.jsonl", rows, dtypes={"x": "base64"}, **common)
         found, rejects = read_all(decoded)
         assert [row["x"] for row in values(found)] == [base64.b64decode("data")]
-        assert [reject.message for reject in rejects] == [
+        assert [in_flags(reject.message) for reject in rejects] == [
             "x: 'no base64' is no base64; --dtype x=bytes keeps text as it is",
             "x: '1234' is no base64; --dtype x=bytes keeps text as it is",
             "x: a list where bytes is expected: '[\"data\"]'",

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from source_reading import read_all, values
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import memory
 from recordmill.sources.arrow import objects as in_memory
@@ -231,7 +232,7 @@ def test_batches_of_other_types_are_refused_by_name(tmp_path: Path, monkeypatch:
     ]
     rows, rejects = read_all(plan([{"a": 1}, {"a": "x"}], tmp_path, dtypes={"a": "int8"}))
     assert values(rows) == [{"a": 1}]
-    assert [(reject.source, reject.place, reject.message) for reject in rejects] == [
+    assert [(reject.source, reject.place, in_flags(reject.message)) for reject in rejects] == [
         ("memory", "row 1", "a: 'x' does not fit int8; --dtype a=string keeps it")
     ]
 

@@ -12,6 +12,7 @@ import pytest
 from source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import in_flags
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.inputs.contract import PlanOptions, Source
@@ -67,7 +68,7 @@ def test_what_needs_a_mark_and_has_none(kind: str, tmp_path: Path) -> None:
     if kind == "documents":
         rows, rejects = read_all(plan(kind, path, "utf-16"))
         assert not rows
-        assert [reject.message for reject in rejects] == [said]
+        assert [in_flags(reject.message) for reject in rejects] == [said]
         return
     with pytest.raises(DataError, match=said):
         plan(kind, path, "utf-16")

@@ -46,7 +46,7 @@ def test_overrides() -> None:
     schema = Schema((Feature("a", "int64", (None,), classes=("x",)), Feature("b", "string")))
     assert apply_dtypes(schema, {"a": "int32"})["a"] == Feature("a", "int32", (None,))
     assert apply_dtypes(schema, {"a": "int64[3]"})["a"] == Feature("a", "int64", (3,), classes=("x",))
-    with pytest.raises(UsageError, match=r"--dtype a=int64\[3,\?\]: feature 'a': .*variable dimensions"):
+    with pytest.raises(UsageError, match=r"--dtype 'a=int64\[3,\?\]': feature 'a': .*variable dimensions"):
         apply_dtypes(schema, {"a": "int64[3,?]"})
 
 

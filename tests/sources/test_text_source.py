@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from source_reading import read_all, values
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.inputs import lines
 from recordmill.sources.inputs.contract import PlanOptions
@@ -61,7 +62,9 @@ def test_what_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
         ("line 4", "encoding"),
         ("line 5", "encoding"),
     ]
-    assert rejects[0].message == "is not UTF-8: byte 0xE4 at byte 1 of the line; declare the file's --encoding"
+    assert (
+        in_flags(rejects[0].message) == "is not UTF-8: byte 0xE4 at byte 1 of the line; declare the file's --encoding"
+    )
     assert [row["text"] for row in values(read_all(plan(path, options=TextOptions(encoding="latin-1")))[0])][1] == "bäd"
 
 
@@ -107,7 +110,10 @@ def test_the_mode_is_said(tmp_path: Path) -> None:
     assert plan(tmp_path).notes[0].startswith("read as lines: one file or few")
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("x\ny\n")
-    assert plan(tmp_path).notes[0] == "read as documents: 6 small files (--text-mode lines makes each line a record)"
+    assert (
+        in_flags(plan(tmp_path).notes[0])
+        == "read as documents: 6 small files (--text-mode lines makes each line a record)"
+    )
     with pytest.raises(UsageError, match="--text-mode words: one of auto, lines, documents"):
         TextOptions(mode="words")
 
@@ -117,7 +123,7 @@ def test_long_records_are_rejects(tmp_path: Path) -> None:
     path.write_text("short\n" + "x" * 50 + "\nshort\n")
     rows, rejects = read_all(plan(path, options=TextOptions(max_line_bytes=20)))
     assert [row[1] for row in rows] == [0, 2]
-    assert [(reject.place, reject.message) for reject in rejects] == [
+    assert [(reject.place, in_flags(reject.message)) for reject in rejects] == [
         ("line 2", "the line has 50 bytes, more than the 20 that --max-line-bytes allows")
     ]
     _, rejects = read_all(plan(path, options=TextOptions(mode="documents", max_line_bytes=20)))

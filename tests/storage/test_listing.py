@@ -155,7 +155,7 @@ def test_a_link_out_of_the_root_is_refused_by_name(tmp_path: Path) -> None:
     make(tmp_path, "in/a.txt", "secret/passwd")
     (tmp_path / "in" / "evil.txt").symlink_to(tmp_path / "secret" / "passwd")
     with pytest.raises(
-        UsageError, match=r"evil\.txt is a link out of the folder, to .*/secret/passwd: --follow-links allows it"
+        UsageError, match=r"evil\.txt is a link out of the folder, to .*/secret/passwd: follow_links=True allows it"
     ):
         list_inputs([str(tmp_path / "in")])
     assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == ["a.txt", "evil.txt"]

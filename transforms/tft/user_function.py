@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.storage.folders import is_file
 
 FUNCTION = "preprocessing_fn"
@@ -29,7 +30,7 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     path, _, name = given.partition(".py:")
     path, name = (path + ".py", name) if name else (given, FUNCTION)
     if not is_file(path):
-        raise UsageError(f"--transform {given}: there is no file {path}")
+        raise UsageError(f"{option('transform', given)}: there is no file {path}")
     stem = os.path.splitext(os.path.basename(path))[0]
     module_name = f"recordmill_transform_{stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -40,12 +41,12 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise UsageError(f"--transform {given}: {own_line(error, path)}") from None
+        raise UsageError(f"{option('transform', given)}: {own_line(error, path)}") from None
     found: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(module, name, None)
     if found is None or not callable(found):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         there = f"; there are {', '.join(functions)}" if functions else ""
-        raise UsageError(f"--transform {given}: {path} has no function {name}{there}")
+        raise UsageError(f"{option('transform', given)}: {path} has no function {name}{there}")
     return found
 
 

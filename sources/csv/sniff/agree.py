@@ -9,6 +9,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
 from recordmill.sources.csv.sniff.header import DATA, HEADER, UNSURE, Guess
 
 _SHOWN = 100  # characters of a first row in a message
@@ -65,10 +66,15 @@ def agree_on_header(
 def _refusal(row: FirstRow, clear: Sequence[FirstRow], given: tuple[str, ...] | None, alone: bool) -> DataError:
     shown = ",".join(repr(field) for field in row.fields)
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-    names = "the names given stand for it, or for columns" if given else "columns are then column_1, ... or --names"
+    names = (
+        "the names given stand for it, or for columns"
+        if given
+        else f"columns are then column_1, ... or {option('names')}"
+    )
     differs = f" (unlike that of {clear[0].file}, a header)" if clear and row.guess.verdict == DATA else ""
     what = "a header and no rows, or one row" if alone else f"the first row {row.guess.reason}{differs}"
     return DataError(
-        f"{what}: {shown}. Say --no-header if it is data ({names}), or --header if it names the columns",
+        f"{what}: {shown}. Say {option('header', False)} if it is data ({names}), or {option('header', True)} if it "
+        "names the columns",
         source=row.file,
     )

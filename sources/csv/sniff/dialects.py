@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from recordmill.base.option_names import option
 from recordmill.sources.csv.sniff.cells import MOMENT, NULL, NUMBER, TEXT, cell_class, is_whole
 
 STRONG = (",", ";", "\t", "|")  # marks that hardly stand in the text of every row by chance
@@ -98,9 +99,13 @@ def choose_quote(cuts: Sequence[Cut]) -> Choice:
             if _holds_without(double, cut):
                 return Choice(cut, "quotes are text: no field is closed by the one that it begins with")
             if len(cut.widths) > len(double.widths) + 1 and cut.share == double.share == 1.0 and cut.width > 1:
-                return Choice(double, doubt=f"rows are whole with {double.quote!r} as a quote and without; say --quote")
+                return Choice(
+                    double, doubt=f"rows are whole with {double.quote!r} as a quote and without; say {option('quote')}"
+                )
         elif _both_hold(double, cut):
-            return Choice(double, doubt=f"fields stand between {double.quote!r} and between {cut.quote!r}; say --quote")
+            return Choice(
+                double, doubt=f"fields stand between {double.quote!r} and between {cut.quote!r}; say {option('quote')}"
+            )
         elif _holds_with(double, cut):
             return Choice(cut, f"fields stand between {cut.quote!r}")
     return Choice(double)
@@ -172,7 +177,7 @@ def choose_cut(choices: Sequence[Choice], extension: str) -> Choice:
         best, *others = sorted(strong, key=lambda choice: _rank(choice.cut, hinted), reverse=True)
         for other in others:
             if _alike(best.cut, other.cut, hinted):
-                doubt = f"{describe_cut(best.cut)}, and {describe_cut(other.cut)}; say which with --delimiter"
+                doubt = f"{describe_cut(best.cut)}, and {describe_cut(other.cut)}; say which with {option('delimiter')}"
                 return Choice(best.cut, doubt=f"the delimiter can't be told: {doubt}")
         return best
     for choice in choices:
@@ -180,7 +185,10 @@ def choose_cut(choices: Sequence[Choice], extension: str) -> Choice:
             if choice.doubt or _weak_holds(choice.cut):
                 return choice
             if not _is_one_column(choice.cut):
-                doubt = f"there is one column, or {describe_cut(choice.cut)}; say --delimiter {choice.cut.delimiter!r}"
+                doubt = (
+                    f"there is one column, or {describe_cut(choice.cut)}; say "
+                    f"{option('delimiter', choice.cut.delimiter)}"
+                )
                 return Choice(choice.cut, doubt=f"{doubt}, or ',' for one column")
     return choices[0]
 

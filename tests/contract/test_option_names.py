@@ -1,0 +1,126 @@
+"""Messages name options, and no module but those of the command line spells a flag (`base.option_names`)."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rooms import FOLDERS, ROOT
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import in_flags, option, shortened, speaking_flags, spelled
+from recordmill.pipelines.options.commands import CALLS
+
+DECLARED = {each.name for options in CALLS.values() for each in options}
+FLAGS = {flag for options in CALLS.values() for each in options for flag in each.all_flags if flag.startswith("--")}
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
+_COMMAND = re.compile(r"`recordmill [^`]*`")  # a whole command, to be typed as it is
+# the command line, and those who speak to programs that have flags of their own
+_LEFT_OUT = ("base/option_names.py", "pipelines/options/", "pipelines/remote/flags.py", "transforms/worker.py")
+_OF_BEAM = ("--runner", "--parallelism", "--experiments")
+# functions below the doors that take an option's name, and which argument it is
+_TAKE_NAMES = {"option": 0, "flag_of": 0, "parse_size": 1, "listed": 1, "_whole": 1, "_named": 0, "_check_bytes": 1}
+
+
+def products() -> Iterator[tuple[str, ast.Module]]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            if not name.startswith(_LEFT_OUT):
+                yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of what is neither a docstring nor a help."""
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):  # outputs describe themselves for `read --help-all`
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Output":
+            docs |= {id(each) for each in node.args}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.lineno, node.value
+
+
+def test_no_message_spells_a_flag() -> None:
+    found = [
+        f"{name}:{line}: {flag[0]}"
+        for name, tree in products()
+        for line, text in texts(tree)
+        for flag in _FLAG.finditer(_COMMAND.sub("", text))
+        if flag[0] not in _OF_BEAM
+    ]
+    assert found == []
+
+
+def test_the_search_finds_flags() -> None:
+    tree = ast.parse(
+        '"""--doc"""\nf"{x}: give --max-rejects {y}, or --to npy"\n"`recordmill verify --mend`"\n"--flink_master"'
+    )
+    found = [flag[0] for _, text in texts(tree) for flag in _FLAG.finditer(_COMMAND.sub("", text))]
+    assert sorted(found) == ["--max-rejects", "--to"]
+    assert set(found) <= FLAGS
+
+
+def test_every_name_in_a_message_is_that_of_an_option() -> None:
+    names = [
+        (f"{name}:{node.lineno}", given.value)
+        for name, tree in products()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and (at := _TAKE_NAMES.get(node.func.id)) is not None
+        and at < len(node.args)
+        and isinstance(given := node.args[at], ast.Constant)
+        and isinstance(given.value, str)
+    ]
+    assert len(names) > 200
+    assert [found for found in names if found[1] not in DECLARED] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flags", "keyword"),
+    [
+        ("max_rejects", None, "--max-rejects", "max_rejects="),
+        ("max_rejects", "1%", "--max-rejects 1%", 'max_rejects="1%"'),
+        ("threads", 2, "--threads 2", "threads=2"),
+        ("to", "npy", "--to npy", 'to="npy"'),
+        ("shuffle", False, "--no-shuffle", "shuffle=False"),
+        ("header", True, "--header", "header=True"),
+        ("dtypes", {"latitude": "float64"}, "--dtype latitude=float64", 'dtypes={"latitude": "float64"}'),
+        ("dtypes", {"a b": "x[1]"}, "--dtype 'a b=x[1]'", 'dtypes={"a b": "x[1]"}'),
+        ("null_tokens", "?", "--null '?'", 'null_tokens="?"'),
+        ("columns", ["a", "b"], "--columns a,b", 'columns=["a", "b"]'),
+        ("mode", "lines", "--text-mode lines", 'mode="lines"'),
+        ("out", Path("a/b"), "--out a/b", 'out="a/b"'),
+    ],
+)
+def test_both_spellings(name: str, value: object, flags: str, keyword: str) -> None:
+    text = f"{option(name, value)}: no"
+    assert (in_flags(text), spelled(text)) == (f"{flags}: no", f"{keyword}: no")
+    error, reject = UsageError(text), Reject("a.csv", "line 1", "type", text)
+    for same in (error, pickle.loads(pickle.dumps(error))):
+        assert str(same) == f"{keyword}: no"
+        with speaking_flags():
+            assert str(same) == f"{flags}: no"
+    assert str(pickle.loads(pickle.dumps(reject))) == f"a.csv: line 1: {keyword}: no"
+    found: DataError = pickle.loads(pickle.dumps(DataError(text, source="a.csv")))
+    assert (found.reason, str(found)) == (f"{keyword}: no", f"a.csv: {keyword}: no")
+
+
+@pytest.mark.parametrize(
+    "said", ["--max-rejects 3", "max_rejects=3", "\ufdd0", "\ufdd1\ufdd0", "\ufdd0--to\ufdd1", "{option}", "--to npy"]
+)
+def test_what_a_user_wrote_stays(said: str) -> None:
+    assert (spelled(said), in_flags(said)) == (said, said)
+    assert in_flags(f"{said}: {option('label', said)}").startswith(f"{said}: --label ")
+    assert spelled(option("label", '"\ufdd1\n')) == 'label="\\"\ufdd1\\n"'
+
+
+def test_what_is_cut_short_holds_no_half_mark() -> None:
+    text = f"{'x' * 10} {option('shuffle', False)} and more"
+    assert shortened(text, 32) == text
+    assert shortened(text, 30) == "xxxxxxxxxx --no-shuffle and mo"
