@@ -1,5 +1,6 @@
 """The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL,
-with results in order and bounded; `done_in_turn` has very many small things done; `both` does two things at once.
+with results in order and bounded; `done_in_turn` has very many small things done; `both` does two things at once;
+`shared_context` sets something for the process while anybody needs it.
 """
 
 from __future__ import annotations
@@ -134,3 +135,31 @@ def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
             coming = pool.submit(next, items, _END)
             yield item
             del item  # or it would be held while the next is waited for
+
+
+def shared_context(
+    function: Callable[[], Iterator[None]],
+) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A context manager of a generator, as `contextlib.contextmanager` makes it, but entered once for all who are in it
+    at the same time, in any thread, and left with the last of them: for what is set for the whole process, which two
+    who put it back in turn would leave changed.
+    """
+    context, lock, entered = contextlib.contextmanager(function), threading.Lock(), contextlib.ExitStack()
+    inside = 0
+
+    @contextlib.contextmanager
+    def shared() -> Iterator[None]:
+        nonlocal inside
+        with lock:
+            if not inside:
+                entered.enter_context(context())
+            inside += 1
+        try:
+            yield
+        finally:
+            with lock:
+                inside -= 1
+                if not inside:
+                    entered.close()
+
+    return shared

@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md, by the formulas of `building.spread.scale` and `exporting.spread.scale`.
+"""The tables of docs/scaling.md, by the formulas of `build_scaling` and `read_scaling`.
 
 python docs/make_scaling.py          prints them
 python docs/make_scaling.py PAGE     puts them into the page, behind the lines that name this program
@@ -10,10 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from recordmill.base.machine import MEMORY_BYTES
-from recordmill.base.sizes import show_size
-from recordmill.building.cuts import GROWN_SHARDS, MOST_SHARDS, ShardOptions
-from recordmill.building.spread.scale import (
+from build_scaling import (
     MOST_BUCKETS,
     RECORD_FILE_MEMORY,
     Build,
@@ -21,8 +18,12 @@ from recordmill.building.spread.scale import (
     most_merged_bytes,
     most_planned_bytes,
 )
+from read_scaling import Read, most_piece_bytes, most_read_bytes
+
+from recordmill.base.machine import MEMORY_BYTES
+from recordmill.base.sizes import show_size
+from recordmill.building.cuts import GROWN_SHARDS, MOST_SHARDS, ShardOptions
 from recordmill.building.spread.survey import FAN_IN
-from recordmill.exporting.spread.scale import Read, most_piece_bytes, most_read_bytes
 
 MARK, END = "<!-- python docs/make_scaling.py docs/scaling.md: %s -->\n", "<!-- end -->\n"
 SIZES = {"100 GB": 10**11, "1 TB": 10**12, "10 TB": 10**13, "100 TB": 10**14}

@@ -183,7 +183,7 @@ class Viewed:
         for file in self.files:
             about = file.file
             digest.update(b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes))
-            digest.update((about.info.digest.removeprefix("sha256:") if about.info else "").encode() + b"\n")
+            digest.update((about.info.digest if about.info else "").encode() + b"\n")
         digest.update(self.view.told().encode())
         if self._images_stored:
             digest.update(f"\x00images {sorted(self._images_stored.items())!r}".encode())

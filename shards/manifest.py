@@ -19,14 +19,14 @@ from typing import Any
 from recordmill.base.errors import DataError
 from recordmill.shards.entries.grammar import PAGED, check_manifest, check_version, known_fields
 from recordmill.shards.entries.pages import Paged, pages_of, totals
-from recordmill.shards.entries.shard_info import ShardInfo, entry_of_version_1, info_of
+from recordmill.shards.entries.shard_info import ShardInfo, info_of
 from recordmill.storage.folders import join, names_if_there
 from recordmill.storage.strict_json import Fields, parse, read_bounded
 
-# (major, minor): a reader refuses an unknown major and ignores fields that a minor added. In version 1 a shard's digest
-# was its SHA-256, under that name. Version 3 is that of very many shards: it names pages of their entries.
+# (major, minor): a reader refuses an unknown major and ignores fields that a minor added. Version 3 is that of very
+# many shards: it names pages of their entries.
 FORMAT_VERSION, PAGED_VERSION = (2, 0), (PAGED, 0)
-_READ = (1, 2, PAGED)  # majors
+_READ = (2, PAGED)  # majors
 MANIFESTS = "_manifests"
 RUN_PREFIX = "_run-"
 DATA_PREFIX = "data-"
@@ -112,7 +112,7 @@ class Manifest:
     def to_json(self) -> str:
         """The text of the file, one trailing newline."""
         document = {"format": "recordmill", "version": self.version, **asdict(replace(self, parts=()))}
-        document["parts"] = [_document(part, self.version[0]) for part in self.parts]
+        document["parts"] = [_document(part) for part in self.parts]
         if not self.transform:
             del document["transform"]
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -125,9 +125,9 @@ class Manifest:
         fields = Fields(parse(text, source), source)
         version = check_version(fields)
         if version[0] not in _READ:
+            what_to_do = "build the data set anew" if version[0] < _READ[0] else "install a newer one"
             raise DataError(
-                f"has format version {version[0]}; this recordmill reads {' and '.join(map(str, _READ))}: install a "
-                "newer one",
+                f"has format version {version[0]}; this recordmill reads {' and '.join(map(str, _READ))}: {what_to_do}",
                 source=source,
             )
         check_manifest(fields, version[0])
@@ -147,17 +147,16 @@ def _part(document: Mapping[str, Any], major: int, out: str, compression: str) -
     return Part(**known)
 
 
-def _document(part: Part, major: int) -> dict[str, Any]:
+def _document(part: Part) -> dict[str, Any]:
     """The part as JSON has it."""
-    splits = {split: _said(shards, major) for split, shards in part.splits.items()}
+    splits = {split: _said(shards) for split, shards in part.splits.items()}
     return {**asdict(replace(part, splits={})), "splits": splits}
 
 
-def _said(shards: Sequence[ShardInfo], major: int) -> Any:
+def _said(shards: Sequence[ShardInfo]) -> Any:
     if isinstance(shards, Paged):
         return {"pages": [asdict(page) for page in shards.pages]}
-    entries = [asdict(shard) for shard in shards]
-    return [entry_of_version_1(entry) for entry in entries] if major == 1 else entries
+    return [asdict(shard) for shard in shards]
 
 
 def generations(out: str | os.PathLike[str]) -> list[int]:

@@ -40,7 +40,7 @@ from recordmill.shards.manifest import (
 )
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.compression import MAX_RATIO
-from recordmill.storage.digest import SHA256, algorithm_of, whole_digest
+from recordmill.storage.digest import sha256_of, whole_digest
 from recordmill.storage.files import atomic_write, bound_requests, input_path, is_remote, read_range, stat, write_all
 from recordmill.storage.folders import exists, files_below, join, names_if_there
 
@@ -131,7 +131,7 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
             yield Problem(
                 file.path, f"byte {min(size, info.bytes)}", f"has {size} bytes where the manifest says {info.bytes}"
             )
-        if (found := whole_digest(file.path, algorithm_of(info.digest))) != info.digest:
+        if (found := whole_digest(file.path)) != info.digest:
             yield Problem(file.path, "", f"the digest is {found} where the manifest says {info.digest}")
     index, problems = _load_index(file)
     yield from problems
@@ -268,7 +268,7 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
     found = [
         Problem(join(folder, name), "", "is missing; the manifest names it" if name not in files else "SHA-256 differs")
         for name, said in manifest.transform["files"].items()
-        if name not in files or whole_digest(files[name], SHA256) != f"{SHA256}:{said['sha256']}"
+        if name not in files or sha256_of(files[name]) != said["sha256"]
     ]
     strays = sorted(files.keys() - manifest.transform["files"].keys())
     return found + [Problem(join(folder, name), "", "is no part of the data set") for name in strays]

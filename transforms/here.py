@@ -15,24 +15,24 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from recordmill.base.progress import Progress, job
+from recordmill.base.threads import shared_context
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
 _ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
-_asking = threading.Lock()
 _LOOK_MS = 10
 
 
 @contextlib.contextmanager
 def making_ours() -> Iterator[None]:
     """The pipelines that this thread makes meanwhile are recordmill's own, not a notebook cell's."""
-    tell_cells_apart()
-    token = _ours.set(True)
-    try:
-        yield
-    finally:
-        _ours.reset(token)
+    with _as_we_need_it():
+        token = _ours.set(True)
+        try:
+            yield
+        finally:
+            _ours.reset(token)
 
 
 def run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress) -> None:
@@ -43,14 +43,10 @@ def run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], na
         KeyboardInterrupt: the user stopped it; every thread has ended by then.
         Exception: what a stage raised, itself.
     """
-    tell_cells_apart()
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-    look_often()
-    # its log of a failed stage is a traceback of what is raised below anyway
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     options = PipelineOptions(list(beam_args))
     options.view_as(SetupOptions).save_main_session = False
     failure: list[BaseException] = []
@@ -67,7 +63,7 @@ def run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], na
         finally:
             ended.set()
 
-    with job(name, progress):
+    with _as_we_need_it(), job(name, progress):
         # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads
         # would not. It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython
         # before 3.13), and it goes on writing.
@@ -83,23 +79,48 @@ def run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], na
         raise failure[0] if progress.error is None else progress.error
 
 
-def look_often() -> None:
-    """Have Beam look every 10 ms which step of a stage is at work. It does so at intervals that grow to 200 ms, and a
-    stage that has ended waits for the next look: up to a sixth of the time of a short build.
+@shared_context
+def _as_we_need_it() -> Iterator[None]:
+    """Beam as pipelines made here need it, and as it was before once the last of them has ended."""
+    with no_log_of_beam(), _looking_often(), _telling_cells_apart():
+        yield
+
+
+@shared_context
+def no_log_of_beam() -> Iterator[None]:
+    """Beam logs nothing: of a failed stage it would be a traceback of what is raised anyway."""
+    logger = logging.getLogger("apache_beam")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _looking_often() -> Iterator[None]:
+    """Beam looks every 10 ms which step of a stage is at work. It does so at intervals that grow to 200 ms, and a stage
+    that has ended waits for the next look: up to a sixth of the time of a short build.
     """
     from apache_beam.runners.worker.statesampler import StateSampler
 
     init = StateSampler.__init__
     code, defaults = getattr(init, "__code__", None), getattr(init, "__defaults__", None) or ()
     last = code.co_varnames[code.co_argcount - 1] if code is not None else ""
-    if (
-        last == "sampling_period_ms" and len(defaults) == 1
-    ):  # as of Beam 2.77; in another version stages wait as they do
-        init.__defaults__ = (_LOOK_MS,)
+    if last != "sampling_period_ms" or len(defaults) != 1:  # not as of Beam 2.77: stages wait as they do
+        yield
+        return
+    init.__defaults__ = (_LOOK_MS,)
+    try:
+        yield
+    finally:
+        init.__defaults__ = defaults
 
 
-def tell_cells_apart() -> None:
-    """Tell Beam that the pipelines made here are not a notebook cell's, wherever they run.
+@contextlib.contextmanager
+def _telling_cells_apart() -> Iterator[None]:
+    """Beam takes the pipelines made here for none of a notebook cell's, wherever they run.
 
     Where IPython runs, Beam looks for pipelines among the user's variables to put the cell's number into their labels;
     for that it imports `apache_beam.dataframe`, which fails with pandas 3 and takes seconds with others. It also leaves
@@ -108,13 +129,15 @@ def tell_cells_apart() -> None:
     from apache_beam import pipeline
     from apache_beam.utils import interactive_utils
 
-    with _asking:
-        asked = interactive_utils.is_in_ipython
-        if getattr(asked, "by_recordmill", False):
-            return
+    asked = [(module, module.is_in_ipython) for module in (interactive_utils, pipeline)]
 
-        def is_in_ipython() -> bool:
-            return not _ours.get() and bool(asked())
+    def is_in_ipython() -> bool:
+        return not _ours.get() and bool(asked[0][1]())
 
-        is_in_ipython.by_recordmill = True  # type: ignore[attr-defined]
-        interactive_utils.is_in_ipython = pipeline.is_in_ipython = is_in_ipython
+    for module, _ in asked:
+        module.is_in_ipython = is_in_ipython
+    try:
+        yield
+    finally:
+        for module, before in asked:
+            module.is_in_ipython = before

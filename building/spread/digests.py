@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recordmill.building.spread.place import Place, Shared
-from recordmill.storage.digest import ALGORITHMS
+from recordmill.storage.digest import BLAKE3
 from recordmill.storage.listed.table import Table
 
 _BYTES = 32
@@ -20,22 +20,20 @@ _KEPT = 4  # parts, or blocks of a plan's own, in each process
 
 
 class Digests(Mapping[int, str]):
-    """Ordinal of a file to its digest, 41 bytes each."""
+    """Ordinal of a file to its digest, 40 bytes each."""
 
     def __init__(self, given: Mapping[int, str]) -> None:
         self._files = np.array(sorted(given), np.int64)
         self._values = np.zeros((len(given), _BYTES), np.uint8)
-        self._algorithms = np.zeros(len(given), np.uint8)
         for at, file in enumerate(self._files.tolist()):
-            algorithm, _, digits = given[file].partition(":")
+            digits = given[file].removeprefix(f"{BLAKE3}:")
             self._values[at] = np.frombuffer(bytes.fromhex(digits), np.uint8)
-            self._algorithms[at] = ALGORITHMS.index(algorithm)
 
     def __getitem__(self, file: int) -> str:
         at = int(np.searchsorted(self._files, file))
         if at == len(self._files) or self._files[at] != file:
             raise KeyError(file)
-        return f"{ALGORITHMS[self._algorithms[at]]}:{self._values[at].tobytes().hex()}"
+        return f"{BLAKE3}:{self._values[at].tobytes().hex()}"
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._files.tolist())

@@ -11,13 +11,16 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from recordmill.base.threads import shared_context
+from recordmill.transforms.here import no_log_of_beam
+
 _SERVERS = ("FlinkJarJobServer", "PrismJobServer", "PrismRunner", "SparkJarJobServer")  # their output is logged so
 
 
-@contextlib.contextmanager
+@shared_context
 def quiet() -> Iterator[None]:
-    """Beam logs an engine's whole trace, and its warnings of what it starts: not meanwhile. What others log in this
-    process is not touched.
+    """Beam logs an engine's whole trace, and its warnings of what it starts: not meanwhile, until the last of those
+    who ask for it has ended. What others log in this process is not touched.
     """
     with _no_threads_of_grpc(), _no_prints_of_workers(), _with_handler(), _without_logs_of_beam():
         yield
@@ -36,17 +39,14 @@ def _without_logs_of_beam() -> Iterator[None]:
         return False
 
     filters = [(logging.getLogger(), is_others), *((logging.getLogger(name), nothing) for name in _SERVERS)]
-    of_beam = logging.getLogger("apache_beam")
-    level = of_beam.level
-    of_beam.setLevel(logging.CRITICAL)
-    for logger, keeps in filters:
-        logger.addFilter(keeps)
-    try:
-        yield
-    finally:
-        of_beam.setLevel(level)
+    with no_log_of_beam():
         for logger, keeps in filters:
-            logger.removeFilter(keeps)
+            logger.addFilter(keeps)
+        try:
+            yield
+        finally:
+            for logger, keeps in filters:
+                logger.removeFilter(keeps)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import check_split_name
 from recordmill.shards.entries.names import ShardName, page_name
 from recordmill.storage.codecs import SHARD_SUFFIXES
-from recordmill.storage.digest import ALGORITHMS
+from recordmill.storage.digest import BLAKE3
 from recordmill.storage.strict_json import MOST_COUNT, Fields, show
 
 DATA_FOLDER = r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<the fingerprint's first 12>, numbered where that was taken
@@ -78,34 +78,34 @@ def _check_part(part: Fields, compression: str, major: int) -> int:
             check_split_name(split)
         except UsageError as error:
             splits.refuse(str(error), split)
-        total += check(splits, split, compression, major)
+        total += check(splits, split, compression)
     return total
 
 
-def _check_entries(splits: Fields, split: str, compression: str, major: int) -> int:
+def _check_entries(splits: Fields, split: str, compression: str) -> int:
     """Gives the records of the split."""
     total, names = 0, set[str]()
     for shard in splits.objects(split):
-        if (name := check_entry(shard, split, compression, major)) in names:
+        if (name := check_entry(shard, split, compression)) in names:
             shard.refuse(f"is {show(name)}, which another shard has", "name")
         names.add(name)
         total += shard.count("records")
     return total
 
 
-def check_entry(shard: Fields, split: str, compression: str, major: int = PAGED) -> str:
+def check_entry(shard: Fields, split: str, compression: str) -> str:
     """Gives the name of the shard; DataError for what is no entry of one of this split."""
     name = shard.text("name")
     if not _is_shard(name, split, compression):
         shard.refuse(f"is {show(name)}, no shard of this split (compression {compression})", "name")
     for field in ("records", "bytes", "framed_bytes"):
         shard.count(field)
-    _check_digest(shard, major)
+    _check_digest(shard)
     shard.text("sum", f"{_HEX}{{16}}", "16 hexadecimal digits")
     return name
 
 
-def _check_pages(splits: Fields, split: str, compression: str, major: int) -> int:
+def _check_pages(splits: Fields, split: str, compression: str) -> int:
     """Gives the records of the split."""
     total = 0
     for number, page in enumerate(splits.object(split).objects("pages")):
@@ -114,18 +114,13 @@ def _check_pages(splits: Fields, split: str, compression: str, major: int) -> in
         page.count("bytes", most=MOST_PAGE_BYTES)
         page.count("shards", 1, _MOST_ENTRIES)
         page.count("shard_bytes")
-        _check_digest(page, major)
+        _check_digest(page)
         total += page.count("records")
     return total
 
 
-def _check_digest(shard: Fields, major: int) -> None:
-    """Version 1 knew one algorithm, and its field had that name."""
-    if major == 1:
-        shard.text("sha256", f"{_HEX}{{64}}", "a SHA-256 in hexadecimal digits")
-    else:
-        kinds = "|".join(ALGORITHMS)
-        shard.text("digest", f"(?:{kinds}):{_HEX}{{64}}", f"{' or '.join(ALGORITHMS)}, `:` and 64 hexadecimal digits")
+def _check_digest(shard: Fields) -> None:
+    shard.text("digest", f"{BLAKE3}:{_HEX}{{64}}", f"{BLAKE3}, `:` and 64 hexadecimal digits")
 
 
 def _is_shard(name: str, split: str, compression: str) -> bool:

@@ -19,7 +19,7 @@ from recordmill.base.errors import DataError
 from recordmill.shards.entries.grammar import PAGE_FORMAT, check_entry, known_fields
 from recordmill.shards.entries.names import ShardName, page_name
 from recordmill.shards.entries.shard_info import ShardInfo, info_of
-from recordmill.storage.digest import Digest, algorithm_of
+from recordmill.storage.digest import Digest
 from recordmill.storage.folders import join
 from recordmill.storage.listed.table import Table
 from recordmill.storage.strict_json import Fields, parse, read_bounded
@@ -119,8 +119,8 @@ def _text(split: str, shards: Sequence[ShardInfo]) -> bytes:
     return f'{{"format": "{PAGE_FORMAT}", "split": {json.dumps(split)}, "shards": [\n{lines}\n]}}\n'.encode()
 
 
-def _digest(data: bytes, algorithm: str = "") -> str:
-    digest = Digest(algorithm) if algorithm else Digest()
+def _digest(data: bytes) -> str:
+    digest = Digest()
     digest.update(data)
     return digest.text()
 
@@ -137,7 +137,7 @@ def _read(path: str, page: Page, split: str, compression: str, first: int, of: i
         data = read_bounded(path, page.bytes)  # which the manifest can say of 16 MiB at most
     except FileNotFoundError:
         raise DataError("is missing; the manifest names it", source=path) from None
-    if len(data) != page.bytes or _digest(data, algorithm_of(page.digest)) != page.digest:
+    if len(data) != page.bytes or _digest(data) != page.digest:
         raise DataError("is not what the manifest says it is: its size or its digest differs", source=path)
     fields = Fields(parse(data, path), path)
     fields.text("format", PAGE_FORMAT, f"{PAGE_FORMAT!r}")

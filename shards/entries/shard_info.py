@@ -9,13 +9,12 @@ from typing import Any
 from recordmill.base.errors import DataError
 from recordmill.shards.entries.grammar import known_fields
 from recordmill.shards.entries.names import ShardName
-from recordmill.storage.digest import SHA256
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One shard. bytes: the file's size; framed_bytes: uncompressed; digest: of the file, `blake3:<hex>`, of version 1
-    `sha256:<hex>`; sum: of mix64(key, payload CRC) mod 2^64, in hex.
+    """One shard. bytes: the file's size; framed_bytes: uncompressed; digest: of the file, `blake3:<hex>`; sum: of
+    mix64(key, payload CRC) mod 2^64, in hex.
     """
 
     name: str
@@ -28,18 +27,7 @@ class ShardInfo:
 
 def info_of(document: Mapping[str, Any]) -> ShardInfo:
     """The account that a checked entry says."""
-    digest = {} if "digest" in document else {"digest": f"{SHA256}:{document['sha256']}"}
-    return ShardInfo(**known_fields({**document, **digest}, ShardInfo.__dataclass_fields__))
-
-
-def entry_of_version_1(shard: Mapping[str, Any]) -> dict[str, Any]:
-    """The shard's fields as version 1 has them, in their order."""
-    names = {"digest": SHA256}
-    return {names.get(name, name): _hex(value) if name in names else value for name, value in shard.items()}
-
-
-def _hex(digest: str) -> str:
-    return digest.partition(":")[2]
+    return ShardInfo(**known_fields(document, ShardInfo.__dataclass_fields__))
 
 
 def shard_name(shard: ShardInfo) -> ShardName:

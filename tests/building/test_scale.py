@@ -4,6 +4,7 @@ build that is real and small; and the page against the formulas.
 
 from __future__ import annotations
 
+import doctest
 import gc
 import importlib.util
 import json
@@ -13,11 +14,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import build_scaling as scale
 import numpy as np
 import pytest
+import read_scaling as reading
+from build_scaling import Build
+from read_scaling import Read
 from spread_build import Steps
 
 import recordmill
@@ -26,20 +31,16 @@ from recordmill.building.cuts import Cut, ShardOptions, cut_shards
 from recordmill.building.plan import arena_bytes, group_units
 from recordmill.building.run_file import Buckets, Histogram
 from recordmill.building.spread import runs as run_module
-from recordmill.building.spread import scale
 from recordmill.building.spread import survey as surveys
 from recordmill.building.spread.digests import DigestPart, Digests
 from recordmill.building.spread.ingesting import Account
 from recordmill.building.spread.place import Place, Shared
 from recordmill.building.spread.runs import RUN_DTYPE, gather, slices
-from recordmill.building.spread.scale import Build
 from recordmill.building.spread.shards import Placed
 from recordmill.building.spread.survey import Layout, plan_merges
 from recordmill.exporting.jobs import Job, split_jobs
 from recordmill.exporting.plan import ReadOptions, plan_read
-from recordmill.exporting.spread import scale as reading
 from recordmill.exporting.spread.jobs import MadeFile, MadeJob, ReadRun, begin
-from recordmill.exporting.spread.scale import Read
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.entries import pages
 from recordmill.shards.entries.pages import Paged
@@ -382,6 +383,11 @@ def test_a_plan_of_files_of_records_holds_of_each_what_the_formulas_say(tmp_path
         finally:
             tracemalloc.stop()
     assert scale.RECORD_FILE_MEMORY / 2 < (most[1] - most[0]) / 200 <= scale.RECORD_FILE_MEMORY
+
+
+@pytest.mark.parametrize("module", [scale, reading])
+def test_the_examples_hold(module: ModuleType) -> None:
+    assert not doctest.testmod(module).failed
 
 
 def test_the_tables_of_the_page_are_those_of_the_formulas() -> None:

@@ -77,7 +77,7 @@ BAD: dict[str, tuple[Path_, Any]] = {  # name: (the field, its value)
     "digest is short": ((*SHARD, "digest"), "blake3:00"),
     "digest of nobody": ((*SHARD, "digest"), f"md5:{0:064x}"),
     "digest has no algorithm": ((*SHARD, "digest"), "0" * 64),
-    "digest of version 1 alone": ((*SHARD, "digest"), ...),
+    "digest is missing": ((*SHARD, "digest"), ...),
     "sum is a number": ((*SHARD, "sum"), 5),
     "schema is no schema": (("schema",), "feature { name: }"),
     "schema of a shape of text": (

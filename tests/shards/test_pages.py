@@ -112,7 +112,7 @@ MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {  # what
     "a page of a terabyte": (of_page(bytes=1 << 40), "not from 0 to 16777216"),
     "a page of no shards": (of_page(shards=0), "not from 1 to 16384"),
     "a page of a billion": (of_page(shards=10**9), "not from 1 to 16384"),
-    "no digest": (of_page(digest="md5:00"), "not blake3 or sha256"),
+    "no digest": (of_page(digest="md5:00"), "not blake3, `:`"),
     "records of a page": (of_page(records=-1), "not from 0"),
     "records in all": (of_page(records=2**63 - 1), "records together"),
     "an entry in place of pages": (
@@ -120,7 +120,14 @@ MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {  # what
         r"splits\.train: is a list, not an object",
     ),
     "pages in version 2": (lambda document: document.update(version=[2, 0]), r"splits\.train: is a JSON object, not a"),
-    "a version to come": (lambda document: document.update(version=[4, 0]), "has format version 4"),
+    "a version to come": (
+        lambda document: document.update(version=[4, 0]),
+        "has format version 4.*install a newer one",
+    ),
+    "a version of before": (
+        lambda document: document.update(version=[1, 0]),
+        "has format version 1.*build the data set anew",
+    ),
 }
 
 
@@ -147,7 +154,10 @@ PAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "fewer shards": (lambda document: document["shards"].pop(), "are 2 where the manifest says 3"),
     "other records": (lambda document: document["shards"][0].update(records=1), "other records or bytes"),
     "a count that is text": (lambda document: document["shards"][0].update(bytes="1"), r"shards\[0\]\.bytes: is '1'"),
-    "a digest of version 1": (lambda document: document["shards"][0].update(digest="0" * 64), "not blake3 or sha256"),
+    "a digest without its algorithm": (
+        lambda document: document["shards"][0].update(digest="0" * 64),
+        "not blake3, `:`",
+    ),
     "another format": (lambda document: document.update(format="x"), "'recordmill page'"),
 }
 

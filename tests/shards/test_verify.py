@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_data_set import FOLDER, mixed_rows, write_data_set
 
-import recordmill
 from recordmill.base.errors import RecordmillError, UsageError
-from recordmill.shards.manifest import load
 from recordmill.shards.verify import Problem, verify
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
@@ -171,34 +167,3 @@ def test_plain_files(out: Path, tmp_path: Path) -> None:
 
 def test_every_shared_file_is_whole(shared_data: Path) -> None:
     assert verify(shared_data / "tfrecord") == []
-
-
-def as_version_1(out: Path) -> str:
-    """Make the data set one of an earlier recordmill, whose manifests gave SHA-256 under that name; gives the text."""
-    document = json.loads((out / "manifest.json").read_text())
-    for shards in document["parts"][0]["splits"].values():
-        for at, info in enumerate(shards):
-            content = (out / FOLDER / info["name"]).read_bytes()
-            counts = {name: info[name] for name in ("name", "records", "bytes", "framed_bytes")}
-            shards[at] = {**counts, "sha256": hashlib.sha256(content).hexdigest(), "sum": info["sum"]}
-    text = json.dumps({**document, "version": [1, 0]}, indent=1, ensure_ascii=False) + "\n"
-    for path in (out / "manifest.json", out / "_manifests" / "00000001.json"):
-        path.write_text(text)
-    return text
-
-
-def test_a_data_set_of_version_1_is_read_and_verified_by_its_sha256(out: Path, tmp_path: Path) -> None:
-    now = recordmill.open(out, split="train")
-    rows, fingerprint = now.to_table(), now.fingerprint
-    text = as_version_1(out)
-    assert load(out).to_json() == text
-    assert problems(out) == {}
-    assert recordmill.open(out, split="train").to_table() == rows
-    assert recordmill.open(out, split="train").fingerprint != fingerprint
-    copy = Path(shutil.copytree(out, tmp_path / "copy"))
-    edit_manifest(copy, "sha256", "0" * 64)
-    assert "the digest is sha256:" in problems(copy)[str(shard(copy))]
-    document = json.loads(text) | {"version": [2, 0]}
-    (out / "_manifests" / "00000001.json").write_text(json.dumps(document))
-    with pytest.raises(RecordmillError, match=r"splits\.train\[0\]\.digest: is missing"):
-        verify(out)

@@ -1,10 +1,20 @@
-"""What a build in one process sets in Beam."""
+"""What a build in one process sets in Beam while it runs, and leaves as it was."""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
-from recordmill.transforms.here import look_often
+import recordmill
+from recordmill.base.threads import shared_context
+from recordmill.pipelines.remote.quiet import quiet
+from recordmill.transforms.here import making_ours
 
 statesampler = pytest.importorskip("apache_beam.runners.worker.statesampler")
 
@@ -14,13 +24,89 @@ class _Other:
         self.given = prefix, sampling_period_ms, more
 
 
-def test_beams_sampler_looks_often() -> None:
-    look_often()
+def of_the_process() -> dict[str, Any]:
+    """What others in this process would notice if it stayed changed."""
+    from apache_beam import pipeline
+    from apache_beam.runners.worker import sdk_worker
+    from apache_beam.utils import interactive_utils
+
+    root, beam = logging.getLogger(), logging.getLogger("apache_beam")
+    return {
+        "hooks": (threading.excepthook, threading.gettrace(), logging.lastResort),
+        "Beam's log": (beam.level, tuple(beam.handlers), tuple(beam.filters), beam.propagate, beam.disabled),
+        "the log": (root.level, tuple(root.handlers), tuple(root.filters), logging.root.manager.disable),
+        "sampler": statesampler.StateSampler.__init__.__defaults__,
+        "notebooks": (pipeline.is_in_ipython, interactive_utils.is_in_ipython),
+        "prints": sdk_worker.__dict__.get("print"),
+    }
+
+
+def build(out: Path) -> None:
+    recordmill.build(pa.table({"x": [1, 2, 3]}), out)
+
+
+def build_that_fails(out: Path) -> None:
+    (out.parent / "a.csv").write_text("x\n1\na\n")
+    with pytest.raises(recordmill.RecordmillError, match="rejected"):
+        recordmill.build(out.parent / "a.csv", out, dtypes={"x": "int64"})
+
+
+def two_builds_at_once(out: Path) -> None:
+    threads = [threading.Thread(target=build, args=(out / str(number),)) for number in range(2)]
+    out.mkdir()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("do", [build, build_that_fails, two_builds_at_once])
+def test_the_process_is_as_before(tmp_path: Path, do: Callable[[Path], None]) -> None:
+    before = of_the_process()
+    do(tmp_path / "out")
+    assert of_the_process() == before
+
+
+def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
+    """Of runs that end in another order than that of their beginnings; those on an engine set the same, and more."""
+    before = of_the_process()
+    first, second, far, later = making_ours(), making_ours(), quiet(), quiet()
+    first.__enter__()
     assert statesampler.StateSampler.__init__.__defaults__ == (10,)
+    assert logging.getLogger("apache_beam").level == logging.CRITICAL
+    assert all(of_the_process()[name] != before[name] for name in ("sampler", "notebooks", "Beam's log"))
+    for entered in (far, second, later):
+        entered.__enter__()
+    during = of_the_process()
+    assert all(during[name] != before[name] for name in before)
+    for left in (first, far):
+        left.__exit__(None, None, None)
+    assert of_the_process() == during
+    for left in (second, later):
+        left.__exit__(None, None, None)
+    assert of_the_process() == before
 
 
 @pytest.mark.parametrize("other", [_Other, object])
 def test_a_sampler_of_another_kind_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, other: type) -> None:
     monkeypatch.setattr(statesampler, "StateSampler", other)
-    look_often()
-    assert _Other("a").given == ("a", 200, 5)
+    with making_ours():
+        assert _Other("a").given == ("a", 200, 5)
+
+
+def test_a_shared_context_is_entered_once_and_can_be_entered_again() -> None:
+    seen: list[str] = []
+
+    @shared_context
+    def noted() -> Iterator[None]:
+        seen.append("in")
+        yield
+        seen.append("out")
+
+    for _ in range(2):
+        with noted(), noted():
+            assert seen.pop() == "in"
+        assert seen.pop() == "out"
+    with pytest.raises(RuntimeError, match="on purpose"), noted():
+        raise RuntimeError("on purpose")
+    assert seen == ["in", "out"]

@@ -1,4 +1,4 @@
-"""What a read by many workers costs, by formula, as `building.spread.scale` says it of a build: of shards of a data set
+"""What a read by many workers costs, by formula, as `build_scaling` says it of a build: of shards of a data set
 to files of a format that workers write whole. Tests hold it against the functions that plan.
 """
 
@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recordmill.building.spread.scale import BLOCK_BYTES, PLAN_BYTES
+from build_scaling import BLOCK_BYTES, PLAN_BYTES
+
 from recordmill.building.spread.tables import KEPT, ROWS
 from recordmill.exporting.plan import FILE_BYTES
 from recordmill.exporting.spread.jobs import JOBS_AT_ONCE
