@@ -18,7 +18,7 @@ from recordmill.shards.pieces import PIECE_BYTES
 # bytes in memory at most
 PIECE_HELD = 40  # of a piece, or of what a job takes of a shard, as columns
 JOB_MEMORY, SHARD_MEMORY = 700, 2_000  # of the plan, as Python's objects
-MADE_MEMORY = 800  # of a job, in the last step and in the driver
+MADE_MEMORY = 900  # of a job, in the last step and in the driver
 # bytes at most, in files
 JOB_KEPT, SHARD_KEPT = 100, 500  # of the plan, a job without its pieces
 MADE_TEXT = 350  # of the list of what was made

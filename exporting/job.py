@@ -29,7 +29,7 @@ from recordmill.storage.folders import is_folder, paths_in, remove_file, remove_
 from recordmill.storage.strict_json import Fields
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OutputAccount:
     """What became of the records of a job: read = written + rejected.total + filtered.
 

@@ -13,10 +13,11 @@ import contextlib
 import hashlib
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.threads import thread_map
@@ -35,17 +36,24 @@ from recordmill.storage.removal import Folder
 from recordmill.storage.strict_json import Fields, load_fields, parse, read_bounded
 
 ACCOUNTS = "accounts"  # in the run folder: a file for each finished output
+ACCOUNT_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
 _VERSION = 4  # of the accounts, and of how a read cuts its work: others are not gone on from
 
 
 @dataclass(frozen=True)
 class Finished:
     """The accounts in a run folder. path: where they are. kept: name of a job to what an earlier process has made of it
-    and still holds.
+    and still holds. by_workers: of each job what workers of an engine have made, who look at its input themselves.
     """
 
     path: Path
     kept: Mapping[str, OutputAccount] = field(default_factory=dict)
+    by_workers: Sequence[Any] = ()  # MadeJob | None
+
+    @property
+    def accounts(self) -> list[OutputAccount]:
+        """All that an earlier process has left."""
+        return [*self.kept.values(), *(made.account for made in self.by_workers if made is not None)]
 
     @classmethod
     def begin(cls, run: Path, fingerprint: str) -> Finished:
@@ -106,8 +114,8 @@ def account_name(job: Job) -> str:
 
 
 def accounts_in(run: Path) -> list[Path]:
-    """The accounts in a run folder, of one process."""
-    return paths_in(run / ACCOUNTS, "[!.]*.json")
+    """The accounts in a run folder; those of workers that share a store lie there."""
+    return [*paths_in(run / ACCOUNTS, "[!.]*.json"), *paths_in(run / "made", f"*{ACCOUNT_SUFFIX}")]
 
 
 def fingerprint_of(run: Path) -> str | None:
@@ -125,19 +133,21 @@ def read_identity(output: Path) -> tuple[int, ...]:
     return about.size_bytes, about.mtime_ns
 
 
-def is_noted(plan: ReadPlan) -> bool:
-    """Whether the read is worth accounts of its outputs."""
+def is_noted(plan: ReadPlan, engine: bool = False) -> bool:
+    """Whether the read is worth accounts of its outputs. engine: its workers make several, also of a split."""
     size = sum(int(sizes_of(whole.pieces, plan.files).sum()) for whole in plan.wholes)
-    return size > plan.options.file_bytes and len(plan.jobs) > 1
+    return size > plan.options.file_bytes and (engine or len(plan.jobs) > 1)
 
 
-def fingerprint(plan: ReadPlan) -> str:
-    """The same for two reads that end with the same files if their inputs hold the same bytes."""
+def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
+    """The same for two reads that end with the same files if their inputs hold the same bytes, and keep what they
+    finish in the same places. engine: its workers make the outputs.
+    """
     options = replace(plan.options, where=None)
     predicate = plan.options.where.predicate if plan.options.where is not None else None
     whole = hashlib.sha256()
     for text in [
-        f"{_VERSION} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
+        f"{_VERSION} {engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
         predicate
         if isinstance(predicate, str)
         else repr(pickle.dumps(predicate, protocol=4)),  # only hashed: its text leaves long lists out
@@ -150,29 +160,33 @@ def fingerprint(plan: ReadPlan) -> str:
 
 
 def is_resumable(run: Path) -> bool:
-    """Whether a run folder is that of a read that has finished something."""
-    return fingerprint_of(run) is not None and bool(accounts_in(run))
+    """Whether a run folder is that of a read that may have finished something; what workers have in a store, only that
+    says.
+    """
+    return fingerprint_of(run) is not None
 
 
 def may_go_on(out: Path) -> bool:
     """Whether a read into OUT was stopped, and has finished something."""
-    return any(map(is_resumable, paths_in(out, f"{RUN_PREFIX}*")))
+    return any(is_resumable(run) and accounts_in(run) for run in paths_in(out, f"{RUN_PREFIX}*"))
 
 
-def go_on(folder: RunFolder, plan: ReadPlan, threads: int, *, noted: bool = True) -> tuple[RunFolder, Finished | None]:
+def go_on(
+    folder: RunFolder, plan: ReadPlan, threads: int, *, engine: bool = False
+) -> tuple[RunFolder, Finished | None]:
     """The run folder of a dead read of the same plan, where there is one, else `folder`; and the accounts that hold,
     None if the read is too small for them.
 
-    Dead reads of other plans are removed. noted: False for a read that can neither write accounts nor go on.
+    Dead reads of other plans are removed. engine: its workers make the outputs, and look at what they have left.
     """
-    mark = fingerprint(plan) if noted and is_noted(plan) else None
+    mark = fingerprint(plan, engine) if is_noted(plan, engine) else None
     taken = _take(folder.out, mark)
     if mark is None:
         return folder, None
     if taken is None:
         return folder, Finished.begin(folder.path, mark)
     try:
-        finished = _checked(taken, plan, threads)
+        finished = Finished(taken.path / ACCOUNTS) if engine else _checked(taken, plan, threads)
     except BaseException:
         taken.release()  # what is finished there stays
         raise
@@ -214,20 +228,26 @@ def _checked(run: RunFolder, plan: ReadPlan, threads: int) -> Finished:
     found = [(job, account) for job in plan.jobs if (account := _found(run, plan, job)) is not None]
     good = thread_map(lambda item: holds(plan, *item), found, threads)
     kept = {job.name: (job, account) for (job, account), holding in zip(found, good, strict=True) if holding}
-    wanted = {
-        run.path / ACCOUNTS: {account_name(job) for job, _ in kept.values()},
-        run.data: {account.output for _, account in kept.values()},
-        run.rejects: {rejects_name(job) for job, account in kept.values() if account.rejected.total},
-        run.runs: set[str](),
-        run.spool: set[str](),
-    }
+    clean(
+        run,
+        {account_name(job) for job, _ in kept.values()},
+        {account.output for _, account in kept.values()},
+        {rejects_name(job) for job, account in kept.values() if account.rejected.total},
+    )
+    return Finished(run.path / ACCOUNTS, {name: account for name, (_, account) in kept.items()})
+
+
+def clean(
+    run: RunFolder, accounts: Collection[str] = (), outputs: Collection[str] = (), rejects: Collection[str] = ()
+) -> None:
+    """Remove all but these names from the folders of a run, accounts first."""
+    wanted = {run.path / ACCOUNTS: accounts, run.data: outputs, run.rejects: rejects, run.runs: (), run.spool: ()}
     with Folder.open(run.path) as above:
         for path, names in wanted.items():
             with above.enter(path.name) as folder:
                 for name in folder.names():
                     if name not in names:
                         folder.remove(name)
-    return Finished(run.path / ACCOUNTS, {name: account for name, (_, account) in kept.items()})
 
 
 def _found(run: RunFolder, plan: ReadPlan, job: Job) -> OutputAccount | None:

@@ -134,7 +134,7 @@ def read(
     options: the command line's, as keywords: docs/reference.md lists them.
 
     A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the
-    same options and inputs; with a runner it begins anew.
+    same options and inputs. What that is are whole outputs: one that grows when it is killed begins anew.
 
     Raises:
         UsageError: an option or an input can't be served.
@@ -206,13 +206,18 @@ def _prepare(
         seen = Seen(_place(folder, out, settings).run(), some_of(plan.files))
         preflight(settings.runner, settings.beam_args, seen, progress)
     progress.begin("resume")
-    folder, finished = go_on(folder, plan, settings.threads, noted=settings.runner is None)
-    kept = {} if finished is None else finished.kept
+    folder, finished = go_on(folder, plan, settings.threads, engine=settings.runner is not None)
+    if finished is not None and settings.runner is not None:
+        from recordmill.pipelines.read_beam import left_by_workers
+
+        finished = replace(finished, by_workers=left_by_workers(plan, folder, _place(folder, out, settings)))
+    kept = [] if finished is None else finished.accounts
     if kept:
-        said = f"going on from an earlier read: {len(kept)} of {len(plan.jobs)} outputs were finished"
+        of = len(finished.by_workers) if finished is not None and finished.by_workers else len(plan.jobs)
+        said = f"going on from an earlier read: {len(kept)} of {of} outputs were finished"
         plan = replace(plan, notes=(*plan.notes, said))
         display.say(said)
-    progress.begin("convert", None if plan.records is None else plan.records - sum(one.read for one in kept.values()))
+    progress.begin("convert", None if plan.records is None else plan.records - sum(one.read for one in kept))
     return plan, folder, finished
 
 
@@ -267,7 +272,7 @@ def run_jobs(
         from recordmill.pipelines.read_beam import run_on_beam
 
         assert place is not None
-        return run_on_beam(plan, settings, folder, progress, place)
+        return run_on_beam(plan, settings, folder, progress, place, finished)
     plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
     keeping = KEPT if uploads is None else Keeping(is_durable=finished is not None, follow=uploads.follow)
     threads = max(1, settings.threads // at_once)

@@ -21,8 +21,10 @@ from recordmill.building.spread.place import Place
 from recordmill.exporting.job import OutputAccount, output_name, write_output
 from recordmill.exporting.jobs import Job, split_jobs
 from recordmill.exporting.plan import ReadPlan, shared_out
-from recordmill.exporting.spread.jobs import ReadRun, begin, place_in_store, take
+from recordmill.exporting.resume import Finished
+from recordmill.exporting.spread.jobs import MadeJob, ReadRun, begin, find_made, place_in_store, take
 from recordmill.pipelines.beam_run import is_local, run_pipeline
+from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run_folder import RunFolder
@@ -38,10 +40,16 @@ Given = TypeVar("Given", str, str | None)
 
 
 def run_on_beam(
-    plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress, place: Place
+    plan: ReadPlan,
+    settings: ReadSettings,
+    folder: RunFolder,
+    progress: Progress,
+    place: Place,
+    finished: Finished | None = None,
 ) -> list[OutputAccount]:
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
     write files into a store, in its data folder there (`lies_in_store`). place: where workers have their files.
+    finished: what earlier ones have left; None: nobody is to leave accounts.
 
     Raises:
         NotSharedError: a worker doesn't see the folder, or this process doesn't see what a worker has written there.
@@ -53,10 +61,11 @@ def run_on_beam(
     # workers have working folders of their own
     plan = replace(plan, files=tuple(map(_for_workers, plan.files)))
     parts = plan.options.output.per_split
-    jobs = split_jobs(plan.wholes, plan.files, plan.options.file_bytes) if parts else plan.jobs
+    jobs, output = _worker_jobs(plan)
     local = is_local(settings.runner)
     plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
-    run = ReadRun(plan, jobs, _PARTS if parts else plan.options.to, max(1, settings.threads // at_once), at_once)
+    threads, kept = max(1, settings.threads // at_once), () if finished is None else finished.by_workers
+    run = ReadRun(plan, jobs, output.name, threads, at_once, finished is not None, kept)
     shared = begin(place, run)
 
     def construct(pipeline: Pipeline) -> None:
@@ -71,6 +80,18 @@ def run_on_beam(
         return place_in_store(shared)
     results = take(shared, folder.runs if parts else folder.data, folder.rejects)
     return [_join(plan, job, folder, results) for job in plan.jobs] if parts else results
+
+
+def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[Job], Output]:
+    """(what workers do, what they write)."""
+    if plan.options.output.per_split:
+        return split_jobs(plan.wholes, plan.files, plan.options.file_bytes), find_output(_PARTS)
+    return plan.jobs, plan.options.output
+
+
+def left_by_workers(plan: ReadPlan, folder: RunFolder, place: Place) -> list[MadeJob | None]:
+    """Of each job of workers what those of an earlier attempt at the read have left."""
+    return find_made(place, folder, *_worker_jobs(plan))
 
 
 def lies_in_store(plan: ReadPlan, place: Place) -> bool:

@@ -89,7 +89,7 @@ class TooManyRejects(RecordmillError):
         return TooManyRejects, (self.args[0], self.rejects, self.counts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """What was rejected somewhere: counts by reason, the first few, and the files that hold all of them;
     a monoid under `+`.

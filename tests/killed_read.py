@@ -39,6 +39,9 @@ def kill_behind(module, name, of=lambda *args: True):
     setattr(module, name, outer)
 if when == "account":
     kill_behind(resume.Finished, "save")
+elif when == "made":
+    from recordmill.exporting.spread import jobs
+    kill_behind(jobs, "put_bytes")
 elif when == "commit":
     if left:
         kill_behind(os, "rename", lambda path, to: "_run-" in str(path) and "_run-" not in str(to))
@@ -98,7 +101,7 @@ def records_finished_in(run: Path) -> int:
 def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
     """The same read without any accounts, into `whole` beside out."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(read_resume, "is_noted", lambda plan: False)
+        patched.setattr(read_resume, "is_noted", lambda *_: False)
         return read(source, out.with_name("whole"), **{**UNITS, **options})
 
 

@@ -39,8 +39,9 @@ def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[MadeJob]:
             raise
 
     for made in thread_map(work, numbers, run.load().at_once):
-        rejected = sum(made.counts.values())
-        count(files_written=1, records_read=made.read, records_written=made.written, records_rejected=rejected)
+        account = made.account
+        rejected = account.rejected.total
+        count(files_written=1, records_read=account.read, records_written=account.written, records_rejected=rejected)
         yield made
 
 

@@ -3,52 +3,42 @@
 The plan lies in the run's folder, and names travel. An attempt at a job makes files that have names of their own, so
 one that was given up, and goes on writing, changes nothing that others read: outputs get their names from the process
 that publishes, for the attempts that the engine accounted for.
+
+Beside its files an attempt leaves its account, so that the same read, when its driver or its job was killed, takes them
+for its own: whoever gets the job then looks whether its input is still the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import re
-from collections import Counter
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recordmill.base.errors import DataError, RecordmillError, Reject
+from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, Shared, scratch
 from recordmill.building.spread.tables import share_table
-from recordmill.exporting.job import OutputAccount, output_name, run_job
+from recordmill.exporting.job import OutputAccount, rejects_name, run_job
 from recordmill.exporting.jobs import Job
 from recordmill.exporting.plan import ReadPlan
-from recordmill.records.writers.outputs import find_output
-from recordmill.shards.rejects import Rejected
-from recordmill.storage.files import give_name, put_if_absent, read_range, stat
-from recordmill.storage.folders import fetch_file, join, make_folder, rename
+from recordmill.exporting.resume import ACCOUNT_SUFFIX, clean, finished_digest, holds
+from recordmill.records.writers.outputs import Output, find_output
+from recordmill.shards.run_folder import RunFolder
+from recordmill.storage.files import give_name, put_bytes, put_if_absent, read_range, stat
+from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
+from recordmill.storage.strict_json import Fields, load_fields, parse
 
-_RESULTS = "results.json"
 JOBS_AT_ONCE = 64  # jobs of 512 MiB are about 200 KiB of pieces, or 20 KiB of spans
 _LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
-_NAME = re.compile(r"[0-9a-f]{12}-[^/\x00]+")
+_NAME = r"[0-9a-f]{12}-[^/\x00]+"
 
 
-@dataclass(frozen=True)
-class ReadRun:
-    """What a worker needs. to: the jobs' format; threads: per job; at_once: jobs in one process."""
-
-    plan: ReadPlan
-    jobs: Sequence[Job]
-    to: str
-    threads: int
-    at_once: int
-
-
-SharedRun = Shared[ReadRun]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MadeFile:
     """A file of an attempt: its name in the folder of these, and its size."""
 
@@ -56,19 +46,59 @@ class MadeFile:
     size_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MadeJob:
-    """What an attempt at a job came to: read = written + rejected + filtered. rejects: the file that lists them."""
+    """What an attempt at a job came to. rejects: the file that lists them."""
 
     number: int
     output: MadeFile
     rejects: MadeFile | None
-    read: int
-    written: int
-    filtered: int
-    counts: dict[str, int]
-    first: tuple[Reject, ...]
-    notes: tuple[str, ...]
+    account: OutputAccount
+
+    @property
+    def files(self) -> tuple[MadeFile, ...]:
+        """All that it has written."""
+        return (self.output,) if self.rejects is None else (self.output, self.rejects)
+
+    def to_json(self) -> dict[str, Any]:
+        """For files; names of jobs are not in it."""
+        rejects = None if self.rejects is None else asdict(self.rejects)
+        return {
+            "number": self.number, "output": asdict(self.output), "rejects": rejects, **self.account.to_json()
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, fields: Fields, jobs: Sequence[Job], output: Output) -> MadeJob:
+        """Raises DataError for what no read writes."""
+        number = fields.count("number", 0, len(jobs) - 1)
+        rejects = None if fields.any("rejects") is None else _file(fields.object("rejects"))
+        account = OutputAccount.from_json(fields, jobs[number], output)
+        return cls(number, _file(fields.object("output")), rejects, account)
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """What a worker needs. to: what the jobs write; threads: per job; at_once: jobs in one process. noted: whether
+    accounts are left. kept: of each job what an earlier attempt at the read has made; empty: nothing. results: the name
+    of the list of what is made.
+    """
+
+    plan: ReadPlan
+    jobs: Sequence[Job]
+    to: str
+    threads: int
+    at_once: int
+    noted: bool = False
+    kept: Sequence[MadeJob | None] = ()
+    results: str = "results.json"
+
+    @property
+    def output(self) -> Output:
+        """What the jobs write."""
+        return find_output(self.to)
+
+
+SharedRun = Shared[ReadRun]
 
 
 def begin(place: Place, run: ReadRun) -> SharedRun:
@@ -79,37 +109,64 @@ def begin(place: Place, run: ReadRun) -> SharedRun:
         make_folder(place.run(part), exist_ok=True)
     files = share_table(place, "files", tuple, run.plan.files)
     jobs = share_table(place, "jobs", tuple, run.jobs, JOBS_AT_ONCE)
-    return place.share("read", replace(run, plan=replace(run.plan, files=files, jobs=(), wholes=()), jobs=jobs))
+    kept = share_table(place, "kept", tuple, run.kept, JOBS_AT_ONCE) if any(run.kept) else ()
+    plan = replace(run.plan, files=files, jobs=(), wholes=())
+    results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
+    return place.share("read", replace(run, plan=plan, jobs=jobs, kept=kept, results=results))
+
+
+def find_made(place: Place, run: RunFolder, jobs: Sequence[Job], output: Output) -> list[MadeJob | None]:
+    """Of each job what an earlier attempt at the read has left of it, by its account. Its files are to be looked for;
+    on a disk those that had got their names already, in run, have their attempt's again.
+    """
+    folder = place.run(MADE)
+    names = [name for name in names_if_there(folder) if name.endswith(ACCOUNT_SUFFIX)]
+
+    def load(name: str) -> MadeJob | None:
+        with contextlib.suppress(OSError, DataError):
+            return MadeJob.from_json(load_fields(join(folder, name)), jobs, output)
+        return None
+
+    found: list[MadeJob | None] = [None] * len(jobs)
+    for made in thread_map(load, sorted(names), _LOOKS):
+        if made is not None:
+            found[made.number] = made
+            _put_back(place, run, jobs[made.number], made)
+    clean(run)
+    return found
+
+
+def _put_back(place: Place, run: RunFolder, job: Job, made: MadeJob) -> None:
+    homes = [(made.output, home / made.account.output) for home in (run.data, run.runs)]
+    homes += [(made.rejects, run.rejects / rejects_name(job))] if made.rejects is not None else []
+    for file, home in [] if place.is_remote else homes:
+        if exists(home) and not exists(place.run(MADE, file.name)):
+            rename(home, place.run(MADE, file.name))
 
 
 def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
-    """Run a job.
+    """Run a job, unless an earlier attempt at the read has done so.
 
     Raises:
         DataError, TooManyRejects, RecordmillError: as `run_job` does. NotSharedError: this worker doesn't see OUT.
     """
     known, place = run.load(), run.place
+    job, kept = known.jobs[number], known.kept[number] if known.kept else None
+    if kept is not None and not _missing(place, kept.files) and holds(known.plan, job, kept.account):
+        return kept
     with scratch(place) as folder:
         data, rejects = Path(folder, "data"), Path(folder, "rejects")
         make_folder(data)
         make_folder(rejects)
-        job = known.jobs[number]
-        result = run_job(
-            known.plan, job, data, rejects, output=find_output(known.to), threads=known.threads, progress=progress
-        )
-        output = _hand_over(place, data / result.output)
-        listed = [_hand_over(place, Path(path)) for path in result.rejected.files]
-    return MadeJob(
-        number,
-        output,
-        listed[0] if listed else None,
-        result.read,
-        result.written,
-        result.filtered,
-        dict(result.rejected.counts),
-        result.rejected.first,
-        result.notes,
-    )
+        account = run_job(known.plan, job, data, rejects, output=known.output, threads=known.threads, progress=progress)
+        output = _hand_over(place, data / account.output)
+        listed = [_hand_over(place, Path(path)) for path in account.rejected.files]
+    account = replace(account, rejected=replace(account.rejected, files=()))
+    made = MadeJob(number, output, listed[0] if listed else None, account)
+    if known.noted and (digest := finished_digest(known.plan, job, account)) is not None:
+        noted = replace(made, account=replace(account, digest=digest))
+        put_bytes(place.run(MADE, f"{output.name}{ACCOUNT_SUFFIX}"), json.dumps(noted.to_json()).encode())
+    return replace(made, account=replace(account, digest=""))
 
 
 def _hand_over(place: Place, path: Path) -> MadeFile:
@@ -122,10 +179,10 @@ def list_made(run: SharedRun, made: Iterable[MadeJob]) -> int:
 
     May be called again, and by several at once: each list names whole files, and the first one stays.
     """
-    listed = sorted((asdict(one) for one in made), key=lambda one: int(one["number"]))
-    text = json.dumps(listed).encode("utf-8", "backslashreplace")
+    listed = [one.to_json() for one in sorted(made, key=lambda one: one.number)]
+    path = run.place.run(SHARED, run.load().results)
     try:
-        put_if_absent(run.place.run(SHARED, _RESULTS), text)
+        put_if_absent(path, json.dumps(listed).encode())
     except FileNotFoundError:
         raise NotSharedError(run.place.run(SHARED), run.place.out) from None
     return len(listed)
@@ -165,10 +222,17 @@ def place_in_store(run: SharedRun) -> list[OutputAccount]:
 
 def _all_made(run: SharedRun) -> list[MadeJob]:
     """What the engine accounted for, all of which is there."""
-    made, jobs = _listed(run.place), run.load().jobs
-    if [one.number for one in made] != list(range(len(jobs))):
-        raise RecordmillError(f"{len(made)} results of {len(jobs)} jobs, or not one of each; nothing was kept")
-    _look(run.place, [file for one in made for file in (one.output, one.rejects) if file is not None])
+    known, place = run.load(), run.place
+    made = _listed(place, known)
+    if [one.number for one in made] != list(range(len(known.jobs))):
+        raise RecordmillError(f"{len(made)} results of {len(known.jobs)} jobs, or not one of each; nothing was kept")
+    wanted = [file for one in made for file in one.files]
+    if missing := _missing(place, wanted):
+        file, there = missing[0]
+        path = place.run(MADE, file.name)
+        if there is None:
+            raise NotSharedError(f"{path} ({len(missing)} of {len(wanted)} files)", place.out, "this machine,")
+        raise RecordmillError(f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept")
     return made
 
 
@@ -176,55 +240,43 @@ def _named(
     made: MadeJob, run: ReadRun, data: str, rejects: str, move: Callable[[MadeFile, str], None]
 ) -> OutputAccount:
     """rejects: what their names begin with."""
-    job = run.jobs[made.number]
-    output = output_name(job, find_output(run.to))
-    move(made.output, f"{data}/{output}")
-    rejected = Rejected(Counter(made.counts), made.first)
-    if made.rejects is not None:
-        path = f"{rejects}{job.name}.jsonl"
-        move(made.rejects, path)
-        rejected = replace(rejected, files=(path,))
-    return OutputAccount(job.split, output, made.read, made.written, rejected, made.filtered, made.notes)
+    account = made.account
+    move(made.output, f"{data}/{account.output}")
+    if made.rejects is None:
+        return account
+    path = f"{rejects}{rejects_name(run.jobs[made.number])}"
+    move(made.rejects, path)
+    return replace(account, rejected=replace(account.rejected, files=(path,)))
 
 
-def _look(place: Place, wanted: Sequence[MadeFile]) -> None:
+def _missing(place: Place, wanted: Sequence[MadeFile]) -> list[tuple[MadeFile, int | None]]:
+    """Those that are not there, and then those that have another size, with that."""
+
     def size(file: MadeFile) -> int | None:
         try:
             return stat(place.run(MADE, file.name)).size_bytes
         except FileNotFoundError:
             return None
 
-    sizes = list(thread_map(size, wanted, _LOOKS))
-    missing = [file for file, there in zip(wanted, sizes, strict=True) if there is None]
-    if missing:
-        path = place.run(MADE, missing[0].name)
-        raise NotSharedError(f"{path} ({len(missing)} of {len(wanted)} files)", place.out, "this machine,")
-    for file, there in zip(wanted, sizes, strict=True):
-        if there != file.size_bytes:
-            path = place.run(MADE, file.name)
-            raise RecordmillError(f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept")
+    sizes = zip(wanted, thread_map(size, wanted, _LOOKS), strict=True)
+    other = [(file, there) for file, there in sizes if there != file.size_bytes]
+    return sorted(other, key=lambda one: one[1] is not None)
 
 
-def _listed(place: Place) -> list[MadeJob]:
-    path = place.run(SHARED, _RESULTS)
+def _listed(place: Place, run: ReadRun) -> list[MadeJob]:
+    path = place.run(SHARED, run.results)
     try:
-        text = read_range(path).tobytes()
+        listed = parse(read_range(path).tobytes(), path)
     except FileNotFoundError:
         raise NotSharedError(path, place.out, "this machine,") from None
+    except DataError:
+        listed = None
     try:
-        return [_made(one) for one in json.loads(text)]
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return [MadeJob.from_json(Fields(one, path), run.jobs, run.output) for one in listed]
+    except (TypeError, DataError):
         raise DataError("is not what this read has written there", source=path) from None
 
 
-def _made(one: dict[str, Any]) -> MadeJob:
-    given = {**one, "first": tuple(Reject(**reject) for reject in one["first"]), "notes": tuple(one["notes"])}
-    rejects = None if one["rejects"] is None else _file(one["rejects"])
-    return MadeJob(**{**given, "output": _file(one["output"]), "rejects": rejects})
-
-
-def _file(one: dict[str, Any]) -> MadeFile:
-    file = MadeFile(**one)
-    if _NAME.fullmatch(file.name) is None:
-        raise ValueError(file.name)
-    return file
+def _file(fields: Fields) -> MadeFile:
+    name = fields.text("name", _NAME, "the name of a file")
+    return MadeFile(name, fields.count("size_bytes"))

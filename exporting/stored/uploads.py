@@ -5,7 +5,7 @@ they are.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -45,14 +45,14 @@ class Uploads:
     def __init__(self, folder: RunFolder, out: str, finished: Finished | None, memory_bytes: int, at_once: int) -> None:
         self.folder, self.out, self._memory_bytes, self._at_once = folder, out, memory_bytes, at_once
         self.run, self.data = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
-        self._kept = {} if finished is None else finished.kept
+        self._finished = finished
         self._there: dict[str, int] = {}  # objects that an earlier process of this read has put, and their sizes
         self._growing: dict[str, tuple[GrowingFile, Future[bool]]] = {}
-        self._may_be_there, self._files = bool(self._kept), dict[str, str]()
+        self._may_be_there, self._files = finished is not None, dict[str, str]()
 
     def __enter__(self) -> Uploads:
-        if self._kept:
-            self._there = self._left_there()
+        if self._finished is not None:
+            self._there = self._left_there({account.output for account in self._finished.kept.values()})
         self._own = ThreadPoolExecutor(1, thread_name_prefix="recordmill-run")
         self._begun: Future[Any] = self._own.submit(self.run.__enter__)
         self._tidied = self._own.submit(self.run.remove_dead)
@@ -81,11 +81,10 @@ class Uploads:
         self._begun.result()  # the lease is there before any object
         return growing.put(uri)
 
-    def _left_there(self) -> dict[str, int]:
+    def _left_there(self, outputs: Set[str]) -> dict[str, int]:
         """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
         put are removed, before an output can be made that has the name of one.
         """
-        outputs = {account.output for account in self._kept.values()}
         found = {f"{self.data}/{item.name}": item for item in listed_objects(f"{self.out}/{self.data}")}
         kept = {key: item.size_bytes for key, item in found.items() if key.split("/")[1] in outputs}
         remove_objects(self.out, [key for key in objects_of(self.out, self.data) if key not in kept])

@@ -57,10 +57,9 @@ A record whose bytes or lengths do not fit is a bad one, named by file, record a
 
 Nothing shows in OUT until all of it is written and every record is accounted for. The files don't depend on threads,
 memory or runner.
-A read that is killed, stopped or out of disk goes on when the same command is given again, with the same OUT: what it
-had finished (files, or --file-size of shards of arrays) is kept in OUT/_run-... if its inputs hold the same bytes
-still, and the files are those of an undisturbed read.
-Another command, or one with --runner, begins anew. A read of less than --file-size keeps nothing.
+A read that is killed, stopped or out of disk goes on when the same command is given again, with the same OUT: the
+outputs that it had finished are kept in OUT/_run-... if their inputs hold the same bytes still, and the files are those
+of an undisturbed read. Another command begins anew. A read of one output, or of less than --file-size, keeps nothing.
 With --runner the same runs as an Apache Beam pipeline; any flag that recordmill does not know is then handed to Beam.
 """
 

@@ -12,7 +12,7 @@ import pickle
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -38,6 +38,7 @@ from recordmill.building.spread.place import Place, Shared
 from recordmill.building.spread.runs import RUN_DTYPE, gather, slices
 from recordmill.building.spread.shards import Placed
 from recordmill.building.spread.survey import Layout, plan_merges
+from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.jobs import Job, split_jobs
 from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.exporting.spread.jobs import MadeFile, MadeJob, ReadRun, begin
@@ -136,7 +137,12 @@ def placed(at: int) -> Placed:
 
 def made(at: int) -> MadeJob:
     file = MadeFile(f"0123456789ab-train-{at:05d}-of-99999.parquet", 10**8 + at)
-    return MadeJob(at, file, None, 10**6 + at, 10**6 + at, 0, {}, (), ())
+    return MadeJob(
+        at,
+        file,
+        None,
+        OutputAccount("train", f"train-{at:05d}-of-99999.parquet", 10**6 + at, 10**6 + at, Rejected.zero()),
+    )
 
 
 def listed_file(at: int) -> InputFile:
@@ -342,7 +348,7 @@ def test_the_jobs_of_a_read_are_as_many_as_the_formulas_say(size: int) -> None:
     pieces = PieceTable.of(Piece(0, 8000 * at, 8000, at * PIECE_BYTES, (at + 1) * PIECE_BYTES) for at in range(5000))
     foreign = split_jobs([Job("train", 0, 1, pieces)], (), read.file_bytes)
     assert len(pickle.dumps(foreign)) <= reading.PIECE_HELD * len(pieces) + 8 * len(foreign) + 1000
-    text = json.dumps([asdict(made(at)) for at in range(1000)])
+    text = json.dumps([made(at).to_json() for at in range(1000)])
     assert reading.MADE_TEXT / 2 < len(text) / 1000 <= reading.MADE_TEXT
 
 

@@ -5,7 +5,8 @@ late; and what is not there is told before anything is published.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +18,24 @@ import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.building.spread.place import NotSharedError, Place, _loaded
-from recordmill.exporting.job import JobResult
+from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import plan_read
-from recordmill.exporting.spread.jobs import MadeJob, ReadRun, SharedRun, begin, list_made, make_job, take
+from recordmill.exporting.resume import Finished, fingerprint
+from recordmill.exporting.spread.jobs import (
+    MadeJob,
+    ReadRun,
+    SharedRun,
+    begin,
+    find_made,
+    list_made,
+    make_job,
+    place_in_store,
+    take,
+)
 from recordmill.pipelines.read_options import make_settings
+from recordmill.records.writers.outputs import find_output
 from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import read_range
+from recordmill.storage.files import read_range, remove_objects
 from recordmill.storage.folders import files_below
 
 OPTIONS: dict[str, Any] = {"to": "parquet", "file_size": 3000, "max_rejects": 5}
@@ -53,7 +66,7 @@ class Steps:
     def make(self) -> list[MadeJob]:
         return [make_job(self.run, number, Progress()) for number in range(len(self.run.load().jobs))]
 
-    def take(self) -> list[JobResult]:
+    def take(self) -> list[OutputAccount]:
         return take(self.run, self.folder.data, self.folder.rejects)
 
     def written(self) -> dict[str, bytes]:
@@ -139,7 +152,7 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
 def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged: Path, tmp_path: Path) -> None:
     with steps(damaged, tmp_path / "out") as read:
         made = read.make()
-        listed = Path(read.run.place.run("shared", "results.json"))
+        listed = Path(read.run.place.run("shared", read.run.load().results))
         for wrong in (made[1:], [*made, made[0]], []):
             list_made(read.run, wrong)
             with pytest.raises(RecordmillError, match="not one of each"):
@@ -157,3 +170,47 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged:
             with pytest.raises(DataError, match="is not what this read has written there"):
                 read.take()
         assert read.written() == {}
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["disk", "store"])
+def test_what_an_earlier_attempt_has_left_is_taken_unless_something_is_another(
+    damaged: Path, out: str, tmp_path: Path, remote: bool
+) -> None:
+    settings = make_settings(**OPTIONS)
+    inputs = tmp_path / "in"
+    shutil.copytree(damaged, inputs)
+    plan = plan_read(str(inputs), settings.plan, threads=1)
+    folder = RunFolder.create(tmp_path / "out", index=False)
+    Finished.begin(folder.path, fingerprint(plan, engine=True))
+    place = Place(out if remote else str(folder.out), folder.id)
+
+    def attempt(kept: Sequence[MadeJob | None] = ()) -> tuple[SharedRun, list[MadeJob]]:
+        _loaded.cache_clear()
+        run = begin(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, kept=kept))
+        return run, [make_job(run, number, Progress()) for number in range(len(plan.jobs))]
+
+    _, first = attempt()
+    kept = find_made(place, folder, plan.jobs, find_output("parquet"))
+    assert [one.output for one in kept if one is not None] == [one.output for one in first]
+    gone = first[0].output.name
+    if remote:
+        remove_objects(place.run("made"), [gone])
+    else:
+        Path(place.run("made", gone)).unlink()
+    number = next(piece.file for piece in plan.jobs[-1].pieces)
+    shard = Path(plan.files[number].path)
+    data = bytearray(shard.read_bytes())
+    data[-5] ^= 1  # the last record is a reject now
+    shard.chmod(0o644)
+    shard.write_bytes(data)
+    run, second = attempt(kept)
+    again = [one.number for one, before in zip(second, first, strict=True) if one.output != before.output]
+    assert again[0] == 0
+    assert again[-1] == len(plan.jobs) - 1
+    assert len(again) < len(first)
+    assert all(number in {piece.file for piece in plan.jobs[at].pieces} for at in again[1:])
+    list_made(run, second)
+    results = place_in_store(run) if remote else take(run, folder.data, folder.rejects)
+    assert sum(one.rejected.total for one in results) == 2
+    assert sum(one.read for one in results) == 400
+    folder.close()
