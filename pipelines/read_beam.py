@@ -25,7 +25,7 @@ from recordmill.exporting.spread.jobs import ReadRun, begin, place_in_store, tak
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.rejects import Rejected
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.storage.files import is_remote, map_file
 from recordmill.storage.folders import remove_file
 

@@ -21,7 +21,7 @@ from recordmill.exporting.job import JobResult
 from recordmill.exporting.plan import plan_read
 from recordmill.exporting.spread.jobs import MadeJob, ReadRun, SharedRun, begin, list_made, make_job, take
 from recordmill.pipelines.read_options import make_settings
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.storage.files import read_range
 from recordmill.storage.folders import files_below
 
