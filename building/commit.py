@@ -1,31 +1,44 @@
-"""The commit: a finished, reconciled run becomes the next generation of the data set at OUT, in one atomic step.
+"""The commit: what a run has made becomes the next generation of the data set at OUT, in one atomic step, on a disk and
+in a store, by one process and by an engine's workers.
 
-The folder of shards is renamed to its final name first, which shows nothing, since only the manifest says what the data
-set is; the manifest is then created under the next number, which exactly one of several runs can do. A crash before
-leaves the old data set, and nothing that happens after makes the new one less committed.
+All of it gets its names first, which shows nothing, since only the manifest says what the data set is; these names are
+the run's own, so whatever stopped an attempt, the next one goes on. The manifest is then created under the next number,
+which exactly one of several runs can do. A crash before leaves the old data set, and nothing that happens after makes
+the new one less committed. Nothing is removed here: whoever holds the run removes what was not committed when it closes
+it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import itertools
-import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.errors import RecordmillError
+from recordmill.base.threads import thread_map
 from recordmill.schemas.tfds import LABELS_SUFFIX
-from recordmill.shards.dead_runs import INTENT_NAME, loaded, remove_data
-from recordmill.shards.entries.grammar import is_data_folder
-from recordmill.shards.entries.pages import PAGES_FOLDER
-from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, MANIFESTS, Manifest, generations, manifest_path
-from recordmill.shards.run_folder import RunFolder
-from recordmill.storage.files import atomic_write, put_if_absent, read_range, stat, sync_file, sync_folder, write_all
-from recordmill.storage.folders import exists, inode, make_folder, paths_in, remove_file, rename
-from recordmill.storage.removal import Folder
-from recordmill.storage.strict_json import load_fields
+from recordmill.shards.dead_runs import loaded, remove_data
+from recordmill.shards.manifest import MANIFESTS, Manifest, generations, manifest_path
+from recordmill.shards.run import Run, RunFolder
+from recordmill.shards.store_run import objects_of
+from recordmill.storage.files import (
+    atomic_write,
+    check_uploaded,
+    give_name,
+    is_remote,
+    put_objects,
+    remove_objects,
+    stat,
+    sync_file,
+    sync_folder,
+    upload_all,
+    write_all,
+)
+from recordmill.storage.folders import files_below, join, make_folder, names_in, remove_file
+
+_NAMED_AT_ONCE = 32  # requests of a store: each waits
 
 _log = logging.getLogger(__name__)
 
@@ -34,69 +47,95 @@ class CommitConflict(RecordmillError):
     """Another run committed to the same OUT in the meantime; this one's work was discarded."""
 
 
-def commit(
-    folder: RunFolder,
-    describe: Callable[[str, list[str]], tuple[Manifest, Mapping[str, str]]],
-    fingerprint: str,
-    base: int,
-) -> Manifest:
-    """Publish the run's data as generation base + 1.
+def commit(run: Run, manifest: Manifest, copies: Mapping[str, str], base: int) -> Manifest:
+    """Publish what the run has made, and placed, as generation base + 1; where it has done that already, gives what it
+    published. May be called again, and by several at once.
 
-    describe: gives the manifest, and file name to text of what is written beside it for people and other tools, once
-    the final names of the data folder and of the reject files are known. base: the generation that was current when the
-    run began.
+    copies: file name to text of what is written beside the manifest for people and other tools. base: the generation
+    that was current when the run began.
 
     Raises:
         CommitConflict: another run was first; OUT is as that run left it.
-        OSError: as the operating system says it; nothing was committed.
+        OSError: as the operating system, or the store, says it; nothing was committed, or it can't be known.
     """
-    out = folder.out
-    text = b""
-    put_back(folder)
-    name = _place_data(folder, fingerprint)
-    try:
-        sync_folder(out)
-        rejects = _place_rejects(folder, name)
-        manifest, copies = describe(name, [path.relative_to(out).as_posix() for path in rejects])
-        # a lone surrogate, from a name that is no UTF-8, as JSON escapes it
-        text = manifest.to_json().encode("utf-8", "backslashreplace")
-        Manifest.from_json(text, "the new manifest")  # nothing is committed that nobody could open
-        make_folder(out / MANIFESTS, exist_ok=True)
-        sync_folder(out)
-        current = generations(out)
-        published = (current[-1] if current else 0) == base and put_if_absent(
-            manifest_path(out, base + 1), text, folder.path
-        )
-    except BaseException:
-        if not _is_published(out, base + 1, text):
-            put_back(folder)
-            raise
-        published = True
-    if not published:
-        remove_data(out, name)
-        raise CommitConflict(
-            f"{out}: another build committed generation {generations(out)[-1]} while this one ran; nothing "
-            "of this one was kept"
-        )
-    tidy(out, manifest, copies, base + 1, folder.path)
+    if (done := run.committed()) is not None:
+        return done
+    # a lone surrogate, from a name that is no UTF-8, as JSON escapes it
+    text = manifest.to_json().encode("utf-8", "backslashreplace")
+    Manifest.from_json(text, "the new manifest")  # nothing is committed that nobody could open
+    name = f"{MANIFESTS}/{manifest_path('', base + 1).name}"
+    if not (run.may_commit(base, generations) and run.commit(name, text)):
+        if (done := run.committed()) is not None:
+            return done
+        raise _conflict(run, base)
+    tidy(run.out, manifest, copies, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest
 
 
-def _is_published(out: Path, generation: int, text: bytes) -> bool:
-    """Whether the manifest stands although its creation ended in an error, as when the disk fails at the last sync."""
-    with contextlib.suppress(OSError):
-        return bool(text) and read_range(str(manifest_path(out, generation))).tobytes() == text
-    return False
+def _conflict(run: Run, base: int) -> CommitConflict:
+    number = max(generations(run.out), default=0)
+    what = (
+        "another run took this one for dead, since it was not heard of"
+        if number == base
+        else f"another build committed generation {number} while this one ran"
+    )
+    return CommitConflict(f"{run.out}: {what}; nothing of this one was kept")
+
+
+def place(run: Run, rejects: Sequence[str]) -> list[str]:
+    """Give the folder of shards, on a disk, and the files of rejects the names by which the manifest will know them,
+    durably; gives the names of these below OUT. May be called again, by several at once.
+
+    rejects: paths, or URIs, where the run has put them; none where they were placed before.
+    """
+    names = reject_names(run, len(rejects))
+    if isinstance(run, RunFolder):
+        run.place_data()
+    if names and isinstance(run, RunFolder):
+        make_folder(run.out / "rejects", exist_ok=True)
+
+    def give(pair: tuple[str, str]) -> None:
+        path, target = pair[0], join(run.out, *pair[1].split("/"))
+        size = 0
+        with contextlib.suppress(FileNotFoundError):  # an attempt has placed it that died
+            size = stat(path).size_bytes
+            if isinstance(run, RunFolder):
+                sync_file(path)
+        give_name(path, target, size)
+
+    pairs = list(zip(rejects, names, strict=True))
+    for _ in thread_map(give, pairs, 1 if isinstance(run, RunFolder) else _NAMED_AT_ONCE):
+        pass
+    if names and isinstance(run, RunFolder):
+        sync_folder(run.out / "rejects")
+    return names
+
+
+def upload(run: Run, made: RunFolder, rejects: Sequence[str], memory_bytes: int) -> list[str]:
+    """Put what one process has made on this machine into the run's store, under the names by which the manifest will
+    know it; gives those of the files of rejects below OUT.
+    """
+    names = reject_names(run, len(rejects))
+    files = {f"{run.data_name}/{relative}": path for relative, path in files_below(made.data).items()}
+    files |= dict(zip(names, rejects, strict=True))
+    upload_all(os.fspath(run.out), files, memory_bytes)
+    check_uploaded(os.fspath(run.out), files)
+    return names
+
+
+def reject_names(run: Run, count: int) -> list[str]:
+    """The names below OUT of so many files of rejects."""
+    return [f"rejects/{run.id}.{number:05d}.jsonl" for number in range(count)]
 
 
 def tidy(
-    out: Path, manifest: Manifest, copies: Mapping[str, str], generation: int, temporary_in: Path | None = None
+    out: str | Path, manifest: Manifest, copies: Mapping[str, str], generation: int, temporary_in: Path | None = None
 ) -> None:
     """What follows a commit and can't undo it: an error is told, and the build has succeeded."""
     try:
         if generations(out)[-1:] == [generation]:  # a later build's copies are not to be replaced by ours
-            write_copies(out, manifest, copies, temporary_in)
-        remove_old_generations(out, generation)
+            _write_copies(os.fspath(out), manifest, copies, temporary_in)
+        _remove_old_generations(os.fspath(out), generation)
     except (OSError, RecordmillError) as error:
         _log.warning(
             "%s: the data set is complete, but tidying up after it failed (%s); `recordmill verify --mend` writes "
@@ -106,110 +145,45 @@ def tidy(
         )
 
 
-def write_copies(out: Path, manifest: Manifest, copies: Mapping[str, str], temporary_in: Path | None = None) -> None:
-    """Write manifest.json and the other copies, each atomically,
-    and remove class names of an earlier generation's labels.
+def _write_copies(out: str, manifest: Manifest, copies: Mapping[str, str], temporary_in: Path | None) -> None:
+    """Write manifest.json and the other copies, each atomically, and remove class names of an earlier generation's
+    labels.
 
     `verify --mend` mends the first two if a crash came between, the next build all.
     """
-    for stale in paths_in(out, f"*{LABELS_SUFFIX}"):
-        if stale.name not in copies:
-            remove_file(stale, missing_ok=True)
-    for name, text in {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema, **copies}.items():
-        with atomic_write(out / name, temporary_in) as file:
-            write_all(file, text.encode("utf-8", "backslashreplace"))
+    texts = {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema, **copies}
+    data = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+    _remove_files(out, [name for name in names_in(out) if name.endswith(LABELS_SUFFIX) and name not in copies])
+    if is_remote(out):
+        put_objects(out, data)
+        return
+    for name, content in data.items():
+        with atomic_write(Path(out, name), temporary_in) as file:
+            write_all(file, content)
 
 
-def remove_old_generations(out: Path, current: int) -> None:
+def _remove_old_generations(out: str, current: int) -> None:
     """Remove what is older than the generation before the current one, whose readers may still be at work."""
-    for number, folders in outdated(loaded(out), current):
+    for number, folders in _outdated(loaded(out), current):
         for folder in folders:
-            remove_data(out, folder)
-        remove_file(manifest_path(out, number), missing_ok=True)
+            if is_remote(out):
+                remove_objects(out, objects_of(out, folder))
+            else:
+                remove_data(Path(out), folder)
+        _remove_files(out, [f"{MANIFESTS}/{number:08d}.json"])
 
 
-def outdated(manifests: Mapping[int, Manifest], current: int) -> Iterator[tuple[int, list[str]]]:
+def _remove_files(out: str, names: Sequence[str]) -> None:
+    if is_remote(out):
+        remove_objects(out, names)
+        return
+    for name in names:
+        remove_file(Path(out, name), missing_ok=True)
+
+
+def _outdated(manifests: Mapping[int, Manifest], current: int) -> Iterator[tuple[int, list[str]]]:
     """(number, folders that no later manifest names) of each generation older than the one before the current one."""
     kept = {part.folder for number, manifest in manifests.items() if number >= current - 1 for part in manifest.parts}
     for number, manifest in manifests.items():
         if number < current - 1:
             yield number, [part.folder for part in manifest.parts if part.folder not in kept]
-
-
-def put_back(folder: RunFolder) -> None:
-    """Undo what an attempt at this commit had placed, so that it can be repeated; where that fails, remove it."""
-    with contextlib.suppress(FileNotFoundError, DataError):
-        intent = load_fields(folder.path / INTENT_NAME)
-        name, rejects = intent.text("folder"), intent.object("rejects")
-        if not is_data_folder(name):
-            return
-        placed = folder.out / name
-        if not exists(folder.data) and exists(placed) and inode(placed) == intent.count("inode"):
-            try:
-                rename(placed, folder.data)
-            except OSError:
-                remove_data(folder.out, name)
-                raise
-        with contextlib.suppress(OSError), Folder.open(folder.out) as above, above.enter("rejects") as placed_rejects:
-            for number, (before, number_of) in enumerate(sorted(rejects.value.items())):
-                target = _reject_name(name, number)
-                found = placed_rejects.inode(target)
-                if found is not None and found[1] == number_of and "/" not in before:
-                    placed_rejects.give(target, folder.rejects / before)
-
-
-def _place_data(folder: RunFolder, fingerprint: str) -> str:
-    """Rename the data to OUT/data-<first 12 of the fingerprint>, with a number behind it where that name is taken."""
-    for path in _reject_files(folder):
-        sync_file(path)
-    sync_folder(folder.rejects)
-    for inner in (INDEX_FOLDER, PAGES_FOLDER):
-        if exists(folder.data / inner):
-            sync_folder(folder.data / inner)
-    sync_folder(folder.data)
-    for attempt in itertools.count(1):
-        name = f"{DATA_PREFIX}{fingerprint[:12]}" + (f"-{attempt}" if attempt > 1 else "")
-        if exists(folder.out / name):
-            continue
-        _intend(folder, name)
-        try:
-            rename(folder.data, folder.out / name)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else another run took the name just now
-                raise
-        else:
-            return name
-    raise AssertionError("unreachable")
-
-
-def _intend(folder: RunFolder, name: str) -> None:
-    """Note the name that data is about to get, and which folder and files it is, so that whoever finds this run dead
-    can tell its litter from others' data, and a repeated commit can begin anew.
-    """
-    rejects = {path.name: inode(path) for path in _reject_files(folder)}
-    text = json.dumps({"folder": name, "inode": inode(folder.data), "rejects": rejects})
-    with atomic_write(folder.path / INTENT_NAME) as file:
-        write_all(file, text.encode())
-
-
-def _reject_files(folder: RunFolder) -> list[Path]:
-    return [path for path in paths_in(folder.rejects) if stat(str(path)).size_bytes]
-
-
-def _reject_name(name: str, number: int) -> str:
-    return f"{name.removeprefix(DATA_PREFIX)}.{number:05d}.jsonl"
-
-
-def _place_rejects(folder: RunFolder, name: str) -> list[Path]:
-    """Move the run's reject files to OUT/rejects/<id>.<n>.jsonl; they belong to this generation by their name."""
-    moved = []
-    found = _reject_files(folder)
-    if found:
-        make_folder(folder.out / "rejects", exist_ok=True)
-    for number, path in enumerate(found):
-        target = folder.out / "rejects" / _reject_name(name, number)
-        rename(path, target)
-        moved.append(target)
-    if found:
-        sync_folder(folder.out / "rejects")
-    return moved

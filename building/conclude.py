@@ -18,28 +18,27 @@ from typing import Any
 from recordmill.base.errors import RecordmillError
 from recordmill.base.option_names import in_flags
 from recordmill.base.progress import Progress, progress_of
-from recordmill.building.commit import commit, put_back
+from recordmill.base.threads import both
+from recordmill.building.commit import commit, place, upload
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
-from recordmill.building.store_commit import commit_to_store
 from recordmill.schemas.tfds import Split as TfdsSplit
 from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
 from recordmill.schemas.tfmd import to_pbtxt
-from recordmill.shards.dead_runs import loaded
 from recordmill.shards.entries.names import ShardName
 from recordmill.shards.entries.pages import PAGES_FOLDER, Page, Paged, totals, write_pages
 from recordmill.shards.entries.shard_info import ShardInfo, shard_name
 from recordmill.shards.manifest import FORMAT_VERSION, INDEX_FOLDER, INPUTS_NAME, PAGED_VERSION, Manifest, Part
 from recordmill.shards.rejects import Rejected, RejectWriter
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
+from recordmill.shards.store_run import StoreRun, run_at
 from recordmill.shards.sums import add_sums
 from recordmill.sources.inputs.tables import bytes_of
 from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
 from recordmill.storage.files import atomic_write, check_unchanged, is_remote, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, make_folder, paths_in, remove_file, rename
 from recordmill.storage.listed.files import InputFile
-from recordmill.storage.locks import alone
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
 
@@ -61,16 +60,9 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
         AccountsError: read = written + rejected does not hold, or the sums differ.
         CommitConflict: another run committed first.
     """
-    folder = RunFolder.attach(plan.folder)
-    if (done := committed_by(folder, plan.out)) is not None:  # the run's folder may be gone by now
+    if (done := committed_by(plan)) is not None:  # the run's folder may be gone by now
         return done
-    with alone(Path(plan.folder, "conclude.lock")):  # engines may run two copies of the last step at once
-        done = committed_by(folder, plan.out)
-        return _conclude(plan, ingested, shards) if done is None else done
-
-
-def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> Manifest:
-    put_back(RunFolder.attach(plan.folder))  # what an attempt had placed that died
+    folder = RunFolder.attach(plan.folder)
     ingested = sorted(ingested, key=lambda one: one.group)
     rejected = sum((one.rejected for one in ingested), Rejected.zero())
     planned = plan.source.plan_rejects if plan.source else ()
@@ -79,21 +71,26 @@ def _conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wr
     rejected.check(plan.budget, read)
     rejected.check_some_left(read)
     reconcile(read, rejected.total, ingested, shards)
-    _keep_reject_files(plan, rejected.files)
-    parts = _number(plan, shards)
-    pages = keep_pages(parts, str(Path(plan.folder, "data")))
-    inputs = write_inputs(plan, merged_digests(ingested))
+    parts = _number(plan, shards, folder.data)
+    pages = keep_pages(parts, str(folder.data))
+    inputs = write_inputs(plan, merged_digests(ingested), folder.data)
     counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
-    outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, RunFolder.attach(plan.folder).id)
-    fingerprint = fingerprint_of(plan, outcome)
+    outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, folder.id)
+    files = sorted(rejected.files)
+    if not plan.store:
+        return commit(folder, *describe_data_set(plan, outcome, folder.data_name, place(folder, files)), plan.base)
+    with StoreRun(plan.store, folder.id) as run:
+        try:
+            names, _ = both(lambda: upload(run, folder, files, plan.memory_bytes), run.remove_dead)
+            return commit(run, *describe_data_set(plan, outcome, run.data_name, names), plan.base)
+        except BaseException:
+            run.discard()
+            raise
 
-    def describe(folder: str, reject_files: list[str]) -> tuple[Manifest, Mapping[str, str]]:
-        return describe_data_set(plan, outcome, folder, reject_files)
 
-    folder = RunFolder.attach(plan.folder)
-    if plan.store:
-        return commit_to_store(folder, describe, plan.base, plan.store, plan.memory_bytes)
-    return commit(folder, describe, fingerprint, plan.base)
+def committed_by(plan: BuildPlan) -> Manifest | None:
+    """What this very build has committed already: runners may repeat any step."""
+    return run_at(plan.out, RunFolder.attach(plan.folder).id).committed()
 
 
 @dataclass(frozen=True)
@@ -162,14 +159,6 @@ def keep_pages(parts: Mapping[str, Sequence[ShardInfo]], folder: str) -> dict[st
     return write_pages(parts, put)
 
 
-def committed_by(folder: RunFolder, out: str) -> Manifest | None:
-    """What this very run has committed already: runners may repeat the last step as any other."""
-    for _, manifest in sorted(loaded(out).items(), reverse=True):
-        if manifest.run.get("id") == folder.id:
-            return manifest
-    return None
-
-
 def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> None:
     """Raises AccountsError unless read = written + rejected,
     and runs and shards hold the same records by count and sum.
@@ -209,9 +198,8 @@ def tfds_files(manifest: Manifest, parts: Mapping[str, Sequence[ShardInfo]], pla
     }
 
 
-def _number(plan: BuildPlan, shards: Sequence[WrittenShard]) -> dict[str, tuple[ShardInfo, ...]]:
+def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> dict[str, tuple[ShardInfo, ...]]:
     """Split to its shards in order; empty ones are removed and the others renamed to close the gap."""
-    folder = Path(plan.folder, "data")
     parts: dict[str, tuple[ShardInfo, ...]] = {}
     for ordinal, split in enumerate(plan.splits):
         written = sorted((shard for shard in shards if shard.split == ordinal), key=lambda shard: shard.index)
@@ -269,14 +257,6 @@ def planned_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
     return writer.close()
 
 
-def _keep_reject_files(plan: BuildPlan, files: Sequence[str]) -> None:
-    """Leave only the files that the accounts name; a repeated attempt wrote the others."""
-    kept = {Path(name).name for name in files}
-    for path in paths_in(Path(plan.folder, "rejects")):
-        if path.name not in kept:
-            remove_file(path)
-
-
 def merged_digests(ingested: Sequence[Ingested]) -> dict[int, str]:
     """Ordinal to digest of all files that were read whole."""
     digests: dict[int, str] = {}
@@ -285,8 +265,8 @@ def merged_digests(ingested: Sequence[Ingested]) -> dict[int, str]:
     return digests
 
 
-def write_inputs(plan: BuildPlan, read: Mapping[int, str]) -> dict[str, Any]:
-    """Write the list of inputs beside the shards, one JSON object a line, and say its totals and its digest.
+def write_inputs(plan: BuildPlan, read: Mapping[int, str], folder: Path) -> dict[str, Any]:
+    """Write the list of inputs into that folder, one JSON object a line, and say its totals and its digest.
 
     read: ordinal to digest of files that were read whole; of what has none here, nor in the plan, it is made now.
     """
@@ -300,7 +280,7 @@ def write_inputs(plan: BuildPlan, read: Mapping[int, str]) -> dict[str, Any]:
         about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "digest": digest}
         return _JSON.encode(about).encode("utf-8", "surrogateescape") + b"\n"
 
-    with atomic_write(Path(plan.folder, "data", INPUTS_NAME)) as list_file:
+    with atomic_write(folder / INPUTS_NAME) as list_file:
         for first in range(0, len(plan.source.files), _LISTED_AT_ONCE):
             some = plan.source.files[first : first + _LISTED_AT_ONCE]
             text = b"".join(line(first + at, file) for at, file in enumerate(some))

@@ -22,7 +22,7 @@ from recordmill.exporting.replacing import REJECTS, is_output, mend, replace_res
 from recordmill.exporting.resume import is_resumable
 from recordmill.shards.dead_runs import ABOUT_NAME, claimed
 from recordmill.shards.manifest import RUN_PREFIX, is_data_set
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.storage.files import (
     atomic_write,
     local_path,

@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError
 from recordmill.exporting.plan import SUMMARY_NAME
 from recordmill.shards.dead_runs import remove_run
 from recordmill.shards.manifest import RUN_PREFIX
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.storage.files import atomic_write, sync_folder, write_all
 from recordmill.storage.folders import exists, is_folder, real_path, remove_file, rename
 from recordmill.storage.locks import lock_folder

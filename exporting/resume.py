@@ -29,7 +29,7 @@ from recordmill.shards.cutting import pieces_of
 from recordmill.shards.dead_runs import ABOUT_NAME
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.piece_table import PieceTable
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.storage.files import atomic_write, stat, sync_file, write_all
 from recordmill.storage.folders import inode, is_folder, is_link, make_folder, paths_in
 from recordmill.storage.removal import Folder

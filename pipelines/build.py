@@ -7,7 +7,6 @@ Nothing here touches a record: `sources` reads them, `shards` orders and writes 
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import os
 import runpy
@@ -27,7 +26,7 @@ from recordmill.base.sizes import show_size
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import Buckets
-from recordmill.building.spread.beginning import begin, tidy_up
+from recordmill.building.spread.beginning import begin
 from recordmill.building.spread.place import Place
 from recordmill.engines.failure import EngineError
 from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
@@ -42,14 +41,13 @@ from recordmill.pipelines.remote.status import RunState, status
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.dead_runs import loaded
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.run_folder import RunFolder, check_out
-from recordmill.shards.store_run import LEASE_SEC, check_store_out
+from recordmill.shards.run import LEASE_SEC, Run, RunFolder, check_out
+from recordmill.shards.store_run import run_at, work_folder
 from recordmill.sources.inputs.contract import Source
 from recordmill.sources.inputs.tables import as_tables, bytes_of, rows_of, unit_sizes
 from recordmill.storage.files import Terms, bound_requests, hand_over, is_remote, output_path, stat
-from recordmill.storage.folders import exists, join, private_folder
+from recordmill.storage.folders import exists, join
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -183,9 +181,11 @@ def _run(
     """Plan, run and commit; None where the job was handed over."""
     bound_requests(settings.storage_requests, settings.memory_bytes)
     check_runner(settings.runner, settings.beam_args)
-    path, base = _begin(out, settings)
+    base = check_out(out, settings.overwrite)
+    path = work_folder(out) if is_remote(out) else Path(out)  # where on this machine the run works
     with Display(progress, quiet):
         folder = RunFolder.create(path, lease_sec=0 if is_local(settings.runner) else LEASE_SEC)
+        run: Run = run_at(out, folder.id) if is_remote(out) else folder
         try:
             plan = make_plan(source, folder, out, base, settings)
             _look_first(plan, settings, progress)
@@ -197,20 +197,20 @@ def _run(
                 try:
                     run_build(plan, settings, progress, place, detach=detach)
                 except EngineError as error:
-                    if place is None or _committed(folder, out, base) is None:
+                    if place is None or run.committed() is None:
                         raise
                     _log.warning("%s: the data set is complete; its job failed after the commit: %s", out, error)
-                    tidy_up(place)
+                    run.clear()
             if detach:
                 folder.release()
                 return None
-            manifest = _committed(folder, out, base)
+            manifest = run.committed()
             if manifest is None:
                 raise RecordmillError(
                     f"{out}: the runner ended without an error and without a commit; nothing was written"
                 )
         except KeyboardInterrupt:
-            if _committed(folder, out, base) is not None:
+            if run.committed() is not None:
                 raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
             raise
         except MayBeRunning:
@@ -225,20 +225,6 @@ def _run(
         finally:
             folder.close()
     return manifest, plan
-
-
-def _begin(out: str, settings: BuildOptions) -> tuple[Path, int]:
-    """(where on this machine the run works, the generation that it follows)."""
-    if not is_remote(out):
-        return Path(out), check_out(out, settings.overwrite)
-    base = check_store_out(out, settings.overwrite)
-    return Path(private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16]), base
-
-
-def _committed(folder: RunFolder, out: str, base: int) -> Manifest | None:
-    """The manifest of this run, if it stands."""
-    manifest = loaded(out).get(base + 1)
-    return manifest if manifest is not None and manifest.run.get("id") == folder.id else None
 
 
 def _prepared(path: Path, out: str) -> str:

@@ -15,7 +15,7 @@ from recordmill.pipelines.beam_run import is_local
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.sources.inputs.contract import PlanOptions, Source
 from recordmill.sources.inputs.detect import detect_kind, keep_kind
 from recordmill.sources.inputs.layout import AUTO, NONE, read_layout, with_splits

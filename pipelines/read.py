@@ -41,7 +41,7 @@ from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Catalog, Inputs
 from recordmill.shards.rejects import is_of_record, with_remedy
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import Terms, bound_requests, is_remote, output_path, stat
 from recordmill.storage.folders import exists, files_below, is_folder, join
@@ -170,8 +170,8 @@ def read(
                     uploads = putting.enter_context(_uploads(plan, settings, folder, out, run, finished))
                     results = run_jobs(plan, settings, folder, progress, place, finished, uploads)
                 result = _publish(plan, settings, folder, results, started, out, base, run, uploads)
-                if run is not None and place is not None:
-                    _tidy_up(place)
+                if run is not None:
+                    run.clear()
                 return result
         except DataError as error:
             if settings.plan.lenient or not is_of_record(error):
@@ -234,12 +234,6 @@ def _place(folder: RunFolder, out: str, settings: ReadSettings) -> Place:
 
     far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
     return Place(out if far else os.path.abspath(folder.out), folder.id, Terms(settings.storage_requests))
-
-
-def _tidy_up(place: Place) -> None:
-    from recordmill.building.spread.beginning import tidy_up
-
-    tidy_up(place)
 
 
 def _uploads(

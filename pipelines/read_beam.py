@@ -27,7 +27,7 @@ from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.rejects import Rejected
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.storage.files import is_remote, map_file
 from recordmill.storage.folders import remove_file
 

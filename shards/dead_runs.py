@@ -1,8 +1,8 @@
-"""Run folders whose process is provably dead: told from live ones by their lock, claimed, and removed with what they
-had already moved.
+"""When a run is dead, and on a disk the folders of dead ones: told from live ones by their lock, claimed, and removed
+with what else has the run's name in its own.
 
-A folder of another host is never touched. Nothing that stands in a folder is taken for a path: links are left alone,
-and a data folder that a dead run had placed is known by its inode.
+A folder of another host is never touched. Nothing that stands in a folder is taken for a path, and links are left
+alone.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from recordmill.shards.entries.grammar import is_data_folder
 from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, Manifest, generations, load
 from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.removal import Folder
-from recordmill.storage.strict_json import Fields, load_fields, parse, read_bounded
+from recordmill.storage.strict_json import Fields, parse, read_bounded
 
-LOCK_NAME, INTENT_NAME = "lock", "intent"
+LOCK_NAME = "lock"
 ABOUT_NAME = "read.json"  # which read it is that could go on in this folder
 _OWNER_BYTES = 4096
 
@@ -92,25 +92,31 @@ def _is_dead(folder: Folder, lock: LockFile, name: str) -> bool:
         return False
     # After a reboot it is dead for certain; the lock is then only to exclude those who would claim it as well.
     lock.take()
-    if folder.is_mine(JOB_NAME) and (note := read_note(folder.descriptor)) is not None:
-        return _has_ended(note, folder, lock, name)
     lease = owner.count("lease_sec") if "lease_sec" in owner and owner.value.get("boot") == machine()["boot"] else 0
-    return not lease or _silent_sec(folder, lock) > lease
+    note = read_note(folder.descriptor) if folder.is_mine(JOB_NAME) else None
+    return is_dead(name, lambda: _silent_sec(folder, lock), lease, note, asks=True)
 
 
-def _has_ended(note: JobNote, folder: Folder, lock: LockFile, name: str) -> bool:
-    """Whether the engine's job that works in the folder is gone, whatever became of the process that started it."""
-    state = state_of(note)
-    if state == UNKNOWN and _silent_sec(folder, lock) <= UNHEARD_SEC:
+def is_dead(name: str, silent_sec: Callable[[], float], lease_sec: float, note: JobNote | None, *, asks: bool) -> bool:
+    """Whether a run is dead that no process holds, as far as that can be seen: its lease is over, or, where an engine's
+    job is noted, that has ended, whatever became of the process that started it.
+
+    silent_sec: for how long nobody has heard of it. lease_sec: for how long it is alive so; 0: not at all. asks: the
+    engine; a job about which none can be asked, or is, may be at work for a day after its last word.
+    """
+    if note is None:
+        return not lease_sec or silent_sec() > lease_sec
+    state = state_of(note) if asks else UNKNOWN
+    if state == RUNNING:
+        _log.warning("%s: its job %s is at work; it was left alone", name, note.where)
+        return False
+    if state == UNKNOWN and silent_sec() <= UNHEARD_SEC:
         _log.warning(
             "%s: its job %s can't be asked about, and may be at work; it was left alone (for a day after its "
             "last word)",
             name,
             note.where,
         )
-        return False
-    if state == RUNNING:
-        _log.warning("%s: its job %s is at work; it was left alone", name, note.where)
         return False
     return True
 
@@ -134,13 +140,16 @@ def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[st
             return []
         lock_folder(above)  # starts hold it until they have locked their folders
         with claimed(out / name for name in names if keep is None or not keep(out / name)) as dead:
-            kept = {part.folder for manifest in loaded(out).values() for part in manifest.parts} if dead else set()
+            kept = committed_data(out) if dead else set()
             for run in dead:
-                litter = _placed_by(run)
-                if litter is not None and litter not in kept:
-                    remove_data(out, litter)
-                remove_run(above, run.name, run.folder)
+                if data_of(run.name) in kept or remove_data(out, data_of(run.name)):
+                    remove_run(above, run.name, run.folder)
             return [run.name for run in dead]
+
+
+def data_of(name: str) -> str:
+    """The name of the folder of shards of the run that has a folder of that name."""
+    return f"{DATA_PREFIX}{name.removeprefix(RUN_PREFIX)}"
 
 
 @contextlib.contextmanager
@@ -169,40 +178,35 @@ def loaded(out: str | Path) -> dict[int, Manifest]:
     return manifests
 
 
-def remove_data(out: Path, name: str) -> None:
-    """Remove a data folder, and the reject files that belong to it by their names."""
+def committed_data(out: str | Path) -> set[str]:
+    """The folders that the data sets at OUT consist of."""
+    return {part.folder for manifest in loaded(out).values() for part in manifest.parts}
+
+
+def remove_data(out: Path, name: str) -> bool:
+    """Remove a data folder, and the reject files that belong to it by their names, unless it is no name of one; says
+    whether no such folder is left.
+    """
     if not is_data_folder(name):
-        return
-    with contextlib.suppress(OSError), Folder.open(out) as above:
+        return True
+    with Folder.open(out) as above:
         if above.is_folder(name):
             with contextlib.suppress(OSError):
                 above.remove(name)
-        with above.enter("rejects") as rejects:
+        with contextlib.suppress(OSError), above.enter("rejects") as rejects:
             for file in rejects.names():
                 if file.startswith(f"{name.removeprefix(DATA_PREFIX)}."):
                     rejects.remove(file)
+        return not above.is_folder(name)
 
 
 def remove_run(above: Folder, name: str, folder: Folder) -> None:
     """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
     that no read goes on in.
     """
-    first = (INTENT_NAME, ABOUT_NAME)
     with contextlib.suppress(OSError):
-        folder.clear(lambda inner: 0 if inner in first else 2 if inner == LOCK_NAME else 1)
+        folder.clear(lambda inner: 0 if inner == ABOUT_NAME else 2 if inner == LOCK_NAME else 1)
         folder.remove_itself(above, name)
-
-
-def _placed_by(run: Claim) -> str | None:
-    """The data folder that a dead run had moved to its final name. A live run may have taken that name since:
-    the inode tells them apart.
-    """
-    with contextlib.suppress(OSError, DataError):
-        intent = load_fields(INTENT_NAME, dir_fd=run.folder.descriptor)
-        name, inode = intent.text("folder"), intent.count("inode")
-        if is_data_folder(name) and run.above.is_folder(name) and (run.above.inode(name) or (0, 0))[1] == inode:
-            return name
-    return None
 
 
 def making_name(identifier: str) -> str:

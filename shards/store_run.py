@@ -1,11 +1,10 @@
 """A run (of a build, or a read) at work on an OUT in a store: its lease, `OUT/_run-<id>/lease.json`, what runs left
 whose lease has run out, and which results reads committed; and `clean`, which is for any OUT.
 
-A lease is an object that is written anew every RENEW_SEC while the run puts its objects there, by its driver or its
-workers. Where nothing was put into the run's folder for LEASE_SEC, by the store's own clock, the run is dead: its
-objects, which nothing committed names, may be removed. The lease goes last, so that a removal that is stopped is taken
-up by the next. A run of which an engine's job is noted may wait for that engine without a word, and is dead after a
-day; `clean` asks the engine. A build does not, since whoever can write to OUT may have written the note.
+Where nothing was put into the run's folder for LEASE_SEC, by the store's own clock, the run is dead: its objects, which
+nothing committed names, may be removed. The lease goes last, so that a removal that is stopped is taken up by the next.
+A run of which an engine's job is noted may wait for that engine without a word, and is dead after a day; `clean` asks
+the engine. A build does not, since whoever can write to OUT may have written the note.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ import json
 import logging
 import os
 import re
-import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
-from recordmill.base.threads import both, thread_map
-from recordmill.engines.note import JOB_NAME, RUNNING, UNHEARD_SEC, UNKNOWN, read_note, state_of
-from recordmill.shards.dead_runs import claimed, clean_dead, loaded, machine
-from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, generations
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.threads import thread_map
+from recordmill.engines.note import JOB_NAME, JobNote, read_note
+from recordmill.shards.dead_runs import claimed, clean_dead, committed_data, data_of, is_dead, machine
+from recordmill.shards.entries.grammar import is_data_folder
+from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX
+from recordmill.shards.run import LEASE_SEC, Run, RunFolder
 from recordmill.storage.files import (
     bound_requests,
     is_remote,
@@ -37,41 +36,26 @@ from recordmill.storage.files import (
     put_object,
     remove_objects,
 )
-from recordmill.storage.folders import files_below, is_folder, join, names_if_there, paths_in, private_folder
+from recordmill.storage.folders import (
+    files_below,
+    is_folder,
+    is_link,
+    join,
+    names_if_there,
+    paths_in,
+    private_folder,
+)
 from recordmill.storage.strict_json import load_fields
 
-RENEW_SEC, LEASE_SEC = 60, 900  # a run that was not heard of for 15 minutes is dead
+__all__ = ["LEASE_SEC", "StoreRun", "clean", "results", "run_at", "work_folder"]
+
 LEASE = "lease.json"
 _AT_ONCE = 4  # requests that say what there is
+_REMOVED, _REMOVED_AT_ONCE = 1_000, 32  # objects that are removed one after the other, while others do so with others
 RESULTS = "_reads"  # the results of reads: a file for each generation
 _NUMBER = re.compile(r"([0-9]{8})\.json")
 
 _log = logging.getLogger(__name__)
-
-
-def check_store_out(out: str, overwrite: bool) -> int:
-    """The generation that a build into OUT would follow (0: none); UsageError if OUT must not be written to."""
-    try:
-        numbers = generations(out)
-        if numbers and not overwrite:
-            raise UsageError(
-                f"{out} already holds a data set; {option('overwrite', True)} replaces it (the old one stays "
-                "readable until the "
-                "new one is complete)"
-            )
-        if numbers:
-            loaded(out)
-            return numbers[-1]
-        strange = next((item.name for item in listed_objects(out) if not _is_ours(item.name)), None)
-    except OSError as error:
-        raise UsageError(f"{option('out', out)}: {error.strerror}") from None
-    if strange is not None:
-        raise UsageError(f"{out} is not empty ({strange}, ...) and holds no data set of recordmill; name a new folder")
-    return 0
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith((RUN_PREFIX, DATA_PREFIX, "rejects/", f"{MANIFESTS}/"))
 
 
 def work_folder(out: str) -> Path:
@@ -111,73 +95,84 @@ def result_numbers(out: str) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name)))
 
 
-class StoreRun:
-    """Holds the lease of a run, as a context; renewed by a thread of its own."""
+class StoreRun(Run):
+    """A run in a store. As a context it holds the run's lease, renewed by a thread of its own."""
+
+    out: str
 
     def __init__(self, out: str, identifier: str) -> None:
-        self.out, self.id = out, identifier
+        super().__init__(out, identifier)
         self._is_open = False  # whether it is unknown if the run has committed
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="recordmill-lease", daemon=True)
+        self._has_committed = False
+        self._held = contextlib.ExitStack()
 
     @property
-    def _text(self) -> bytes:
-        return json.dumps({"host": machine()["host"], "lease_sec": LEASE_SEC}).encode()
+    def _lease(self) -> str:
+        return f"{self.folder_name}/{LEASE}"
+
+    def _sign(self) -> None:
+        text = json.dumps({"host": machine()["host"], "lease_sec": LEASE_SEC}).encode()
+        put_object(f"{self.out}/{self._lease}", text)
 
     def __enter__(self) -> StoreRun:
-        put_object(f"{self.out}/{RUN_PREFIX}{self.id}/{LEASE}", self._text)
-        self._thread.start()
+        self._forget()
+        self._held.enter_context(self.alive())
         return self
-
-    def may_commit(self, base: int, numbers_of: Callable[[str], Sequence[int]]) -> bool:
-        """Whether generation `base` is still the newest that OUT holds by `numbers_of`, and nobody has taken this run
-        for dead.
-        """
-        numbers, is_held = both(lambda: numbers_of(self.out), lambda: self.is_held)
-        return max(numbers, default=0) == base and is_held
-
-    def _renew(self) -> None:
-        while not self._ended.wait(RENEW_SEC):
-            try:
-                put_object(f"{self.out}/{RUN_PREFIX}{self.id}/{LEASE}", self._text)
-            except OSError as error:
-                _log.warning("%s: the lease can't be renewed: %s", self.out, error.strerror)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._held.close()
+        self._forget()
         if self._is_open:  # who finds the lease expired knows by then
             return
         try:
-            remove_objects(self.out, [f"{RUN_PREFIX}{self.id}/{LEASE}"])
+            remove_objects(self.out, [self._lease])
         except OSError as failure:
             _log.warning("%s: the lease of this run can't be removed: %s", self.out, failure.strerror)
 
     @property
     def is_held(self) -> bool:
         """Whether nobody has taken this run for dead."""
-        return any(item.name == LEASE for item in listed_objects(f"{self.out}/{RUN_PREFIX}{self.id}"))
+        return any(item.name == LEASE for item in listed_objects(f"{self.out}/{self.folder_name}"))
 
     def commit(self, name: str, data: bytes) -> bool:
-        """Create the object below OUT that makes what the run has put a data set, or a result, unless it is there; says
-        whether this call did. Where it can't be known, nothing is removed, and the lease is left to run out.
-
-        Raises:
-            OSError: the put failed, or its result can't be known.
-        """
+        """See `Run.commit`. Where it can't be known, nothing is removed, and the lease is left to run out."""
         self._is_open = True
-        done = put_if_absent(f"{self.out}/{name}", data)
+        self._has_committed = put_if_absent(f"{self.out}/{name}", data)
         self._is_open = False
-        return done
+        return self._has_committed
 
-    def discard(self) -> None:
-        """Remove this run's own objects; what can't be is left to the next run, which finds the lease."""
+    def discard(self) -> bool:
+        """Remove the objects below the data folder, and the files of rejects, unless they were committed, also where
+        that was not heard; what can't be is left to the next run, which finds the lease.
+        """
         try:
-            remove_objects(self.out, objects_of(self.out, f"{DATA_PREFIX}{self.id}"))
-        except OSError:
+            if not (self._is_open or self._has_committed or self._is_named()):
+                _remove(self.out, objects_of(self.out, self.data_name))
+        except (OSError, DataError) as error:
+            _log.warning("%s: what the run left can't be removed: %s", self.out, error)
             self._is_open = True
+        return not self._is_open
+
+    def _is_named(self) -> bool:
+        return self.committed() is not None or self.data_name in results(self.out).values()
+
+    def clear(self) -> None:
+        """Remove the run's own objects, its lease last. Workers that were given up may still put others: what they
+        leave is known by its age.
+        """
+        try:
+            names = [f"{self.folder_name}/{item.name}" for item in listed_objects(f"{self.out}/{self.folder_name}")]
+            _remove(self.out, _lease_last(names))
+        except OSError as error:
+            _log.warning("%s/%s: what the run needed can't be removed: %s", self.out, self.folder_name, error.strerror)
+        self._forget()
+
+    def close(self) -> None:
+        """Remove all that the run has put, but what it has committed."""
+        if self.discard():
+            self.clear()
 
     def remove_dead(self) -> None:
         """Remove what dead runs left."""
@@ -197,41 +192,34 @@ class StoreRun:
                 runs.setdefault(name, []).append(item.name)
                 seen[name] = max(seen.get(name, item.changed_sec), item.changed_sec)
         now = seen.pop(f"{RUN_PREFIX}{self.id}")
-        dead = {name for name, changed in seen.items() if now - changed > LEASE_SEC}
-        kept = _committed(self.out) if dead else set()
-        dead -= {
-            name
-            for name in dead
-            if f"{name}/{JOB_NAME}" in runs[name]
-            and _data_of(name) not in kept
-            and self._may_be_at_work(name, now - seen[name], asks)
-        }
+        silent = {name: now - changed for name, changed in seen.items()}
+        dead = {name for name in silent if silent[name] > LEASE_SEC}
+        kept = committed_data(self.out) | set(results(self.out).values()) if dead else set()
+
+        def note_of(name: str) -> JobNote | None:
+            has_note = f"{name}/{JOB_NAME}" in runs[name] and data_of(name) not in kept
+            return read_note(join(self.out, name)) if has_note else None
+
+        def is_gone(name: str) -> bool:
+            return is_dead(name, lambda: silent[name], LEASE_SEC, note_of(name), asks=asks)
+
+        dead = set(filter(is_gone, dead))
         return {name: [*self._of(name, kept), *_lease_last(runs[name])] for name in sorted(dead)}
 
-    def _may_be_at_work(self, name: str, silent_sec: float, asks: bool) -> bool:
-        """Whether the engine's job that is noted there may still begin, or go on."""
-        note = read_note(join(self.out, name))
-        if note is None:
-            return False
-        state = state_of(note) if asks else UNKNOWN
-        return state == RUNNING or (state == UNKNOWN and silent_sec <= UNHEARD_SEC)
-
     def _of(self, name: str, kept: set[str]) -> list[str]:
-        return [] if _data_of(name) in kept else objects_of(self.out, _data_of(name))
+        return [] if data_of(name) in kept else objects_of(self.out, data_of(name))
 
 
-def _data_of(name: str) -> str:
-    return f"{DATA_PREFIX}{name.removeprefix(RUN_PREFIX)}"
+def run_at(out: str, identifier: str) -> Run:
+    """A run that another process or another part of this one holds, at an OUT of a disk or a store."""
+    return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier, None)
 
 
-def _committed(out: str) -> set[str]:
-    """The folders that data sets and results consist of."""
-    return {part.folder for manifest in loaded(out).values() for part in manifest.parts} | set(results(out).values())
-
-
-def _remove(out: str, left: list[str]) -> None:
-    """Remove what a dead run left, and when all of it is gone the last one, by which the run is found."""
-    remove_objects(out, left[:-1])
+def _remove(out: str, left: Sequence[str]) -> None:
+    """Remove what a run left, and when all of it is gone the last one, by which the run is found."""
+    parts = [left[at : at + _REMOVED] for at in range(0, len(left) - 1, _REMOVED)]
+    for _ in thread_map(lambda part: remove_objects(out, part), parts, _REMOVED_AT_ONCE):
+        pass
     remove_objects(out, left[-1:])
 
 
@@ -281,11 +269,22 @@ def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
     folders = [*paths_in(place, f"{RUN_PREFIX}*"), *paths_in(place, f".{RUN_PREFIX}*")]
     with claimed(folders) as dead:
         names = [run.name for run in dead]
-    found = {name: sorted(files_below(join(place, name)).values()) for name in names}
+    kept = committed_data(place) if names else set()
+    found = {name: sorted([*files_below(join(place, name)).values(), *_beside(place, name, kept)]) for name in names}
     if remove and found:
         removed = set(clean_dead(place))
         return {name: left for name, left in found.items() if name in removed}
     return found
+
+
+def _beside(place: Path, name: str, kept: set[str]) -> list[str]:
+    """What a dead run had placed that no data set consists of."""
+    data = data_of(name)
+    if data in kept or not is_data_folder(data):
+        return []
+    found = [] if is_link(place / data) or not is_folder(place / data) else [*files_below(place / data).values()]
+    rejects = [] if is_link(place / "rejects") else paths_in(place / "rejects", f"{data.removeprefix(DATA_PREFIX)}.*")
+    return [*found, *map(str, rejects)]
 
 
 def _in_store(out: str, remove: bool) -> dict[str, list[str]]:

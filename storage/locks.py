@@ -25,7 +25,7 @@ class LockFile:
     @classmethod
     def create(cls, folder: Folder, name: str) -> LockFile:
         """A new one; FileExistsError if the name is taken."""
-        return cls(os.open(name, _OPEN | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder.descriptor))
+        return cls(os.open(name, _OPEN | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder.descriptor))
 
     @classmethod
     def open(cls, folder: Folder, name: str) -> LockFile:
@@ -97,14 +97,3 @@ def locked_by_name(path: Path) -> Iterator[None]:
             if folder.is_at(path):
                 yield
                 return
-
-
-@contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Nobody else has the lock of that name meanwhile; the file is made if need be, and stays."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

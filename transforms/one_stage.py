@@ -14,7 +14,6 @@ from recordmill.building.plan import load_plan
 from recordmill.building.run_file import Held
 from recordmill.building.straight.write import straight_stripes, write_straight
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.run_folder import RunFolder
 from recordmill.transforms.beam_types import Map, PCollection, PTransform
 from recordmill.transforms.stages import PlanPath, Reported, cut_run, finish_build, ingest_pack, plan_cuts, write_pack
 
@@ -35,7 +34,7 @@ class BuildHere(PTransform):
 def build_here(_: bytes, plan_path: PlanPath) -> Manifest:
     """Groups to runs, of which as many stay in memory as `BuildPlan.held_bytes` allows, to shards, to the commit."""
     plan = load_plan(plan_path)
-    if (done := committed_by(RunFolder.attach(plan.folder), plan.out)) is not None:  # runners may repeat any stage
+    if (done := committed_by(plan)) is not None:  # runners may repeat any stage
         return done
     if (stripes := straight_stripes(plan)) is not None:
         with Reported(plan):

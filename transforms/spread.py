@@ -13,11 +13,9 @@ from typing import Any
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.building.run_file import Histogram
-from recordmill.building.spread.beginning import tidy_up
 from recordmill.building.spread.digests import DigestPart
 from recordmill.building.spread.finishing import digest_files, finish, without_digest
 from recordmill.building.spread.ingesting import Account, ingest_group
-from recordmill.building.spread.lease import alive
 from recordmill.building.spread.merging import merge_runs
 from recordmill.building.spread.place import Shared, SharedPlan
 from recordmill.building.spread.runs import Runs
@@ -77,7 +75,7 @@ class IngestGroup(DoFn):
         self._total: Histogram | None = None
 
     def process(self, group: int, plan: SharedPlan) -> Iterator[Account]:
-        with alive(plan.place):
+        with plan.place.attach().alive():
             account, histogram = ingest_group(plan, group, progress_of(plan.place.run()))
         self._total = histogram if self._total is None else self._total + histogram
         count(records_read=account.read, records_rejected=account.rejected.total, runs_written=len(account.runs))
@@ -109,7 +107,7 @@ class _AddHistograms(CombineFn):
 
 def survey_all(histogram: Histogram | None, accounts: Iterable[Account], plan: SharedPlan) -> Survey:
     """All accounts to what the other half of the build needs."""
-    with alive(plan.place):
+    with plan.place.attach().alive():
         return survey(plan, accounts, histogram)
 
 
@@ -121,7 +119,7 @@ def merges_of(found: Survey) -> Iterator[Merge]:
 
 def merge_some(merge: Merge, found: Survey, plan: SharedPlan) -> Runs:
     """A group of runs within a range of the keys to one run."""
-    with alive(plan.place):
+    with plan.place.attach().alive():
         return merge_runs(plan, found, merge, progress_of(plan.place.run()))
 
 
@@ -139,7 +137,7 @@ def packs_of(found: Survey, local: bool) -> Iterator[tuple[int, ...]]:
 def make_shards(numbers: tuple[int, ...], found: Survey, plan: SharedPlan) -> Iterator[Made]:
     """Shards of a pack, on the plan's threads."""
     progress = progress_of(plan.place.run())
-    with alive(plan.place):
+    with plan.place.attach().alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
         for made in thread_map(lambda number: make_shard(plan, found, number, progress), numbers, threads):
             count(shards_written=1, records_written=made.shard.info.records, bytes_written=made.shard.info.bytes)
@@ -160,7 +158,7 @@ def place_made(made: Made, gaps: Iterable[tuple[int, int]], plan: SharedPlan) ->
 
 def digest_some(ordinals: tuple[int, ...], plan: SharedPlan) -> DigestPart:
     """The digests of inputs that no worker has read whole."""
-    with alive(plan.place):
+    with plan.place.attach().alive():
         return digest_files(plan, ordinals, progress_of(plan.place.run()))
 
 
@@ -171,13 +169,13 @@ def undigested(found: Survey, plan: SharedPlan) -> Iterator[tuple[int, ...]]:
 
 def finish_build(found: Survey, placed: Iterable[Placed], digests: Iterable[DigestPart], plan: SharedPlan) -> Manifest:
     """Look, reconcile, commit."""
-    with alive(plan.place):
+    with plan.place.attach().alive():
         return finish(plan, found, placed, digests)
 
 
 def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
     """Remove what only the build needed; a step of its own, so that a repeated commit still finds it."""
-    tidy_up(plan.place)
+    plan.place.attach().clear()
     return manifest
 
 

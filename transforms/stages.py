@@ -9,7 +9,7 @@ from pathlib import Path
 
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
-from recordmill.building.conclude import committed_by, conclude
+from recordmill.building.conclude import conclude
 from recordmill.building.cuts import Cut, cut_shards
 from recordmill.building.ingest import Ingested, ingest
 from recordmill.building.plan import BuildPlan, load_plan
@@ -18,7 +18,7 @@ from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_
 from recordmill.building.slices import RunCutter, RunSlice
 from recordmill.shards.entries.names import ShardName
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 
 _SYNCING = 4  # threads that only wait for the disk, so that the others need not
 
@@ -102,7 +102,7 @@ def finish_build(
         plan = load_plan(plan_path)
     except FileNotFoundError:  # a repeated attempt, after the folder of the run was removed
         folder = RunFolder.attach(Path(plan_path).parent)
-        if (done := committed_by(folder, str(folder.out))) is not None:
+        if (done := folder.committed()) is not None:
             return done
         raise
     with Reported(plan):

@@ -8,7 +8,7 @@ import atexit
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,15 @@ from recordmill.building.ingest import Ingested, find_too_large, too_large
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, place_payloads
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Buckets, Histogram, Run, RunWriter
-from recordmill.building.spread.beginning import begin, discard
+from recordmill.building.spread.beginning import begin
 from recordmill.building.spread.ingesting import Account, handed_over
-from recordmill.building.spread.lease import renew
 from recordmill.building.spread.place import Place, SharedPlan, workbench
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
-from recordmill.shards.run_folder import RunFolder, check_out
-from recordmill.shards.store_run import LEASE_SEC, check_store_out
+from recordmill.shards.run import LEASE_SEC, RunFolder, check_out
 from recordmill.sources.arrow.rows import batches_of_rows
 from recordmill.sources.values.conform import conform
 from recordmill.storage.files import is_remote, output_path
@@ -58,8 +56,7 @@ from recordmill.transforms.spread import ACCOUNTS, HISTOGRAMS, SpreadShards, cou
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
 _composed: set[str] = set()  # the graphs that were put together in this process
 # of these graphs, the runs that this process has started; only a courtesy: who dies before leaves what a lease decides
-_started: dict[str, RunFolder | None] = {}
-_places: dict[str, Place] = {}
+_started: dict[str, Callable[[], None]] = {}  # id to what closes it
 _lock = threading.Lock()
 _process = os.getpid()
 
@@ -70,11 +67,8 @@ def _remove_failed() -> None:
     if os.getpid() != _process:
         return
     with _lock:
-        while _places:
-            run, place = _places.popitem()
-            discard(place)
-            if (folder := _started.pop(run)) is not None:
-                folder.close()
+        while _started:
+            _started.popitem()[1]()
 
 
 @dataclass
@@ -156,12 +150,12 @@ def start_run(graph: str, options: WriteShards) -> SharedPlan:
     """
     run = uuid.uuid4().hex[:12]
     remote = is_remote(options.out)
-    base = (check_store_out if remote else check_out)(options.out, options.overwrite)
+    base = check_out(options.out, options.overwrite)
     folder = None if remote else RunFolder.create(options.out, run, lease_sec=LEASE_SEC)
     place = Place(options.out, run)
     with _lock:
         if graph in _composed:
-            _started[run], _places[run] = folder, place
+            _started[run] = (folder or place.attach()).close
         elif folder is not None:
             folder.release()
     splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
@@ -193,7 +187,7 @@ class _IngestBatches(DoFn):
         self._total: Histogram | None = None
 
     def process(self, batch: pa.RecordBatch, shared: SharedPlan) -> Iterator[Account]:
-        renew(shared.place)
+        shared.place.attach().renew()
         if self._writer is None:
             self._place, self._bench = shared.place, workbench(shared)
             self._plan = self._bench.__enter__()
@@ -246,8 +240,7 @@ class _IngestBatches(DoFn):
 def _let_go(manifest: Any, shared: SharedPlan) -> Any:
     """The build needs nothing more of the process that started it."""
     with _lock:
-        folder = _started.pop(shared.place.id, None)
-        _places.pop(shared.place.id, None)
-    if folder is not None:
-        folder.close()
+        close = _started.pop(shared.place.id, None)
+    if close is not None and not shared.place.is_remote:  # in a store the last step has removed all
+        close()
     return manifest

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.commit import CommitConflict
-from recordmill.building.commit import tidy as tidy_folder
+from recordmill.building.commit import commit, tidy
+from recordmill.building.commit import place as place_files
 from recordmill.building.conclude import (
     AccountsError,
     Outcome,
@@ -29,28 +29,11 @@ from recordmill.building.spread.place import NotSharedError, Place, SharedPlan, 
 from recordmill.building.spread.runs import REQUESTS
 from recordmill.building.spread.shards import Placed
 from recordmill.building.spread.survey import Survey
-from recordmill.building.store_commit import tidy as tidy_store
-from recordmill.shards.dead_runs import loaded
-from recordmill.shards.entries.pages import PAGES_FOLDER
-from recordmill.shards.manifest import (
-    INDEX_FOLDER,
-    INPUTS_NAME,
-    MANIFESTS,
-    Manifest,
-    generations,
-    manifest_path,
-)
+from recordmill.shards.manifest import INPUTS_NAME, Manifest
 from recordmill.shards.sums import add_sums
-from recordmill.storage.files import give_name, hand_over, listed_objects, put_if_absent, stat, sync_folder
-from recordmill.storage.folders import exists, join, make_folder
+from recordmill.storage.files import hand_over, listed_objects, stat
 
 DIGESTED = 64  # files that one piece of work reads
-
-
-def committed(place: Place) -> Manifest | None:
-    """What this very build has committed."""
-    own = [manifest for manifest in loaded(place.out).values() if manifest.run.get("id") == place.id]
-    return own[-1] if own else None
 
 
 def without_digest(plan: SharedPlan, survey: Survey) -> Iterator[tuple[int, ...]]:
@@ -77,25 +60,24 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[Placed], digests: 
         AccountsError: the records written are not those read. NotSharedError: a shard is not there.
         CommitConflict: another build was first.
     """
-    place = plan.place
-    if (done := committed(place)) is not None:
+    place, run = plan.place, plan.place.attach()
+    if (done := run.committed()) is not None:
         _tidy_again(plan, done)
         return done
     shards = sorted(placed, key=lambda one: (one.split, one.index))
     _reconcile(survey, shards)
     look(place, [pair for one in shards for pair in one.sizes])
     with workbench(plan) as bench:
-        inputs = write_inputs(bench, Either(DigestList(digests), survey.digests.read()))
+        inputs = write_inputs(bench, Either(DigestList(digests), survey.digests.read()), Path(bench.folder, "data"))
         if bench.source is not None:
             hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), place.data(INPUTS_NAME))
         by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
-        rejects = _place_rejects(place, survey.rejected.files)
         pages = keep_pages(splits, place.data())
+        rejects = place_files(run, survey.rejected.files)
         outcome = Outcome(place.out, splits, pages, inputs, survey.read, survey.rejected, survey.counts, place.id)
         manifest, copies = describe_data_set(bench, outcome, place.folder, rejects)
-        base = bench.base
-    return _put(place, base, manifest, copies)
+        return commit(run, manifest, copies, bench.base)
 
 
 def _reconcile(survey: Survey, shards: Sequence[Placed]) -> None:
@@ -133,53 +115,9 @@ def _size(path: str) -> int | None:
         return None
 
 
-def _place_rejects(place: Place, files: Sequence[str]) -> list[str]:
-    """Give the rejects' files their names below OUT; gives these."""
-    names = [f"rejects/{place.id}.{number:05d}.jsonl" for number in range(len(files))]
-    if files and not place.is_remote:
-        make_folder(join(place.out, "rejects"), exist_ok=True)
-
-    def give(pair: tuple[str, str]) -> None:
-        size = _size(pair[0])
-        give_name(pair[0], join(place.out, *pair[1].split("/")), size or 0)
-
-    for _ in thread_map(give, list(zip(files, names, strict=True)), REQUESTS if place.is_remote else 1):
-        pass
-    return names
-
-
-def _put(place: Place, base: int, manifest: Manifest, copies: Mapping[str, str]) -> Manifest:
-    text = manifest.to_json().encode("utf-8", "backslashreplace")
-    Manifest.from_json(text, "the new manifest")  # nothing is committed that nobody could open
-    path = join(place.out, MANIFESTS, manifest_path("", base + 1).name)
-    if not place.is_remote:
-        make_folder(join(place.out, MANIFESTS), exist_ok=True)
-        for name in (INDEX_FOLDER, PAGES_FOLDER):  # names that were given are on disk, too
-            if exists(place.data(name)):
-                sync_folder(place.data(name))
-        sync_folder(place.data())
-        place.show_data()
-        sync_folder(place.out)
-    current = generations(place.out)
-    ours = (current[-1] if current else 0) == base and put_if_absent(path, text)
-    if not ours:
-        if (done := committed(place)) is not None:
-            return done
-        raise CommitConflict(f"{place.out}: another build committed while this one ran; nothing of this one was kept")
-    _tidy(place, manifest, copies, base + 1)
-    return manifest
-
-
-def _tidy(place: Place, manifest: Manifest, copies: Mapping[str, str], generation: int) -> None:
-    if place.is_remote:
-        tidy_store(place.out, manifest, copies, generation)
-    else:
-        tidy_folder(Path(place.out), manifest, copies, generation)
-
-
 def _tidy_again(plan: SharedPlan, manifest: Manifest) -> None:
     """What an attempt may have left undone that has committed; the plan is gone where none has."""
     with contextlib.suppress(NotSharedError):
         known = plan.load()
         copies = tfds_files(manifest, manifest.parts[-1].splits, known)
-        _tidy(plan.place, manifest, copies, known.base + 1)
+        tidy(plan.place.out, manifest, copies, known.base + 1)

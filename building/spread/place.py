@@ -8,7 +8,6 @@ manifest names, and `OUT/rejects/<id>.*`.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import hashlib
@@ -28,6 +27,8 @@ from recordmill.base.option_names import option, speak_flags, speaks_flags
 from recordmill.building.plan import BuildPlan
 from recordmill.preprocessing.about import check_files
 from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, RUN_PREFIX
+from recordmill.shards.run import Run
+from recordmill.shards.store_run import run_at
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.files import Terms, hand_over, is_remote, put_bytes, read_range
 from recordmill.storage.folders import (
@@ -104,11 +105,9 @@ class Place:
         for path in (*(self.run(name) for name in PARTS), self.run(DATA), self.run(DATA, INDEX_FOLDER)):
             make_folder(path, exist_ok=True)
 
-    def show_data(self) -> None:
-        """On a disk, give the folder of shards the name by which the manifest will know it, unless it has it."""
-        if not self.is_remote:
-            with contextlib.suppress(FileNotFoundError):  # another attempt was first
-                rename(self.run(DATA), join(self.out, self.folder))
+    def attach(self) -> Run:
+        """The run that has its files here; holding and closing it is its driver's."""
+        return run_at(self.out, self.id)
 
     def hand_over(self, path: str, part: str) -> str:
         """The file of this worker under a new name where all workers find it; gives that."""

@@ -28,7 +28,7 @@ from recordmill.exporting.jobs import Job
 from recordmill.exporting.plan import ReadPlan
 from recordmill.exporting.resume import ACCOUNT_SUFFIX, clean, finished_digest, holds
 from recordmill.records.writers.outputs import Output, find_output
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.storage.files import give_name, put_bytes, put_if_absent, read_range, stat
 from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
 from recordmill.storage.strict_json import Fields, load_fields, parse

@@ -22,7 +22,7 @@ from recordmill.exporting.resume import is_resumable
 from recordmill.exporting.stored.uploads import Uploads
 from recordmill.shards.dead_runs import ABOUT_NAME
 from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, is_data_set
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import RESULTS, StoreRun, objects_of, result_name, result_numbers, results, work_folder
 from recordmill.storage.files import listed_objects, put_object, remove_objects
 from recordmill.storage.folders import join, remove_file

@@ -16,7 +16,7 @@ from recordmill.exporting.replacing import REJECTS
 from recordmill.exporting.resume import Finished
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.shards.manifest import DATA_PREFIX
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, objects_of
 from recordmill.storage.files import (
     GROWING_BYTES,

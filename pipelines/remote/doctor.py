@@ -15,8 +15,7 @@ from recordmill.pipelines.remote.cluster import Finding, check_cluster
 from recordmill.pipelines.remote.preflight import Seen, ask_workers, check_given, put_token, some_of, take_away
 from recordmill.pipelines.remote.submission import pipeline_options
 from recordmill.shards.manifest import RUN_PREFIX
-from recordmill.shards.run_folder import RunFolder, check_out
-from recordmill.shards.store_run import check_store_out
+from recordmill.shards.run import RunFolder, check_out
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.files import bound_requests, is_remote, output_path
 from recordmill.storage.folders import join
@@ -76,12 +75,11 @@ def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, Finding]:
     """(the folder of a run, its path, "" where there can be none; what was found): it is written to."""
     folder = None
     try:
+        base = check_out(out, overwrite)
         if is_remote(out):
-            base = check_store_out(out, overwrite)
             path = join(out, f"{RUN_PREFIX}{uuid.uuid4().hex[:12]}")
             take_away(put_token(path, ""))
         else:
-            base = check_out(out, overwrite)
             folder = RunFolder.create(out)
             path = str(folder.path.absolute())
     except (UsageError, OSError) as error:

@@ -16,21 +16,18 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def held(place: Place | None) -> Iterator[StoreRun | None]:
     """Holds the lease of a build or a read in a store, which it gives, and where what dead runs left is removed first.
-    None: a run of this process alone. What failed is removed when its jobs have ended, and stays where that is not
+    None: where a folder holds the run. What failed is removed when its jobs have ended, and stays where that is not
     known.
     """
-    if place is None:
+    if place is None or not place.is_remote:
         yield None
         return
-    from recordmill.building.spread.beginning import discard
-
-    with StoreRun(place.out, place.id) if place.is_remote else contextlib.nullcontext() as run:
-        if run is not None:
-            run.remove_dead()
+    with StoreRun(place.out, place.id) as run:
+        run.remove_dead()
         try:
             yield run
         except MayBeRunning:
             raise
         except BaseException:
-            discard(place)
+            run.close()
             raise

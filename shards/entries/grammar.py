@@ -17,7 +17,7 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.digest import BLAKE3
 from recordmill.storage.strict_json import MOST_COUNT, Fields, show
 
-DATA_FOLDER = r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<the fingerprint's first 12>, numbered where that was taken
+DATA_FOLDER = r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<id of its run>; earlier ones were numbered
 _REJECT_FILE = re.compile(r"rejects/[0-9a-z]{1,64}(?:-[0-9]{1,9})?\.[0-9]{5,9}\.jsonl", re.ASCII)
 _PLAIN_TEXT = r"[^\x00-\x1f\x7f]{0,1000}"
 _HEX = r"[0-9a-f]"

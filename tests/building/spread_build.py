@@ -20,7 +20,7 @@ from recordmill.building.spread.survey import Survey, plan_merges, survey, with_
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.sources.inputs.contract import Unit
 from recordmill.storage.files import is_remote
 

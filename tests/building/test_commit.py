@@ -16,33 +16,24 @@ from typing import Any
 import pytest
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.building.commit import CommitConflict, commit, tidy
+from recordmill.building.commit import CommitConflict, commit, place, tidy
 from recordmill.shards.dead_runs import LOCK_NAME, clean_dead
 from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.manifest import Manifest, Part, generations, is_data_set, load, manifest_path
-from recordmill.shards.run_folder import RunFolder, check_out
+from recordmill.shards.run import RunFolder, check_out
 from recordmill.storage.removal import Folder
 
 SHARD = "train-00000-of-00001.tfrecord"
 
 
-def publish(folder: RunFolder, content: bytes, base: int, fingerprint: str = "0123456789abcdef") -> Manifest:
+def publish(folder: RunFolder, content: bytes, base: int) -> Manifest:
     (folder.data / SHARD).write_bytes(content)
-
-    def describe(name: str, rejects: list[str]) -> tuple[Manifest, dict[str, str]]:
-        part = Part(
-            name,
-            "test",
-            {"train": (ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16),)},
-            {},
-            1,
-            0,
-        )
-        return Manifest(
-            "test", "none", {}, "schema", (part,), {"files": rejects}, fingerprint, {}, {"id": folder.id}
-        ), {"features.json": "{}"}
-
-    return commit(folder, describe, fingerprint, base)
+    rejects = place(folder, sorted(str(path) for path in folder.rejects.iterdir()))
+    info = ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16)
+    part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
+    about = {"files": rejects}
+    manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
+    return commit(folder, manifest, {"features.json": "{}"}, base)
 
 
 def build(out: Path, content: bytes, base: int) -> Manifest:
@@ -66,7 +57,7 @@ def test_a_commit_shows_the_data_set_and_its_copies(tmp_path: Path) -> None:
     assert (out / "schema.pbtxt").read_text() == "schema"
     assert sorted(os.listdir(out)) == [
         "_manifests",
-        "data-0123456789ab",
+        f"data-{manifest.run['id']}",
         "features.json",
         "manifest.json",
         "schema.pbtxt",
@@ -112,22 +103,48 @@ def test_closing_without_a_commit_leaves_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_failing_description_leaves_nothing(tmp_path: Path) -> None:
+def test_what_was_placed_and_not_committed_goes_with_the_run(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "out")
-    with pytest.raises(KeyError):
-        commit(folder, lambda name, rejects: (_ for _ in ()).throw(KeyError()), "0123456789abcdef", 0)  # type: ignore[arg-type]
+    (folder.rejects / "000000-x.jsonl").write_text("{}\n")
+    place(folder, [str(folder.rejects / "000000-x.jsonl")])
+    assert folder.data == folder.out / folder.data_name
     folder.close()
-    assert not (tmp_path / "out").exists()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_commit_that_is_repeated_gives_what_it_gave(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path)
+    (folder.rejects / "000000-x.jsonl").write_text("{}\n")
+    rejects = [str(folder.rejects / "000000-x.jsonl")]
+    names = place(folder, rejects)
+    assert place(folder, rejects) == names  # as an attempt that died
+    manifest = publish(folder, b"x", 0)
+    assert publish(folder, b"x", 0) == manifest
+    assert publish(RunFolder.attach(folder.path), b"x", 0) == manifest
+    folder.close()
+    assert generations(tmp_path) == [1]
+    assert load(tmp_path) == manifest
+
+
+def test_a_worker_whose_run_was_taken_for_dead_commits_nothing(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path)
+    late = RunFolder.attach(folder.path)
+    (late.data / SHARD).write_bytes(b"x")
+    late.place_data()
+    folder.close()
+    (tmp_path / late.data_name).mkdir()
+    late.path.joinpath("rejects").mkdir(parents=True)
+    with pytest.raises(CommitConflict, match="took this one for dead"):
+        publish(late, b"x", 0)
+    assert generations(tmp_path) == []
 
 
 _KILLED = """
 import os, sys
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 folder = RunFolder.create(sys.argv[1])
 if sys.argv[2] == "renamed":
-    from recordmill.building.commit import _intend
-    _intend(folder, "data-dead")
-    os.rename(folder.data, folder.out / "data-dead")
+    folder.place_data()
 os.kill(os.getpid(), 9)
 """
 
@@ -138,7 +155,7 @@ def test_a_killed_run_is_cleaned_by_the_next_and_a_live_one_is_not(tmp_path: Pat
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), when], check=False)
     assert killed.returncode == -9
     assert len(list(tmp_path.glob("_run-*"))) == 2
-    assert (tmp_path / "data-dead").exists() == (when == "renamed")
+    assert len(list(tmp_path.glob("data-*"))) == (when == "renamed")
     assert not is_data_set(tmp_path)
     assert len(clean_dead(tmp_path)) == 1
     assert os.listdir(tmp_path) == [live.path.name]
@@ -200,13 +217,16 @@ def test_killed_at_any_step_of_the_commit_leaves_the_old_or_the_new_data_set_and
     assert step > 20
 
 
-def test_a_dead_run_does_not_take_what_another_placed_under_the_name_it_intended(tmp_path: Path) -> None:
-    script = _KILLED.replace('os.rename(folder.data, folder.out / "data-dead")', "")
-    assert subprocess.run([sys.executable, "-c", script, str(tmp_path), "renamed"], check=False).returncode == -9
-    (tmp_path / "data-dead").mkdir()
-    (tmp_path / "data-dead" / "another run's shard").write_bytes(b"x")
+def test_a_dead_run_takes_what_has_its_own_name_and_no_more(tmp_path: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), "renamed"], check=False).returncode == -9
+    (dead,) = (path.name.removeprefix("_run-") for path in tmp_path.glob("_run-*"))
+    (tmp_path / "rejects").mkdir()
+    for name in (f"{dead}.00000.jsonl", f"{dead}0.00000.jsonl", "other.00000.jsonl"):
+        (tmp_path / "rejects" / name).write_bytes(b"{}")
+    (tmp_path / f"data-{dead}0").mkdir()
     assert len(clean_dead(tmp_path)) == 1
-    assert (tmp_path / "data-dead" / "another run's shard").exists()
+    assert sorted(os.listdir(tmp_path)) == [f"data-{dead}0", "rejects"]
+    assert sorted(os.listdir(tmp_path / "rejects")) == sorted([f"{dead}0.00000.jsonl", "other.00000.jsonl"])
 
 
 def test_a_disk_that_fails_before_the_manifest_stands_leaves_the_old_data_set(

@@ -17,7 +17,7 @@ from recordmill.building.run_file import ENTRY_DTYPE, Buckets
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.planning import plan_source
 from recordmill.records.example.by_hand import parse_example
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.sources.inputs.contract import Payloads
 
 ROWS = 1000

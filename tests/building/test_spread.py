@@ -24,23 +24,22 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.building.commit import CommitConflict
 from recordmill.building.conclude import AccountsError
-from recordmill.building.spread import finishing, tables
 from recordmill.building.spread import survey as surveys
+from recordmill.building.spread import tables
 from recordmill.building.spread.beginning import begin as start
-from recordmill.building.spread.beginning import discard, tidy_up
 from recordmill.building.spread.digests import DigestList, Either, FarDigests, Told, put_digests
-from recordmill.building.spread.finishing import committed, finish
+from recordmill.building.spread.finishing import finish
 from recordmill.building.spread.place import NotSharedError, Place, _loaded
 from recordmill.building.spread.runs import slices
 from recordmill.building.spread.shards import make_shard
 from recordmill.building.spread.tables import FarTable, share_table
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
-from recordmill.shards import store_run
+from recordmill.shards import run, store_run
 from recordmill.shards.entries import pages
 from recordmill.shards.manifest import generations, load
 from recordmill.shards.rejects import TooManyRejects
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, read_range
 from recordmill.storage.folders import exists, files_below, join
 from recordmill.storage.listed import sorting
@@ -104,7 +103,7 @@ def test_the_bytes_are_those_of_one_machine(source: str, out: str, tmp_path: Pat
     check_same(out, manifest, one)
     assert (manifest.rejects["count"], len(manifest.rejects["files"])) == (1, 1)
     assert b"4 fields" in read_range(join(out, *manifest.rejects["files"][0].split("/"))).tobytes()
-    tidy_up(steps.place)
+    steps.place.attach().clear()
     assert not [name for name in files_below(out) if name.startswith("_run-")]
     assert not list((tmp_path / "temporary").glob("work-*"))
 
@@ -169,7 +168,7 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
     make_shard(steps.plan, again, 0, steps.progress)  # by a worker that was given up
     assert steps.finish(again, steps.put(made)) == manifest
     check_same(out, manifest, of_one_machine(source, tmp_path))
-    tidy_up(steps.place)
+    steps.place.attach().clear()
     _loaded.cache_clear()
     with pytest.raises((NotSharedError, FileNotFoundError)):
         make_shard(steps.plan, again, 0, steps.progress)
@@ -281,10 +280,17 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, ou
         second.all()
     discard(second.place)
     discard(first.place)  # as a driver that lost the answer of its job would
-    assert committed(first.place) == kept
+    assert first.place.attach().committed() == kept
     folders = {name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))}
     assert folders == {first.place.folder}
     assert recordmill.verify(out) == []
+
+
+def discard(place: Place) -> None:
+    """What a driver does whose job has failed."""
+    run = place.attach()
+    run.discard()
+    run.clear()
 
 
 def in_classes(folder: Path) -> None:
@@ -361,11 +367,11 @@ def test_pages_of_a_manifest_are_there_before_it_and_go_with_the_build(
     monkeypatch.setattr(pages, "PAGE_SHARDS", 3)
     dead, first, second = (begin(source, out, tmp_path) for _ in range(3))
 
-    def die(path: str, data: bytes) -> bool:
+    def die(*_: object) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(finishing, "put_if_absent", die)
+        patched.setattr(store_run if "://" in out else run, "put_if_absent", die)
         with pytest.raises(KeyboardInterrupt):
             dead.all()
     assert f"{dead.place.folder}/pages/train-00001.json" in files_below(out)
@@ -375,7 +381,7 @@ def test_pages_of_a_manifest_are_there_before_it_and_go_with_the_build(
         second.all()
     for lost in (dead, second):
         discard(lost.place)
-    tidy_up(first.place)
+    first.place.attach().clear()
     assert load(out) == manifest
     assert list(manifest.shards()) == [(split, manifest.parts[0], shard) for split, _, shard in one.manifest.shards()]
     assert manifest.fingerprint == one.manifest.fingerprint

@@ -11,11 +11,14 @@ from fault_proxy import DEAD, DROP, FAIL, Proxy, fault_proxy
 from store_server import Store, of_s3, settings
 
 from recordmill.base.errors import RecordmillError
-from recordmill.building.store_commit import commit_to_store
+from recordmill.base.threads import both
+from recordmill.building.commit import commit as commit_run
+from recordmill.building.commit import upload
 from recordmill.shards import store_run
 from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.manifest import Manifest, Part, generations, load
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
+from recordmill.shards.store_run import StoreRun
 from recordmill.storage.stores import client
 
 SHARD = "train-00000-of-00001.tfrecord"
@@ -34,14 +37,18 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
         (folder.data / SHARD).write_bytes(content)
         (folder.rejects / "000000-x.jsonl").write_bytes(b"{}\n")
 
-        def describe(name: str, rejects: list[str]) -> tuple[Manifest, dict[str, str]]:
-            info = ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16)
-            part = Part(name, "test", {"train": (info,)}, {}, 1, 0)
-            about = {"count": 1, "reasons": {}, "files": rejects}
-            manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
-            return manifest, {"features.json": "{}"}
-
-        return commit_to_store(folder, describe, base, out, 1 << 30)
+        info = ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16)
+        part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
+        with StoreRun(out, folder.id) as run:  # as `conclude` does
+            try:
+                files = [str(folder.rejects / "000000-x.jsonl")]
+                rejects, _ = both(lambda: upload(run, folder, files, 1 << 30), run.remove_dead)
+                about = {"count": 1, "reasons": {}, "files": rejects}
+                manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
+                return commit_run(run, manifest, {"features.json": "{}"}, base)
+            except BaseException:
+                run.discard()
+                raise
     finally:
         folder.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 
 
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")

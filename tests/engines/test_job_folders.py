@@ -16,8 +16,8 @@ from store_server import s3_server
 import recordmill
 from recordmill.__main__ import main
 from recordmill.engines.note import JOB_NAME, UNHEARD_SEC, JobNote
-from recordmill.shards import store_run
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards import dead_runs, store_run
+from recordmill.shards.run import RunFolder
 
 JOB = "0" * 31 + "1"
 
@@ -88,7 +88,7 @@ def test_a_job_in_a_store_may_wait_for_slots_for_longer_than_a_lease(
         server.jobs[JOB] = ("recordmill-build-x-1", "FAILED")
         recordmill.build(tmp_path / "a.csv", out, header=True, overwrite=True)
         assert left <= set(store.keys())  # a build asks nobody whom a stranger may have named
-        monkeypatch.setattr(store_run, "UNHEARD_SEC", -1)
+        monkeypatch.setattr(dead_runs, "UNHEARD_SEC", -1)
         assert recordmill.clean(out) != {}
         monkeypatch.undo()
         monkeypatch.setattr(store_run, "LEASE_SEC", -1)

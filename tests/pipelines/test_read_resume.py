@@ -26,7 +26,7 @@ from recordmill.exporting.resume import Finished, accounts_in, digest_inputs, fi
 from recordmill.pipelines.read import read
 from recordmill.shards import cutting
 from recordmill.shards.rejects import Rejected
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 
 
 @pytest.fixture(autouse=True)

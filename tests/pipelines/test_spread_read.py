@@ -34,7 +34,7 @@ from recordmill.exporting.spread.jobs import (
 )
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import find_output
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.storage.files import read_range, remove_objects
 from recordmill.storage.folders import files_below
 

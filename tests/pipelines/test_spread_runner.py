@@ -41,7 +41,7 @@ def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
 ) -> None:
     def lost(manifest: Any, plan: Any) -> Any:
         if removed:
-            spread.tidy_up(plan.place)
+            plan.place.attach().clear()
         raise RecordmillError("a worker was lost")
 
     monkeypatch.setattr(spread, "release", lost)

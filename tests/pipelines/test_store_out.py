@@ -14,7 +14,7 @@ from store_server import BUCKET, SECRET, Store, azure_server, s3_server
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.building import store_commit
+from recordmill.building import commit
 from recordmill.building.commit import CommitConflict
 from recordmill.shards import store_run
 from recordmill.shards.manifest import generations, load
@@ -151,7 +151,7 @@ def test_a_build_that_fails_leaves_nothing_or_what_the_next_removes(
         raise OSError(5, "the store failed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store_run if at == "put_if_absent" else store_commit, at, fail)
+        patched.setattr(store_run if at == "put_if_absent" else commit, at, fail)
         with pytest.raises(OSError, match="the store failed"):
             build(out, overwrite=True)
     assert load(out) == old.manifest

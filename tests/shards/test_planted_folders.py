@@ -4,6 +4,7 @@ of a live run is removed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.building.commit import _intend
 from recordmill.shards.dead_runs import clean_dead, machine, making_name
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder, run_without_data_set
 from recordmill.storage.removal import Folder
 
 
@@ -89,14 +90,15 @@ def test_a_lock_that_is_no_file_of_its_own_is_left_alone(
     assert "left alone" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["../victim", "/", "..", "data-../../victim", "data-link", "victim"])
-def test_an_intent_names_no_other_folder(victim: Path, out: Path, name: str) -> None:
-    (out / "data-link").symlink_to(victim)
-    inodes = {victim.stat().st_ino, (out / "data-link").lstat().st_ino}
-    for inode in inodes:
-        run = dead_run(out)
-        (run / "intent").write_text(json.dumps({"folder": name, "inode": inode, "rejects": {}}))
-        assert clean_dead(out) == ["_run-q"]
+def test_a_link_that_has_the_name_of_a_dead_run_s_data_stays_and_what_it_links_to(victim: Path, out: Path) -> None:
+    (out / "data-q").symlink_to(victim)
+    (out / "rejects").symlink_to(victim)
+    (victim / "q.00000.jsonl").write_text("mine")
+    dead_run(out)
+    dead_run(out, "_run-..")
+    assert sorted(clean_dead(out)) == ["_run-..", "_run-q"]
+    assert sorted(os.listdir(out)) == ["data-q", "rejects"]
+    assert (victim / "q.00000.jsonl").exists()
     assert whole(victim)
 
 
@@ -183,10 +185,25 @@ def test_removal_takes_single_names_only(out: Path) -> None:
                 folder.remove(name)
 
 
-def test_what_a_run_intends_is_noted_with_its_inode(out: Path) -> None:
+def test_what_a_run_has_placed_goes_with_it_when_it_is_dead(out: Path) -> None:
     folder = RunFolder.create(out)
-    _intend(folder, "data-0")
-    os.rename(folder.data, out / "data-0")
+    folder.place_data()
     folder.release()
+    assert os.listdir(out / folder.data_name) == ["index"]
     assert clean_dead(out) == [folder.path.name]
     assert os.listdir(out) == []
+
+
+def test_a_run_without_a_data_set_is_known(out: Path) -> None:
+    assert not run_without_data_set(out)
+    folder = RunFolder.create(out)
+    assert run_without_data_set(out)
+    (out / "a.tfrecord").write_bytes(b"")  # a folder of files, in which somebody reads
+    assert not run_without_data_set(out)
+    (out / "a.tfrecord").unlink()
+    folder.close()
+    assert not run_without_data_set(out)
+    recordmill.build({"x": [1]}, out)
+    with contextlib.closing(RunFolder.create(out)):
+        assert not run_without_data_set(out)
+    assert not run_without_data_set(out / "nowhere")

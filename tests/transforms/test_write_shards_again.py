@@ -17,8 +17,9 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E
 
 import recordmill  # noqa: E402
 from recordmill.base.errors import UsageError  # noqa: E402
-from recordmill.building.spread import finishing  # noqa: E402
+from recordmill.building import commit  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
+from recordmill.shards import run  # noqa: E402
 from recordmill.shards.manifest import load  # noqa: E402
 from recordmill.storage.folders import files_below, names_in  # noqa: E402
 from recordmill.transforms import BatchDicts, ReadShards, WriteShards, spread, write_shards  # noqa: E402
@@ -53,7 +54,7 @@ def run_pipeline(out: Path | str, *flags: str) -> None:
     pipeline.run().wait_until_finish()
 
 
-@pytest.mark.parametrize("dies", ["put_if_absent", "tidy_folder"])
+@pytest.mark.parametrize("dies", ["put_if_absent", "tidy"])
 def test_a_finish_that_died_on_its_way_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
@@ -65,7 +66,9 @@ def test_a_finish_that_died_on_its_way_can_be_repeated(
     def twice(*args: Any) -> Any:
         args = (*args[:2], list(args[2]), list(args[3]))
         with monkeypatch.context() as patched:
-            patched.setattr(finishing, dies, lambda *args: (_ for _ in ()).throw(DiedError()))
+            patched.setattr(
+                run if dies == "put_if_absent" else commit, dies, lambda *args: (_ for _ in ()).throw(DiedError())
+            )
             with pytest.raises(DiedError):
                 inner(*args)
         first = inner(*args)

@@ -20,7 +20,6 @@ import numpy as np
 from recordmill.base.errors import DataError
 from recordmill.base.progress import progress_of
 from recordmill.building.plan import BuildPlan
-from recordmill.building.spread.lease import alive
 from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, SharedPlan, workbench
 from recordmill.preprocessing.known_groups import KNOWN, Groups, KnownGroup, open_group, write_group
 from recordmill.schemas.feature import Schema
@@ -73,7 +72,7 @@ class FitParts(PTransform):
 def analyse_group(group: int, plan: SharedPlan, split: str, inputs: Schema, function: Function) -> Iterator[MadePart]:
     """What tf.Transform's analysers find in a group of units; nothing where it has no record of the split."""
     place = plan.place
-    with alive(place), workbench(plan) as bench:
+    with place.attach().alive(), workbench(plan) as bench:
         path = bench.save("fit.pickle")
         if next(split_batches((group,), path, split, inputs), None) is None:
             return
