@@ -7,8 +7,7 @@ keeps its part.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,22 +57,56 @@ class ShardOptions:
 
 @dataclass(frozen=True)
 class Cut:
-    """One shard: the records of buckets [first_bucket, last_bucket) whose rank, or whose first byte, lies in [start,
-    stop) from their beginning.
+    """One shard: the records of buckets [first, last), those of all splits counted on, whose rank, or whose first byte,
+    lies in [start, stop) from where these begin.
     """
 
     split: int
     index: int
     of: int
-    first_bucket: int
-    last_bucket: int
+    first: int
+    last: int
     start: int
     stop: int
     by: str
 
 
-def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]) -> list[Cut]:
-    """The shards of all splits, in order; a split without records has none.
+# low, high: places (`run_file.MARK_DTYPE`) between which the shard's records lie, in large buckets; else b""
+CUT_DTYPE = np.dtype(
+    [
+        ("split", "<u2"),
+        ("index", "<u4"),
+        ("of", "<u4"),
+        ("first", "<u4"),
+        ("last", "<u4"),
+        ("start", "<i8"),
+        ("stop", "<i8"),
+        ("low", "S20"),
+        ("high", "S20"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The shards of all splits, in order. table: CUT_DTYPE; by: RECORDS or BYTES, what all of them are cut by."""
+
+    table: npt.NDArray[np.void]
+    by: str
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, number: int) -> Cut:
+        split, index, of, first, last, start, stop, _, _ = self.table[number].item()
+        return Cut(split, index, of, first, last, start, stop, self.by)
+
+    def __iter__(self) -> Iterator[Cut]:
+        return (self[number] for number in range(len(self)))
+
+
+def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]) -> Cuts:
+    """The shards of all splits; a split without records has none.
 
     With shard_bytes, shard i takes the records whose first byte lies in [i, i + 1) * shard_bytes. Where one record is
     longer than a whole shard, shards can come out empty; they are dropped after writing (`building.conclude`), since
@@ -82,20 +115,19 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
     Raises:
         UsageError: more shards are asked for than a split has records, or than MOST_SHARDS.
     """
-    cuts: list[Cut] = []
+    cuts = [np.empty(0, CUT_DTYPE)]
+    by, weights = (BYTES, histogram.bytes) if options.num_shards is None else (RECORDS, histogram.records)
     for split, name in enumerate(names):
-        total = int(histogram.records[split].sum())
+        total = int(weights[split].sum())
         if total == 0:
             continue
         if options.num_shards is not None:
-            edges = record_edges(total, options.num_shards, name)
-            cuts += _cuts(split, histogram.records[split], edges, RECORDS)
+            edges = np.array(record_edges(total, options.num_shards, name), np.int64)
         else:
-            size = int(histogram.bytes[split].sum())
-            check_shard_bytes(size, options, name)
-            edges = [*range(0, size, options.shard_bytes), size]
-            cuts += _cuts(split, histogram.bytes[split], edges, BYTES)
-    return cuts
+            check_shard_bytes(total, options, name)
+            edges = np.append(np.arange(0, total, options.shard_bytes), total)
+        cuts.append(_cuts(split, weights[split], edges))
+    return Cuts(np.concatenate(cuts), by)
 
 
 def record_edges(total: int, num_shards: int, name: str) -> list[int]:
@@ -120,12 +152,14 @@ def check_shard_bytes(size: int, options: ShardOptions, name: str) -> None:
         )
 
 
-def _cuts(split: int, weights: npt.NDArray[np.int64], edges: list[int], by: str) -> list[Cut]:
+def _cuts(
+    split: int, weights: npt.NDArray[np.int64], edges: npt.NDArray[np.int64]
+) -> npt.NDArray[np.void]:  # CUT_DTYPE [edges - 1]
     before = np.concatenate([[0], np.cumsum(weights)])
-    result = []
-    for index, (start, stop) in enumerate(itertools.pairwise(edges)):
-        first = int(np.searchsorted(before, start, side="right")) - 1
-        last = int(np.searchsorted(before, stop, side="left"))
-        base = int(before[first])
-        result.append(Cut(split, index, len(edges) - 1, first, last, start - base, stop - base, by))
-    return result
+    first = np.searchsorted(before, edges[:-1], side="right") - 1
+    last = np.searchsorted(before, edges[1:], side="left")
+    cuts = np.zeros(len(first), CUT_DTYPE)
+    cuts["split"], cuts["index"], cuts["of"] = split, np.arange(len(first)), len(first)
+    cuts["first"], cuts["last"] = first + split * len(weights), last + split * len(weights)
+    cuts["start"], cuts["stop"] = edges[:-1] - before[first], edges[1:] - before[first]
+    return cuts

@@ -21,7 +21,7 @@ from recordmill.base.progress import Progress
 from recordmill.base.room import give_back
 from recordmill.base.siphash import U64
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import Held, Run, RunWriter
+from recordmill.building.run_file import Histogram, Run, RunWriter
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
@@ -61,8 +61,9 @@ class Placed:
         return len(self.position)
 
 
-def ingest(plan: BuildPlan, group: int, progress: Progress, held: Held | None = None) -> Ingested:
-    """Read the units of a group and write their records as sorted runs; held: those that stay in memory.
+def ingest(plan: BuildPlan, group: int, progress: Progress, run_bytes: int) -> tuple[Ingested, Histogram]:
+    """Read the units of a group and write their records as sorted runs of run_bytes; gives what became of them, and
+    where their keys lie.
 
     Raises:
         DataError: an input is broken as a whole (truncated, changed since the plan); records that are broken are
@@ -73,8 +74,7 @@ def ingest(plan: BuildPlan, group: int, progress: Progress, held: Held | None = 
     rejects = RejectWriter(
         folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl", most=plan.most_rejects, work=str(group)
     )
-    most = plan.arena_bytes if held is None else plan.run_bytes
-    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, most), held)
+    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, run_bytes))
     runs: list[Run] = []
     count = 0
     digests: dict[int, str] = {}
@@ -91,7 +91,7 @@ def ingest(plan: BuildPlan, group: int, progress: Progress, held: Held | None = 
     if not writer.empty:
         runs.append(writer.finish())
     give_back()
-    return Ingested(group, tuple(runs), count, rejects.close(), digests, counts)
+    return Ingested(group, tuple(runs), count, rejects.close(), digests, counts), writer.histogram
 
 
 def read(plan: BuildPlan, group: int, wanted: Callable[[Unit], bool] = lambda unit: True) -> Iterator[Chunk]:

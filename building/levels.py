@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recordmill.building.merge import merge
 from recordmill.building.run_file import ENTRY_DTYPE
-from recordmill.building.slices import FileRef, RunSlice
+from recordmill.building.slices import RunSlice
 from recordmill.storage.files import create_file, write_all
 from recordmill.storage.folders import remove_file
 
@@ -52,4 +52,4 @@ def merged_into(slices: Sequence[RunSlice], path: Path, memory_bytes: int, step:
             file.seek(entries_at)
             entries_at += write_all(file, ordered.entries(0, merged.records).tobytes())
     assert (frames_at, entries_at) == (frames_bytes, frames_bytes + records * ENTRY_DTYPE.itemsize)
-    return RunSlice(records, frames_bytes, FileRef(str(path), 0, frames_bytes))
+    return RunSlice(str(path), records, frames_bytes, 0, frames_bytes)

@@ -35,7 +35,7 @@ _READ_BYTES = 128 << 10  # 128 KiB of a slice at once, on average, where many ar
 _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
 Int64s = npt.NDArray[np.int64]
 Place = tuple[int, int, int]  # (key, file, position) of a record
-Taken = tuple[RunSlice, int, int, Entries]  # (slice, first record in it, its first byte, entries)
+Taken = tuple[RunSlice, int, Entries]  # (slice, first byte in it, entries)
 
 
 def window_entries(memory_bytes: int) -> int:
@@ -50,8 +50,7 @@ def fan_in(memory_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Round:
-    """The next records of some slices: those of taken[i] lie in its slice one after the other, from a record, and a
-    byte, on.
+    """The next records of some slices: those of taken[i] lie in its slice one after the other, from a byte on.
 
     memory_bytes: of the merge; frames take a quarter of it at once, and an eighth while they are put in order, and as
     much again while the last of those are still looked at.
@@ -106,24 +105,19 @@ class Sorted:
         stored, order = _in_stored_order(chosen, len(self._entries))
         sizes = self._entries["size"][stored].astype(np.int64)
         edges = np.searchsorted(stored, self._firsts)
-        is_read = np.repeat([not piece.is_held for piece, *_ in self._taken], np.diff(edges))
-        read_sizes = np.where(is_read, sizes, 0)
-        data = room(int(read_sizes.sum()), np.uint8)
-        starts = np.cumsum(read_sizes) - read_sizes
-        addresses = starts + address_of(data)
+        data = room(int(sizes.sum()), np.uint8)
+        starts = np.cumsum(sizes) - sizes
         for number in np.flatnonzero(np.diff(edges)).tolist():
-            piece, first_record, first_byte, entries = self._taken[number]
+            piece, first_byte, entries = self._taken[number]
             first, last = int(edges[number]), int(edges[number + 1])
-            if piece.is_held:
-                at = first_record + int(stored[first]) - int(self._firsts[number])
-                addresses[first:last] = piece.addresses(at, at + last - first)
-                continue
             begin = int(self._ends[stored[first]]) - int(sizes[first])
             before = int(self._ends[self._firsts[number]]) - int(entries["size"][0])
             into = data[int(starts[first]) : int(starts[last - 1]) + int(sizes[last - 1])]
             piece.read_frames(first_byte + begin - before, into)
         keys, given = self._entries["key"][chosen], 0
-        for frames, count in permuted(addresses, sizes, order, min(PERMUTED_BYTES, self._memory_bytes // 8)):
+        for frames, count in permuted(
+            starts + address_of(data), sizes, order, min(PERMUTED_BYTES, self._memory_bytes // 8)
+        ):
             yield frames, np.ascontiguousarray(keys[given : given + count])
             given += count
 
@@ -180,10 +174,10 @@ class _Cursor:
     def take(self, count: int) -> Taken:
         """The next count entries, and where in the slice they and their frames begin."""
         taken, self.entries = self.entries[:count], self.entries[count:]
-        first, start = self._slice.records - self.left, self._next_byte
+        start = self._next_byte
         self._next_byte += int(taken["size"].sum(dtype=np.int64))
         self.left, self.gave = self.left - count, count
-        return self._slice, first, start, taken
+        return self._slice, start, taken
 
 
 def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[Round]:

@@ -43,7 +43,7 @@ def arena_bytes(memory_bytes: int, threads: int) -> int:
 
 def kept_bytes(memory_bytes: int) -> int:
     """What a plan has read of files of records, and may keep until one process uses it: a quarter of what reading and
-    merging leave. It is gone when the runs in memory are as large as they may become.
+    merging leave.
     """
     return max(memory_bytes - _WORKING_BYTES, 0) // 4
 
@@ -116,13 +116,6 @@ class BuildPlan:
     def arena_bytes(self) -> int:
         """What one run holds."""
         return arena_bytes(self.memory_bytes, self.threads)
-
-    @property
-    def held_bytes(self) -> int:
-        """Of runs that stay in memory where one process reads and writes: of what reading and merging leave a small
-        part. More takes longer: memory that is new to the process costs as much as a file that the system's cache has.
-        """
-        return max(self.memory_bytes - _WORKING_BYTES, 0) // 16
 
     @functools.cached_property
     def run_bytes(self) -> int:

@@ -1,18 +1,19 @@
-"""A run: framed records sorted by (split, key, source, position), in one file that later stages read in slices, or in
-memory where the shards are written by the same process and there is room (`Held`).
+"""A run: framed records sorted by (split, key, source, position), in one file that later stages read in slices.
 
-The file holds all frames in order, then one entry per record. What is in which key bucket is its footer, a `Histogram`,
-which travels with the reference: footers add up to the histogram of the whole data set, from which the shards are cut.
+The file holds all frames in order, then one entry per record, then its index: for each key bucket [first, last) that it
+has records of, and their end, how many records and bytes of frames lie before it, int64 [last - first + 1, 2]; then a
+mark of every MARKED-th record. `RunIndex` writes it, `Run` reads it. What runs have in buckets adds up to the
+`Histogram` of the whole data set, from which the shards are cut.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +23,19 @@ from recordmill.base.room import room
 from recordmill.base.siphash import U64
 from recordmill.records.tfrecord.frames import gather_at
 from recordmill.shards.sums import add_sums, record_sum
-from recordmill.storage.files import Bytes, create_file, write_all
+from recordmill.storage.files import Bytes, create_file, read_ranges, write_all
 
 # size: of the whole frame, below 2 GiB + 16 as protobuf allows; file and position break ties between equal keys
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
 Entries = npt.NDArray[np.void]
+# place: (key, file, position) as bytes that sort as these do; bytes: of the frames before the record
+MARK_DTYPE = np.dtype([("place", "S20"), ("bytes", "<i8")])
+Marks = npt.NDArray[np.void]
+MARKED = 64  # records: of a mark's 28 bytes each one bears half a byte, and a search ends within 64 of its goal
 
-_HELD_ENTRY = ENTRY_DTYPE.itemsize + 8  # bytes: an entry of a run in memory, and where its frame begins
 PERMUTED_BYTES = 4 << 20  # 4 MiB: frames are permuted and written in pieces that stay in the cache
+_PLACE = np.dtype([("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
+_ROW = 16  # bytes: of the index, for a bucket
 
 
 @dataclass(frozen=True)
@@ -49,42 +55,52 @@ class Histogram:
         return Histogram(self.records + other.records, self.bytes + other.bytes)
 
 
-class Held:
-    """How many bytes of runs may stay in memory, for all threads that make some; what was taken is never given back."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._left, self._lock = most_bytes, threading.Lock()
-
-    def take(self, size_bytes: int) -> bool:
-        """Take so many bytes, if they are left."""
-        with self._lock:
-            if size_bytes > self._left:
-                return False
-            self._left -= size_bytes
-            return True
-
-
-@dataclass(frozen=True)
-class HeldRun:
-    """A run in memory: its entries in order, and the address at which the frame of each begins, int64 [records], in one
-    of the blocks.
-    """
-
-    blocks: tuple[Bytes, ...]
-    addresses: npt.NDArray[np.int64]
-    entries: Entries
-
-
 @dataclass(frozen=True)
 class Run:
-    """A finished run: where it lies (a path, or held), its footer, and its part of the accounts."""
+    """A finished run: where it lies, and its part of the accounts. first, last: the buckets that its index is of, those
+    of all splits counted on: split * buckets + bucket. sum: of its records; 0 where it is only read.
+    """
 
     path: str
-    histogram: Histogram
     records: int
     frames_bytes: int
-    sum: int
-    held: HeldRun | None = None
+    first: int
+    last: int
+    sum: int = 0
+
+    @property
+    def index_at(self) -> int:
+        """The byte at which the index begins."""
+        return self.frames_bytes + self.records * ENTRY_DTYPE.itemsize
+
+    def before(self, buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """[n, 2] how many records, and bytes of frames, lie before each of these buckets.
+
+        Raises:
+            OSError: the file is not there. DataError: it is too short.
+        """
+        rows = np.clip(buckets, self.first, self.last) - self.first
+        if len(rows) <= 2:
+            found = np.empty((len(rows), _ROW), np.uint8)
+            starts = (self.index_at + rows * _ROW).tolist()
+            read_ranges(self.path, list(zip(starts, found, strict=True)))
+            return found.view("<i8")
+        least, most = int(rows.min()), int(rows.max())
+        data = np.empty((most - least + 1) * _ROW, np.uint8)
+        read_ranges(self.path, [(self.index_at + least * _ROW, data)])
+        return data.view("<i8").reshape(-1, 2)[rows - least]
+
+    def marks(self, first: int, last: int) -> tuple[int, Marks]:
+        """(number of the first one's record, the marks of every MARKED-th record) among the records [first, last).
+
+        Raises:
+            OSError: the file is not there. DataError: it is too short.
+        """
+        begin, end = -(-first // MARKED), max(-(-last // MARKED), -(-first // MARKED))
+        data = np.empty((end - begin) * MARK_DTYPE.itemsize, np.uint8)
+        at = self.index_at + (self.last - self.first + 1) * _ROW + begin * MARK_DTYPE.itemsize
+        read_ranges(self.path, [(at, data)])
+        return begin * MARKED, data.view(MARK_DTYPE)
 
 
 @dataclass(frozen=True)
@@ -112,16 +128,59 @@ class Buckets:
         return edges
 
 
+class RunIndex:
+    """The index of a run in making, whose records come in their order. histogram: what it has in buckets."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self.histogram = Histogram.zero(buckets.splits, buckets.count)
+        self._edges = buckets.edges()
+        self._records, self._bytes = 0, 0
+        self._marks: list[Marks] = []
+
+    def add(self, split: int, entries: Entries) -> None:
+        """The entries of the next records, all of one split."""
+        ends = np.concatenate([[0], np.cumsum(entries["size"], dtype=np.int64)])
+        keys = np.ascontiguousarray(entries["key"])
+        cuts = np.concatenate([[0], np.searchsorted(keys, self._edges), [len(keys)]])
+        self.histogram.records[split] += np.diff(cuts)
+        self.histogram.bytes[split] += np.diff(ends[cuts])
+        marked = slice(-self._records % MARKED, None, MARKED)
+        marks = np.empty(len(keys[marked]), MARK_DTYPE)
+        marks["place"], marks["bytes"] = _places(entries[marked]), ends[:-1][marked] + self._bytes
+        self._marks.append(marks)
+        self._records, self._bytes = self._records + len(keys), self._bytes + int(ends[-1])
+
+    def write(self, file: BinaryIO) -> tuple[int, int]:
+        """Write it behind the entries; gives the buckets [first, last) that it is of."""
+        records, sizes = self.histogram.records.reshape(-1), self.histogram.bytes.reshape(-1)
+        there = np.flatnonzero(records)
+        first, last = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, 0)
+        rows = np.zeros((last - first + 1, 2), "<i8")
+        np.cumsum(records[first:last], out=rows[1:, 0])
+        np.cumsum(sizes[first:last], out=rows[1:, 1])
+        write_all(file, rows.view(np.uint8).reshape(-1))
+        write_all(file, np.concatenate([np.empty(0, MARK_DTYPE), *self._marks]).view(np.uint8))
+        return first, last
+
+
+def _places(entries: Entries) -> npt.NDArray[np.bytes_]:
+    places = np.empty(len(entries), _PLACE)
+    for name in _PLACE.names or ():
+        places[name] = entries[name]
+    return places.view("S20")
+
+
 class RunWriter:
     """Collects framed records up to a number of bytes, and writes them as sorted runs; one thread uses one writer.
+    histogram: of all that it has written.
 
     Memory: run_bytes, in the blocks that were added, 24 bytes a record for entries and as much again while they are
-    sorted, and one piece; beside them what `held` has room for: runs stay in memory until one finds none.
+    sorted, and one piece.
     """
 
-    def __init__(self, folder: str, buckets: Buckets, run_bytes: int, held: Held | None = None) -> None:
-        self._folder, self._buckets, self._edges = folder, buckets, buckets.edges()
-        self._run_bytes, self._held = run_bytes, held
+    def __init__(self, folder: str, buckets: Buckets, run_bytes: int) -> None:
+        self._folder, self._buckets, self._run_bytes = folder, buckets, run_bytes
+        self.histogram = Histogram.zero(buckets.splits, buckets.count)
         self._used = 0
         self._blocks: list[Bytes] = []
         self._entries: list[Entries] = []
@@ -174,17 +233,18 @@ class RunWriter:
         sizes = entries["size"].astype(np.int64)
         addresses = self._addresses(sizes)
         ordered = np.take(entries, order)  # entries[order] would copy field by field
-        histogram = self._histogram(ordered, splits[order])
-        if self._held is not None and self._held.take(self._used + _HELD_ENTRY * len(entries)):
-            held = HeldRun(tuple(self._blocks), addresses[order], ordered)
-            return Run("", histogram, len(entries), self._used, self._sum, held)
-        self._held = None  # the memory of the blocks is used again from here on, and counted no second time
+        index = RunIndex(self._buckets)
+        edges = np.searchsorted(splits[order], np.arange(self._buckets.splits + 1)).tolist()
+        for split, (begin, end) in enumerate(itertools.pairwise(edges)):
+            index.add(split, ordered[begin:end])
+        self.histogram += index.histogram
         path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         with create_file(path) as file:
             for piece, _ in permuted(addresses, sizes, order):
                 write_all(file, piece)
             write_all(file, ordered.view(np.uint8))
-        return Run(path, histogram, len(entries), self._used, self._sum)
+            first, last = index.write(file)
+        return Run(path, len(entries), self._used, first, last, self._sum)
 
     def _addresses(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """int64 [records], where in memory each frame begins."""
@@ -192,17 +252,6 @@ class RunWriter:
         begins = np.array([address_of(block) for block in self._blocks], np.int64)
         begins -= np.cumsum([0, *map(len, self._blocks[:-1])])  # less what stands in the blocks before
         return np.repeat(begins, counts) + np.cumsum(sizes) - sizes
-
-    def _histogram(self, entries: Entries, splits: npt.NDArray[np.uint16]) -> Histogram:
-        histogram = Histogram.zero(self._buckets.splits, self._buckets.count)
-        split_edges = np.searchsorted(splits, np.arange(self._buckets.splits + 1))
-        sizes = np.concatenate([[0], np.cumsum(entries["size"], dtype=np.int64)])
-        keys = np.ascontiguousarray(entries["key"])
-        for split, (first, last) in enumerate(itertools.pairwise(split_edges.tolist())):
-            cuts = np.concatenate([[first], first + np.searchsorted(keys[first:last], self._edges), [last]])
-            histogram.records[split] = np.diff(cuts)
-            histogram.bytes[split] = np.diff(sizes[cuts])
-        return histogram
 
 
 def sort_order(entries: Entries) -> npt.NDArray[np.int64]:

@@ -1,84 +1,104 @@
-"""Slices: what one shard needs of one run, as a reference into the run's file or memory. A run and cuts in, slices out;
-nothing is merged here.
+"""Slices: what one shard needs of each run, as a reference into the run's file. Runs and cuts in, slices out; nothing
+is merged here.
+
+Of a run only its name is held: where slices begin and end is asked of the runs' indexes, for some shards at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.building.run_file import ENTRY_DTYPE, Entries, HeldRun, Run
+from recordmill.building.cuts import RECORDS, Cut, Cuts
+from recordmill.building.run_file import ENTRY_DTYPE, MARKED, Entries, Run
 from recordmill.storage.files import Bytes, read_exactly
 
-
-@dataclass(frozen=True)
-class FileRef:
-    """A slice of a run file: `bytes` of frames from frames_at on, and entries from entries_at on."""
-
-    path: str
-    frames_at: int
-    entries_at: int
-
-
-@dataclass(frozen=True)
-class HeldRef:
-    """A slice of a run in memory, from the run's record `first` on."""
-
-    run: HeldRun
-    first: int
+# records, bytes: how much of the run lies before the slice, and before its end; skipped: of the former, what lies in
+# the slice's first bucket, as (records, bytes)
+OFFSETS_DTYPE = np.dtype([("records", "<i8", 2), ("bytes", "<i8", 2), ("skipped", "<i8", 2)])
+Offsets = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True)
 class RunSlice:
-    """Consecutive records of one run that a shard needs. payload: where they are."""
+    """Consecutive records of one run that a shard needs: frames from frames_at on in its file, entries from entries_at
+    on.
+    """
 
+    path: str
     records: int
     frames_bytes: int
-    payload: FileRef | HeldRef
+    frames_at: int
+    entries_at: int
 
     def entries(self, first: int, last: int) -> Entries:
         """Entries [first, last) of the slice."""
-        if isinstance(self.payload, HeldRef):
-            return self.payload.run.entries[self.payload.first + first : self.payload.first + last]
         raw = np.empty((last - first) * ENTRY_DTYPE.itemsize, np.uint8)
-        read_exactly(self.payload.path, self.payload.entries_at + first * ENTRY_DTYPE.itemsize, raw)
+        read_exactly(self.path, self.entries_at + first * ENTRY_DTYPE.itemsize, raw)
         return raw.view(ENTRY_DTYPE)
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the frames lie in memory, each where `addresses` says, in no order."""
-        return isinstance(self.payload, HeldRef)
-
-    def addresses(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """Where the frames of records [first, last) of a held slice lie, as long as the slice lives."""
-        assert isinstance(self.payload, HeldRef)
-        at = self.payload.first
-        return self.payload.run.addresses[at + first : at + last]
-
     def read_frames(self, start: int, into: Bytes) -> None:
-        """Fill the array with the frames from byte `start` on of a slice that is not held."""
-        assert not isinstance(self.payload, HeldRef)
-        read_exactly(self.payload.path, self.payload.frames_at + start, into)
+        """Fill the array with the frames from byte `start` on."""
+        read_exactly(self.path, self.frames_at + start, into)
 
 
-class RunCutter:
-    """Gives what shards need of one run; where the records of a bucket begin is added up once."""
+def offsets(run: Run, cuts: npt.NDArray[np.void]) -> Offsets:
+    """[cuts] what each needs of the run; cuts: of one split, as `Cuts.table` has them."""
+    found = np.empty(len(cuts), OFFSETS_DTYPE)
+    before = run.before(np.concatenate([cuts["first"], cuts["last"]]).astype(np.int64)).reshape(2, len(cuts), 2)
+    found["records"], found["bytes"], found["skipped"] = before[:, :, 0].T, before[:, :, 1].T, 0
+    if (cuts["low"] != b"").any() or (cuts["high"] != b"").any():
+        _narrow(run, cuts, found)
+    return found
 
-    def __init__(self, run: Run) -> None:
-        self._run, self._buckets = run, run.histogram.records.shape[1]
-        self._records, self._bytes = (
-            np.concatenate([[0], np.cumsum(table)]) for table in (run.histogram.records, run.histogram.bytes)
+
+def _narrow(run: Run, cuts: npt.NDArray[np.void], found: Offsets) -> None:
+    """Leave out what lies before the last mark up to a cut's `low`, and behind the first one beyond its `high`."""
+    number, marks = run.marks(int(found["records"].min()), int(found["records"].max()))
+    records = number + MARKED * np.arange(len(marks))
+    low = np.searchsorted(marks["place"], cuts["low"], side="right") - 1
+    chosen = np.flatnonzero((cuts["low"] != b"") & (low >= 0))
+    chosen = chosen[records[low[chosen]] > found["records"][chosen, 0]]
+    for name, values in (("records", records), ("bytes", marks["bytes"])):
+        at = int(name == "bytes")
+        found["skipped"][chosen, at] = values[low[chosen]] - found[name][chosen, 0]
+        found[name][chosen, 0] = values[low[chosen]]
+    high = np.searchsorted(marks["place"], cuts["high"], side="right")
+    chosen = np.flatnonzero((cuts["high"] != b"") & (high < len(marks)))
+    chosen = chosen[records[high[chosen]] < found["records"][chosen, 1]]
+    found["records"][chosen, 1] = records[high[chosen]]
+    found["bytes"][chosen, 1] = marks["bytes"][high[chosen]]
+
+
+def slices_at(runs: Sequence[Run], found: Offsets) -> list[RunSlice]:
+    """The slices of [runs] offsets; a run without any records there is left out."""
+    return [
+        RunSlice(runs[at].path, last - first, end - begin, begin, runs[at].frames_bytes + first * ENTRY_DTYPE.itemsize)
+        for at, (first, last), (begin, end) in zip(
+            range(len(runs)), found["records"].tolist(), found["bytes"].tolist(), strict=True
         )
+        if first < last
+    ]
 
-    def block(self, split: int, first_bucket: int, last_bucket: int) -> RunSlice | None:
-        """The run's records of a split in buckets [first_bucket, last_bucket), or None if it has none there."""
-        first, last = split * self._buckets + first_bucket, split * self._buckets + last_bucket
-        count, size = int(self._records[last] - self._records[first]), int(self._bytes[last] - self._bytes[first])
-        if count == 0:
-            return None
-        entries_at = self._run.frames_bytes + int(self._records[first]) * ENTRY_DTYPE.itemsize
-        if self._run.held is not None:
-            return RunSlice(count, size, HeldRef(self._run.held, int(self._records[first])))
-        return RunSlice(count, size, FileRef(self._run.path, int(self._bytes[first]), entries_at))
+
+def without_skipped(cut: Cut, found: Offsets) -> Cut:
+    """The cut as it is counted from where its slices begin, of which [runs] `found` tells."""
+    skipped = int(found["skipped"][:, 0 if cut.by == RECORDS else 1].sum())
+    return replace(cut, start=cut.start - skipped, stop=cut.stop - skipped)
+
+
+def shard_slices(runs: Sequence[Run], cuts: Cuts, memory_bytes: int) -> Iterator[tuple[Cut, list[RunSlice]]]:
+    """Each shard that needs records, and its slices; the offsets of some shards at once take memory_bytes."""
+    at_once = max(memory_bytes // (2 * OFFSETS_DTYPE.itemsize * max(len(runs), 1)), 1)
+    edges = {*range(0, len(cuts), at_once), len(cuts), *(np.flatnonzero(np.diff(cuts.table["split"])) + 1).tolist()}
+    for begin, end in itertools.pairwise(sorted(edges)):
+        found = np.empty((end - begin, len(runs)), OFFSETS_DTYPE)
+        for number, run in enumerate(runs):
+            found[:, number] = offsets(run, cuts.table[begin:end])
+        for number in range(begin, end):
+            if slices := slices_at(runs, found[number - begin]):
+                yield without_skipped(cuts[number], found[number - begin]), slices

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from recordmill.base.machine import MEMORY_BYTES
-from recordmill.building.cuts import MOST_SHARDS, ShardOptions
+from recordmill.building.cuts import CUT_DTYPE, MOST_SHARDS, ShardOptions
 from recordmill.building.plan import LEAST_ARENA_BYTES, arena_bytes
-from recordmill.building.run_file import ENTRY_DTYPE, Buckets
+from recordmill.building.run_file import ENTRY_DTYPE, MARK_DTYPE, MARKED, Buckets
 from recordmill.building.spread.finishing import DIGESTED
 from recordmill.building.spread.runs import RUN_DTYPE
 from recordmill.building.spread.survey import FAN_IN, MERGED_BYTES
@@ -24,8 +24,8 @@ from recordmill.shards.index import INDEX_DTYPE
 from recordmill.sources.inputs.contract import UNIT_BYTES
 from recordmill.storage.listed.sorting import HELD_ROWS
 
-READS_OF_A_SLICE = 4  # its two rows of the run's footer, its frames, its entries
-FOOTER_ROW = 16  # bytes
+READS_OF_A_SLICE = 4  # its two rows of the run's index, its frames, its entries
+INDEX_ROW = 16  # bytes
 MOST_BUCKETS = Buckets.plan(1, 2**64, MOST_SHARDS).count
 
 # bytes in memory at most, of Python's objects
@@ -33,7 +33,6 @@ FILE_MEMORY, UNIT_MEMORY = 640, 360  # of what the driver makes of the listing, 
 LISTED_MEMORY = 5  # of a file, however many there are: whether it is chosen, and its split
 RECORD_FILE_MEMORY = 2_500  # of a file of TFRecords, while the driver plans it
 FAR_MEMORY = 2  # of a file, in every worker process: its split
-CUT_MEMORY = 450  # of a shard, in what every worker process that makes shards holds
 ACCOUNT_MEMORY = 1_200  # of a group, in the step that surveys
 PLACED_MEMORY = 1_300  # of a shard, in the last step
 ENTRY_MEMORY = 1_100  # of a shard, in whoever reads a manifest or a page, meanwhile
@@ -41,7 +40,6 @@ PART_MEMORY = 900  # of the digests that one worker has found, in both
 # bytes at most, in files
 FILE_BYTES, UNIT_BYTES_KEPT = 100, 60  # of the lists beside the plan, of which workers read slices
 GROUP_BYTES, BLOCK_BYTES, PLAN_BYTES = 8, 40, 20_000  # of the plan: a group, a block of a list, all else
-CUT_BYTES = 60  # of the layout, beside RUN_DTYPE for each run
 SHARD_TEXT = 340  # of the manifest
 PAGE_TEXT, ENTRY_TEXT = 300, 260  # of one that names pages; of a shard in these
 INPUT_TEXT = 200  # of the list of inputs
@@ -104,7 +102,7 @@ class Build:
 
     @property
     def buckets(self) -> int:
-        """Ranges of keys that footers count by."""
+        """Ranges of keys that runs count by."""
         return Buckets.plan(1, 2**64, self.shards).count
 
     @property
@@ -158,9 +156,10 @@ class Build:
         return self.records * int(ENTRY_DTYPE.itemsize)
 
     @property
-    def footer_bytes(self) -> int:
+    def run_index_bytes(self) -> int:
         """Of all runs, beside the frames and entries; those of merged runs cover their ranges only."""
-        return FOOTER_ROW * (self.buckets + 1) * self.runs
+        marks = MARK_DTYPE.itemsize * (-(-self.records // (MARKED * self.runs)))
+        return (INDEX_ROW * (self.buckets + 1) + marks) * self.runs
 
     @property
     def over_read(self) -> float:
@@ -179,7 +178,7 @@ class Build:
     @property
     def bytes_written(self) -> int:
         """By all workers: runs, merged runs, shards and indexes; copies within a store move nothing to a worker."""
-        run = self.framed_bytes + self.entry_bytes + self.footer_bytes
+        run = self.framed_bytes + self.entry_bytes + self.run_index_bytes
         merged = self.framed_bytes + self.entry_bytes if self.merges else 0
         return run + merged + self.framed_bytes + self.index_bytes
 
@@ -230,7 +229,7 @@ class Build:
     @property
     def layout_bytes(self) -> int:
         """The list of runs and shards as it lies in OUT, which every worker process that makes shards fetches once."""
-        return CUT_BYTES * self.shards + RUN_DTYPE.itemsize * self.listed
+        return CUT_DTYPE.itemsize * self.shards + RUN_DTYPE.itemsize * self.listed
 
     @property
     def listed(self) -> int:
@@ -254,7 +253,7 @@ class Build:
     @property
     def layout_memory(self) -> int:
         """Of every worker process that makes shards, beside --memory and the plan."""
-        return CUT_MEMORY * self.shards + RUN_DTYPE.itemsize * self.listed
+        return self.layout_bytes
 
     @property
     def survey_memory(self) -> int:

@@ -433,8 +433,8 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
         numbers = generations(place)
         if numbers and not overwrite:
             raise UsageError(
-                f"{place} already holds a data set; {option('overwrite', True)} replaces it (the old one stays readable until the "
-                "new one is complete)"
+                f"{place} already holds a data set; {option('overwrite', True)} replaces it (the old one stays "
+                "readable until the new one is complete)"
             )
         if numbers:
             loaded(place)  # what they name is removed some day: one that can't be understood is refused now

@@ -22,7 +22,7 @@ from recordmill.building.cuts import ShardOptions
 from recordmill.building.ingest import Ingested, find_too_large, too_large
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, place_payloads
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import Buckets, Histogram, Run, RunWriter
+from recordmill.building.run_file import Buckets, Run, RunWriter
 from recordmill.building.spread.beginning import begin
 from recordmill.building.spread.ingesting import Account, handed_over
 from recordmill.building.spread.place import Place, SharedPlan, workbench
@@ -184,7 +184,6 @@ class _IngestBatches(DoFn):
         self._leave()
         self._writer: RunWriter | None = None
         self._read = 0
-        self._total: Histogram | None = None
 
     def process(self, batch: pa.RecordBatch, shared: SharedPlan) -> Iterator[Account]:
         shared.place.attach().renew()
@@ -217,16 +216,14 @@ class _IngestBatches(DoFn):
         if self._writer is not None:
             runs = () if self._writer.empty else (self._writer.finish(),)
             account = self._account(runs, self._rejects.close())
-            assert self._total is not None
             self._leave()
             yield windowed(account)
-            yield TaggedOutput(HISTOGRAMS, windowed(self._total))
+            yield TaggedOutput(HISTOGRAMS, windowed(self._writer.histogram))
 
     def _account(self, runs: tuple[Run, ...], rejected: Rejected) -> Account:
         """The bundle's account since the last one; its rejects are told once, at its end."""
         read, self._read = self._read, 0
-        total = self._total or Histogram.zero(self._plan.buckets.splits, self._plan.buckets.count)
-        account, self._total = handed_over(self._place, Ingested(0, runs, read, rejected), total)
+        account = handed_over(self._place, Ingested(0, runs, read, rejected))
         count(runs_written=len(runs))
         return account
 

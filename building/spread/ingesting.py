@@ -45,18 +45,17 @@ def ingest_group(plan: SharedPlan, group: int, progress: Progress) -> tuple[Acco
         DataError, TooManyRejects: as `ingest` does. NotSharedError: this worker does not see OUT.
     """
     with workbench(plan) as bench:
-        ingested = ingest(bench, group, progress)
-        return handed_over(plan.place, ingested, Histogram.zero(bench.buckets.splits, bench.buckets.count))
+        ingested, histogram = ingest(bench, group, progress, bench.arena_bytes)
+        return handed_over(plan.place, ingested), histogram
 
 
-def handed_over(place: Place, ingested: Ingested, total: Histogram) -> tuple[Account, Histogram]:
-    """What this worker has written goes to where all workers find it; total: what the footers are added to."""
+def handed_over(place: Place, ingested: Ingested) -> Account:
+    """What this worker has written goes to where all workers find it."""
     runs, sums = no_runs(), 0
     for run in ingested.runs:
-        total, sums = total + run.histogram, add_sums(sums, run.sum)
+        sums = add_sums(sums, run.sum)
         runs = np.concatenate([runs, hand_over_run(place, run)])
     files = tuple(place.hand_over(path, REJECTS) for path in ingested.rejected.files)
     rejected = replace(ingested.rejected, files=files)
     digests = put_digests(place, ingested.digests)
-    account = Account(ingested.group, runs, sums, ingested.read, rejected, digests, ingested.counts)
-    return account, total
+    return Account(ingested.group, runs, sums, ingested.read, rejected, digests, ingested.counts)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from recordmill.base.progress import Progress
-from recordmill.base.siphash import U64
 from recordmill.building.levels import at_most, merged_into
 from recordmill.building.merge import fan_in
-from recordmill.building.plan import BuildPlan
-from recordmill.building.slices import RunSlice
+from recordmill.building.run_file import Run, RunIndex
 from recordmill.building.spread.place import SharedPlan, workbench
-from recordmill.building.spread.runs import Runs, gather, hand_over_file, no_runs, slices
+from recordmill.building.spread.runs import Runs, gather, hand_over_run, no_runs, slices
 from recordmill.building.spread.survey import Merge, Survey
+from recordmill.storage.files import reopen_file
 
 _ENTRIES_AT_ONCE = 1 << 18  # 6 MiB of them
 
@@ -35,26 +32,11 @@ def merge_runs(plan: SharedPlan, survey: Survey, merge: Merge, progress: Progres
         path = scratch / f"level-{uuid.uuid4().hex}"
         with at_most(fan_in(memory), near, scratch, memory, progress.advance) as few:
             one = merged_into(few, path, memory, progress.advance)
-        counts, sizes = _footer(bench, one, layout.buckets, merge)
-        return hand_over_file(place, str(path), one.records, one.frames_bytes, merge.first, counts, sizes)
-
-
-def _footer(
-    plan: BuildPlan, run: RunSlice, buckets: int, merge: Merge
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(records, bytes) of the merged run in each bucket from merge.first on.
-
-    Ranges of buckets may hold the ends of several splits, whose keys begin anew: a merged run has one split.
-    """
-    split, first = divmod(merge.first, buckets)
-    edges: U64 = plan.buckets.edges()
-    counts, sizes = np.zeros(merge.last - merge.first, np.int64), np.zeros(merge.last - merge.first, np.int64)
-    assert (merge.last - 1) // buckets == split, merge
-    for at in range(0, run.records, _ENTRIES_AT_ONCE):
-        entries = run.entries(at, min(at + _ENTRIES_AT_ONCE, run.records))
-        keys = np.ascontiguousarray(entries["key"])
-        which = np.searchsorted(edges, keys, side="right") - first
-        counts += np.bincount(which, minlength=len(counts))
-        sizes += np.bincount(which, weights=entries["size"].astype(np.float64), minlength=len(sizes)).astype(np.int64)
-    assert int(sizes.sum()) == run.frames_bytes
-    return counts, sizes
+        index, split = RunIndex(bench.buckets), merge.first // layout.buckets
+        assert (merge.last - 1) // layout.buckets == split, merge  # else keys would begin anew
+        for at in range(0, one.records, _ENTRIES_AT_ONCE):
+            index.add(split, one.entries(at, min(at + _ENTRIES_AT_ONCE, one.records)))
+        run = Run(one.path, one.records, one.frames_bytes, 0, 0)
+        with reopen_file(run.path, run.index_at) as file:
+            first, last = index.write(file)
+        return hand_over_run(place, replace(run, first=first, last=last))

@@ -15,7 +15,7 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.building.shard_writer import WrittenShard, write_shard
 from recordmill.building.spread.place import MADE, NotSharedError, Place, SharedPlan, workbench
-from recordmill.building.spread.runs import gather, slices
+from recordmill.building.spread.runs import cut_slices, gather
 from recordmill.building.spread.survey import Survey
 from recordmill.shards.entries.names import ShardName
 from recordmill.shards.entries.shard_info import ShardInfo, shard_name
@@ -50,9 +50,7 @@ def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progres
         DataError: a record was damaged on its way here. NotSharedError: a run can't be seen on this worker.
     """
     layout, place = survey.layout.load(), plan.place
-    cut = layout.cuts[ordinal]
-    base = cut.split * layout.buckets
-    found = slices(place, layout.runs, base + cut.first_bucket, base + cut.last_bucket)
+    cut, found = cut_slices(place, layout.runs, layout.cuts, ordinal)
     with workbench(plan) as bench:
         data, scratch = Path(bench.folder, "data"), Path(bench.folder, "runs")
         size = sum(piece.frames_bytes for piece in found)

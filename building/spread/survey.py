@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from recordmill.building.conclude import AccountsError, planned_rejects
-from recordmill.building.cuts import Cut, cut_shards
+from recordmill.building.cuts import Cuts, cut_shards
 from recordmill.building.run_file import Histogram
+from recordmill.building.splitters import with_splitters
 from recordmill.building.spread.digests import DigestList
 from recordmill.building.spread.ingesting import Account
-from recordmill.building.spread.place import REJECTS, Place, Shared, SharedPlan, workbench
-from recordmill.building.spread.runs import Runs, no_runs
+from recordmill.building.spread.place import REJECTS, NotSharedError, Place, Shared, SharedPlan, workbench
+from recordmill.building.spread.runs import Runs, listed, no_runs, requests_of
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.sums import add_sums
 
@@ -29,7 +30,7 @@ MERGED_BYTES = 1 << 30  # 1 GiB: about what one such merge writes, so that what 
 class Layout:
     """What whoever writes shards must know. cuts: the shards; runs: what they are merged from; buckets: of a split."""
 
-    cuts: tuple[Cut, ...]
+    cuts: Cuts
     runs: Runs
     buckets: int
 
@@ -66,7 +67,7 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
 
     Raises:
         TooManyRejects: more than the budget, or all. AccountsError: read = in runs + rejected does not hold.
-        UsageError: the shards that are asked for can't be.
+        UsageError: the shards that are asked for can't be. NotSharedError: a run is not there.
     """
     with workbench(plan) as bench:
         before = planned_rejects(bench, bench.source.plan_rejects if bench.source else ())
@@ -83,8 +84,8 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
         runs.append(one.runs)
     rejected.check(bench.budget, read)
     rejected.check_some_left(read)
-    listed = np.concatenate(runs)
-    records = int(listed["records"].sum())
+    in_all = np.concatenate(runs)
+    records = int(in_all["records"].sum())
     in_buckets = 0 if histogram is None else int(histogram.records.sum())
     if not read - rejected.total == records == in_buckets:
         raise AccountsError(
@@ -92,8 +93,12 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
             "they don't add up; nothing was committed"
         )
     assert histogram is not None
-    cuts = tuple(cut_shards(histogram, bench.shards, bench.splits))
-    layout = Layout(cuts, listed, int(histogram.records.shape[1]))
+    cuts = cut_shards(histogram, bench.shards, bench.splits)
+    try:
+        cuts = with_splitters(cuts, histogram, listed(plan.place, in_all), requests_of(plan.place))
+    except FileNotFoundError as error:
+        raise NotSharedError(str(error.filename), plan.place.out) from None
+    layout = Layout(cuts, in_all, int(histogram.records.shape[1]))
     merges = sum(1 for _ in plan_merges(layout))
     return Survey(
         read,
@@ -125,7 +130,7 @@ def _ranges(layout: Layout, groups: int) -> list[tuple[int, int]]:
     """All buckets in ranges of about as many shards each: a merge of one group then writes about MERGED_BYTES."""
     size = int(layout.runs["bytes"].sum())
     wanted = max(1, min(len(layout.cuts), -(-size // (groups * MERGED_BYTES))))
-    firsts = {cut.split * layout.buckets + cut.first_bucket for cut in layout.cuts[:: -(-len(layout.cuts) // wanted)]}
+    firsts = set(layout.cuts.table["first"][:: -(-len(layout.cuts) // wanted)].tolist())
     splits = {split * layout.buckets for split in range(layout.cuts[-1].split + 2)}  # a merged run is of one split
     edges = sorted(firsts | splits)
     return list(itertools.pairwise(edges))

@@ -13,7 +13,7 @@ from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import Histogram, Run
+from recordmill.building.run_file import Run
 from recordmill.building.straight.in_order import Ready
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.shards.rejects import Rejected, RejectWriter
@@ -61,7 +61,7 @@ class Accounts:
         """The accounts as any other build has them; the rejects are listed in the order of their files."""
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
         writer.write(reject for _, reject in sorted(self._rejects, key=lambda one: one[0]))
-        run = Run("", Histogram.zero(0, 0), self._records, self._bytes, self._sum)
+        run = Run("", self._records, self._bytes, 0, 0, self._sum)
         return Ingested(0, (run,), self._read, writer.close(), self._digests, self._counts)
 
     def _rejected(self) -> Rejected:

@@ -6,16 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.building.run_file import Buckets, Held, Run, RunWriter
+from recordmill.building.run_file import Buckets, Histogram, Run, RunWriter
 from recordmill.records.tfrecord.frames import FRAME_BYTES, frame
 
 Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
 
 
-def write_runs(
-    folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: Buckets, held: Held | None = None
-) -> list[Run]:
-    writer = RunWriter(str(folder), buckets, run_bytes, held)
+def write_runs(folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: Buckets) -> list[Run]:
+    return write_runs_with_histogram(folder, records, chunk, run_bytes, buckets)[0]
+
+
+def write_runs_with_histogram(
+    folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: Buckets
+) -> tuple[list[Run], Histogram]:
+    writer = RunWriter(str(folder), buckets, run_bytes)
     runs = []
     for at in range(0, len(records), chunk):
         part = records[at : at + chunk]
@@ -28,4 +32,4 @@ def write_runs(
         runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, key, split, file, position)
     if not writer.empty:
         runs.append(writer.finish())
-    return runs
+    return runs, writer.histogram

@@ -4,21 +4,20 @@ never committed, and said where.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import recordmill
 from recordmill.base.errors import DataError
-from recordmill.base.memory import address_of
 from recordmill.building.conclude import AccountsError, reconcile
+from recordmill.building.cuts import Cut
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import ENTRY_DTYPE, Run
+from recordmill.building.run_file import ENTRY_DTYPE, Histogram, Run
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.building.slices import RunSlice
 from recordmill.shards.entries.names import ShardName
@@ -27,28 +26,20 @@ from recordmill.shards.manifest import INDEX_FOLDER
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
 DATA = {"id": np.arange(1000), "text": ["some text"] * 1000}
-Blocks = Iterator[tuple[int, tuple[int, RunSlice]]]
+Shards = list[tuple[Cut, list[RunSlice]]]
 
 
-@pytest.fixture(params=[0, 1 << 30], ids=["runs in files", "runs in memory"])
-def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether runs stay in memory."""
-    monkeypatch.setattr(BuildPlan, "held_bytes", request.param)
-    return bool(request.param)
+def build_with(monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[Run, Shards], Shards]) -> None:
+    """A build in which `change` gets, between reading and writing, the run and what shards are to take from it."""
+    from recordmill.transforms import one_stage
 
+    plan_slices = one_stage.plan_slices
 
-def build_with(monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[Ingested, list[Any]], list[Any]]) -> None:
-    """A build in which `change` gets, between reading and writing,
-    each run and the blocks that shards are to take from it.
-    """
-    from recordmill.transforms import one_stage, stages
+    def changed(plan: BuildPlan, runs: Sequence[Run], total: Histogram) -> Shards:
+        (run,) = runs
+        return change(run, list(plan_slices(plan, runs, total)))
 
-    cut_run = stages.cut_run
-
-    def changed(ingested: Ingested, cuts: Any, plan_path: str, packs: int) -> Blocks:
-        yield from change(ingested, list(cut_run(ingested, cuts, plan_path, packs)))
-
-    monkeypatch.setattr(one_stage, "cut_run", changed)
+    monkeypatch.setattr(one_stage, "plan_slices", changed)
     recordmill.build(DATA, out, num_shards=3, threads=1)
 
 
@@ -58,69 +49,53 @@ def flip(path: str, at: int) -> None:
     Path(path).write_bytes(data)
 
 
-def flip_frames(run: Run, at: int) -> None:
-    """A bit of byte `at` of the run's frames, in their order."""
-    if run.held is None:
-        flip(run.path, at % run.frames_bytes)
-    else:
-        first = int(run.held.addresses[0])
-        if at < 0:
-            first = int(run.held.addresses[-1]) + int(run.held.entries["size"][-1])
-        block = next(b for b in run.held.blocks if 0 <= first + at - address_of(b) < len(b))
-        block[first + at - address_of(block)] ^= 1
-
-
-def flip_key(run: Run, entry: int) -> None:
-    """The lowest bit of a key: the order stays."""
-    if run.held is None:
-        flip(run.path, run.frames_bytes + entry * ENTRY_DTYPE.itemsize)
-    else:
-        run.held.entries["key"][entry] ^= 1
-
-
-def test_without_a_change_it_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
-    build_with(monkeypatch, tmp_path / "out", lambda ingested, blocks: blocks)
+def test_without_a_change_it_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_with(monkeypatch, tmp_path / "out", lambda run, shards: shards)
     assert recordmill.verify(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("at", [0, 8, 20, -1], ids=["length", "CRC of the length", "payload", "CRC of the payload"])
 def test_a_flipped_bit_in_a_frame_names_the_shard_and_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, held: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    def change(ingested: Ingested, blocks: list[Any]) -> list[Any]:
-        assert (ingested.runs[0].held is not None) == held
-        flip_frames(ingested.runs[0], at)
-        return blocks
+    def change(run: Run, shards: Shards) -> Shards:
+        flip(run.path, at % run.frames_bytes)
+        return shards
 
     with pytest.raises(DataError, match=r"train-0000[02]-of-00003\.tfrecord: record \d+, byte \d+: .*CRC"):
         build_with(monkeypatch, tmp_path / "out", change)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_changed_key_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
-    def change(ingested: Ingested, blocks: list[Any]) -> list[Any]:
-        flip_key(ingested.runs[0], 10)
-        return blocks
+def test_a_changed_key_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(run: Run, shards: Shards) -> Shards:
+        flip(run.path, run.frames_bytes + 10 * ENTRY_DTYPE.itemsize)  # the lowest bit of a key: the order stays
+        return shards
 
     with pytest.raises(AccountsError, match=r"the records written \(sum \w{16}\) are not those read \(sum \w{16}\)"):
         build_with(monkeypatch, tmp_path / "out", change)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_lost_block_is_noticed_by_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
+def test_a_lost_block_is_noticed_by_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         AccountsError,
         match=r"1000 records were read, 0 rejected, 1000 put in order and \d+ written: they don't add up; nothing "
         r"was committed",
     ):
-        build_with(monkeypatch, tmp_path / "out", lambda ingested, blocks: blocks[:-1])
+        build_with(monkeypatch, tmp_path / "out", lambda run, shards: shards[:-1])
     assert not (tmp_path / "out").exists()
 
 
-def test_a_doubled_block_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
+def twice(shards: Shards) -> Shards:
+    (cut, slices), *others = shards
+    return [(cut, [*slices, *slices]), *others]
+
+
+def test_a_doubled_block_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # shards are cut by rank, so their number of records is the planned one
     with pytest.raises(AccountsError, match="are not those read"):
-        build_with(monkeypatch, tmp_path / "out", lambda ingested, blocks: [*blocks, blocks[0]])
+        build_with(monkeypatch, tmp_path / "out", lambda run, shards: twice(shards))
     assert not (tmp_path / "out").exists()
 
 
@@ -128,12 +103,9 @@ def test_a_doubled_block_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pyte
 def test_a_run_file_that_was_cut_short_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
 ) -> None:
-    monkeypatch.setattr(BuildPlan, "held_bytes", 0)
-
-    def change(ingested: Ingested, blocks: list[Any]) -> list[Any]:
-        path = Path(ingested.runs[0].path)
-        path.write_bytes(path.read_bytes()[:-missing])
-        return blocks
+    def change(run: Run, shards: Shards) -> Shards:
+        Path(run.path).write_bytes(Path(run.path).read_bytes()[: run.index_at - missing])
+        return shards
 
     with pytest.raises(DataError, match="ends at byte"):
         build_with(monkeypatch, tmp_path / "out", change)

@@ -99,13 +99,14 @@ def test_encode_names_the_place_of_what_no_reader_takes(plan: BuildPlan, monkeyp
 
 
 def test_ingest_is_the_composition(plan: BuildPlan) -> None:
-    done = ingest(plan, 0, Progress())
+    done, histogram = ingest(plan, 0, Progress(), plan.run_bytes)
     (records,) = placed(plan)
     (run,) = done.runs
     frames = encode(plan, records)
     data = np.fromfile(run.path, np.uint8)
-    entries = data[run.frames_bytes :].view(ENTRY_DTYPE)
+    entries = data[run.frames_bytes : run.index_at].view(ENTRY_DTYPE)
     assert (done.read, done.rejected.total, run.records, run.frames_bytes) == (ROWS + 1, 1, ROWS, len(frames.data))
     order = np.lexsort((records.keys, records.splits))
     np.testing.assert_array_equal(entries["key"], records.keys[order])
+    assert (histogram.records.sum(), histogram.bytes.sum()) == (ROWS, len(frames.data))
     np.testing.assert_array_equal(entries["position"], records.position[order])

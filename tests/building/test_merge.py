@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 import subprocess
@@ -14,15 +15,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_runs import Record, write_runs
+from made_runs import Record, write_runs, write_runs_with_histogram
 
 from recordmill.base.progress import Cancelled, Progress
-from recordmill.building.cuts import RECORDS, Cut, ShardOptions, cut_shards
+from recordmill.building.cuts import CUT_DTYPE, RECORDS, Cut, ShardOptions, cut_shards
 from recordmill.building.levels import at_most
 from recordmill.building.merge import fan_in, merge, window_entries
-from recordmill.building.run_file import Buckets, Held, Run
+from recordmill.building.run_file import Buckets, Run
 from recordmill.building.shard_writer import cut_frames, write_shard
-from recordmill.building.slices import RunCutter, RunSlice
+from recordmill.building.slices import RunSlice, offsets, shard_slices, slices_at
+from recordmill.building.splitters import with_splitters
 from recordmill.shards.entries.names import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER
 
@@ -30,12 +32,13 @@ ONE = Buckets(1, 1, 2**64)
 
 
 def slices_of(runs: Sequence[Run]) -> list[RunSlice]:
-    found = [RunCutter(run).block(0, 0, 1) for run in runs]
-    return [piece for piece in found if piece is not None]
+    row = np.zeros(1, CUT_DTYPE)
+    row["last"] = 1
+    return slices_at(runs, np.concatenate([offsets(run, row) for run in runs]))
 
 
-def runs_of(folder: Path, parts: Sequence[Sequence[Record]], held: Held | None = None) -> list[Run]:
-    return [run for part in parts if part for run in write_runs(folder, list(part), len(part), 1 << 26, ONE, held)]
+def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[Run]:
+    return [run for part in parts if part for run in write_runs(folder, list(part), len(part), 1 << 26, ONE)]
 
 
 def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
@@ -67,7 +70,6 @@ def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record
     sizes=st.sampled_from([(0, 1), (0, 60), (0, 3000)]),
     memory_bytes=st.sampled_from([1, 5000, 20_000, 100_000, 1 << 22]),
     most=st.sampled_from([2, 5, 1000]),
-    held_bytes=st.sampled_from([0, 3000, 1 << 30]),
 )
 def test_a_merge_is_the_sorted_list(
     seed: int,
@@ -77,19 +79,15 @@ def test_a_merge_is_the_sorted_list(
     sizes: tuple[int, int],
     memory_bytes: int,
     most: int,
-    held_bytes: int,
 ) -> None:
-    """Whether runs lie in files, in memory, or some here and some there, and where they are merged beforehand."""
+    """Also where slices are merged beforehand."""
     dice = random.Random(seed)
     records: list[list[Record]] = [[] for _ in range(parts)]
     for number in range(count):
         payload = number.to_bytes(4, "little") + bytes(dice.randrange(*sizes))
         records[dice.randrange(parts)].append((0, dice.randrange(spread), dice.randrange(3), number, payload))
     with tempfile.TemporaryDirectory() as folder:
-        runs = runs_of(Path(folder), records, Held(held_bytes))
-        assert held_bytes < 1 << 30 or all(run.held is not None for run in runs)
-        assert sum(run.frames_bytes for run in runs if run.held is not None) <= held_bytes
-        slices = slices_of(runs)
+        slices = slices_of(runs_of(Path(folder), records))
         with at_most(most, slices, Path(folder), memory_bytes, lambda: None) as few:
             assert len(few) <= most
             got = merged(few, memory_bytes)
@@ -144,23 +142,29 @@ def test_few_large_records_of_many_slices_are_one_round(tmp_path: Path) -> None:
 
 
 def test_the_shards_of_one_frequent_key_read_each_frame_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = runs_of(tmp_path, dealt(5000, 10, "one"))
-    total = runs[0].histogram
-    for run in runs[1:]:
-        total += run.histogram
+    runs, total = write_runs_with_histogram(tmp_path, [*itertools.chain(*dealt(5000, 10, "one"))], 500, 1, ONE)
+    assert len(runs) == 10
     read: list[int] = []
-    read_frames = RunSlice.read_frames
+    entries_read: list[int] = []
+    read_frames, entries = RunSlice.read_frames, RunSlice.entries
     monkeypatch.setattr(
         RunSlice, "read_frames", lambda self, start, into: (read.append(len(into)), read_frames(self, start, into))
+    )
+    monkeypatch.setattr(
+        RunSlice,
+        "entries",
+        lambda self, at, upto: (entries_read.append(upto - at), entries(self, at, upto))[1],
     )
     folder = tmp_path / "data"
     (folder / INDEX_FOLDER).mkdir(parents=True)
     names = []
-    for cut in cut_shards(total, ShardOptions(num_shards=20), ["train"]):
+    cuts = with_splitters(cut_shards(total, ShardOptions(num_shards=20), ["train"]), total, runs)
+    for cut, slices in shard_slices(runs, cuts, 1 << 20):
         name = ShardName("train", cut.index, cut.of, "none")
-        write_shard(folder, tmp_path, name, cut, slices_of(runs), 50_000, Progress()).settle()
+        write_shard(folder, tmp_path, name, cut, slices, 50_000, Progress()).settle()
         names.append(folder / str(name))
     assert sum(read) == sum(run.frames_bytes for run in runs)
+    assert sum(entries_read) < 3 * 5000  # a few of its neighbours' each
     assert sum(path.stat().st_size for path in names) == sum(run.frames_bytes for run in runs)
 
 

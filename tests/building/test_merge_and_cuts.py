@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_runs import Record, write_runs
+from made_runs import Record, write_runs_with_histogram
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.building import run_file, slices, splitters
 from recordmill.building.cuts import BYTES, RECORDS, ShardOptions, cut_shards
 from recordmill.building.merge import merge
 from recordmill.building.run_file import Buckets, Histogram, Run
 from recordmill.building.shard_writer import cut_frames
-from recordmill.building.slices import RunCutter, RunSlice
+from recordmill.building.slices import RunSlice, shard_slices
+from recordmill.building.splitters import with_splitters
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 
 records_strategy = st.lists(
@@ -33,24 +35,17 @@ records_strategy = st.lists(
 
 
 def shards_of(
-    runs: list[Run], options: ShardOptions, names: list[str], memory_bytes: int
+    runs: list[Run], total: Histogram, options: ShardOptions, names: list[str], memory_bytes: int
 ) -> list[tuple[int, list[bytes]]]:
     """(split, payloads in order) of every shard, by the code under test."""
-    total = runs[0].histogram
-    for run in runs[1:]:
-        total = total + run.histogram
-    result = []
-    for cut in cut_shards(total, options, names):
-        blocks = [
-            block
-            for run in runs
-            if (block := RunCutter(run).block(cut.split, cut.first_bucket, cut.last_bucket)) is not None
-        ]
-        payloads = []
+    cuts = with_splitters(cut_shards(total, options, names), total, runs)
+    result: list[tuple[int, list[bytes]]] = [(cut.split, []) for cut in cuts]
+    ordinals = {(cut.split, cut.index): ordinal for ordinal, cut in enumerate(cuts)}
+    for cut, blocks in shard_slices(runs, cuts, memory_bytes):
+        payloads = result[ordinals[cut.split, cut.index]][1]
         for frames, keys in cut_frames(merge(blocks, memory_bytes), cut, "shard"):
             assert len(keys) == len(frames)
             payloads += [frames.payload(i).tobytes() for i in range(len(frames))]
-        result.append((cut.split, payloads))
     return result
 
 
@@ -83,6 +78,8 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
     shard_bytes=st.sampled_from([20, 100, 1000]),
     num_shards=st.none() | st.integers(1, 3),
     memory_bytes=st.sampled_from([1, 200, 10**6]),
+    marked=st.sampled_from([1, 2, 5, 64]),
+    most_marks=st.sampled_from([1, 3, 1000]),
 )
 def test_shards_are_the_sorted_list_cut(
     tmp_path: Path,
@@ -93,14 +90,21 @@ def test_shards_are_the_sorted_list_cut(
     shard_bytes: int,
     num_shards: int | None,
     memory_bytes: int,
+    marked: int,
+    most_marks: int,
 ) -> None:
     sizes = [sum(record[0] == split for record in records) for split in (0, 1)]
     if num_shards is not None:
         num_shards = min(num_shards, *(size for size in sizes if size))
     options = ShardOptions(shard_bytes, num_shards)
-    runs = write_runs(tmp_path, records, chunk, arena_bytes, Buckets(2, buckets, -(-(2**64) // buckets)))
-    assert sum(run.records for run in runs) == len(records)
-    got = shards_of(runs, options, ["a", "b"], memory_bytes)
+    few = Buckets(2, buckets, -(-(2**64) // buckets))
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (run_file, slices, splitters):
+            patched.setattr(module, "MARKED", marked)
+        patched.setattr(splitters, "_MOST_MARKS", most_marks)
+        runs, total = write_runs_with_histogram(tmp_path, records, chunk, arena_bytes, few)
+        assert sum(run.records for run in runs) == len(records)
+        got = shards_of(runs, total, options, ["a", "b"], memory_bytes)
     # Records of equal key are ordered by (file, position); the plain sort compares the same triple.
     assert got == plain_shards(records, options)
 
@@ -111,12 +115,10 @@ def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
         (0, int(generator.integers(0, 2**64, dtype=np.uint64)), 0, i, bytes(int(generator.integers(1, 50))))
         for i in range(4000)
     ]
-    runs = write_runs(tmp_path, records, 500, 20000, Buckets.plan(1, 2**64, 10))
+    runs, total = write_runs_with_histogram(tmp_path, records, 500, 20000, Buckets.plan(1, 2**64, 10))
     assert len(runs) > 3
-    cuts = cut_shards(_total(runs), ShardOptions(10_000), ["train"])
     sizes = []
-    for cut in cuts:
-        blocks = [block for run in runs if (block := RunCutter(run).block(0, cut.first_bucket, cut.last_bucket))]
+    for cut, blocks in shard_slices(runs, cut_shards(total, ShardOptions(10_000), ["train"]), 1 << 20):
         sizes.append(sum(len(frames.data) for frames, _ in cut_frames(merge(blocks, 5000), cut, "shard")))
     assert sum(sizes) == sum(len(payload) + FRAME_BYTES for *_, payload in records)
     assert all(abs(size - 10_000) <= 1000 for size in sizes[:-1])
@@ -125,7 +127,7 @@ def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
 
 def test_numbered_shards_differ_by_at_most_one_record() -> None:
     histogram = Histogram(np.array([[3, 0, 4, 10]]), np.array([[300, 0, 400, 1000]]))
-    cuts = cut_shards(histogram, ShardOptions(num_shards=5), ["train"])
+    cuts = list(cut_shards(histogram, ShardOptions(num_shards=5), ["train"]))
     assert [cut.by for cut in cuts] == [RECORDS] * 5
     assert [cut.stop - cut.start for cut in cuts] == [3, 3, 4, 3, 4]
     assert {cut.of for cut in cuts} == {5}
@@ -147,23 +149,14 @@ def test_more_shards_than_records_is_refused_by_name() -> None:
         )
 
 
-def _total(runs: list[Run]) -> Histogram:
-    total = runs[0].histogram
-    for run in runs[1:]:
-        total = total + run.histogram
-    return total
-
-
 def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # all keys equal: one bucket for all shards
     records = [(0, 7, 0, position, b"%03d" % position) for position in range(300)]
-    (run,) = write_runs(tmp_path, records, 300, 1 << 20, Buckets(1, 4, 2**62))
+    (run,), total = write_runs_with_histogram(tmp_path, records, 300, 1 << 20, Buckets(1, 4, 2**62))
     frame_bytes = 3 + FRAME_BYTES
-    first, second = cut_shards(run.histogram, ShardOptions(num_shards=2), ["train"])
-    block = RunCutter(run).block(0, second.first_bucket, second.last_bucket)
-    assert block is not None
+    (first, (block,)), (second, _) = shard_slices([run], cut_shards(total, ShardOptions(num_shards=2), ["train"]), 1)
     read: list[int] = []
     read_frames = RunSlice.read_frames
     monkeypatch.setattr(

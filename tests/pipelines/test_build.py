@@ -22,7 +22,6 @@ import pytest
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.building import ingest, run_file
-from recordmill.building.plan import BuildPlan
 from recordmill.pipelines.build import BuildResult
 from recordmill.records.example.encode import encode
 from recordmill.shards.manifest import generations, is_data_set
@@ -67,21 +66,25 @@ def test_each_record_is_the_plain_encoding_of_its_row(tmp_path: Path) -> None:
     assert result.shards[0].read_bytes() == encode(batch, result.schema).data.tobytes()
 
 
-@pytest.mark.parametrize("held_bytes", [0, 30_000, 5_000_000])
-def test_the_bytes_are_the_same_wherever_runs_wait_for_their_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_bytes: int
+@pytest.mark.parametrize("key", [None, "few"])
+@pytest.mark.parametrize("size", [{"num_shards": 40}, {"shard_size": "5kB"}])
+def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, size: dict[str, Any]
 ) -> None:
-    """In memory, in files, or some here and some there: small arenas make many runs."""
-    options: dict[str, Any] = {"num_shards": 3, "splits": {"train": 0.8, "test": 0.2}, "threads": 2}
-    expected = recordmill.build(table(3000), tmp_path / "held", **options)
+    """Small arenas make many runs; of a key with few values each run has records for all shards of a bucket."""
+    data = table(3000).append_column("few", pa.array(["ab"[i % 3 == 0] for i in range(3000)]))
+    little = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=100))
+    options: dict[str, Any] = {"splits": {"train": 0.8, "test": 0.2}, "split_by": "id", "threads": 2, "key": key}
+    expected = recordmill.build(data, tmp_path / "one", **options, **size)
     in_files: list[str] = []
     created = run_file.create_file
     monkeypatch.setattr(run_file, "create_file", lambda path: (in_files.append(str(path)), created(path))[1])
-    monkeypatch.setattr(BuildPlan, "held_bytes", held_bytes)
     monkeypatch.setattr(ingest, "_run_bytes", lambda plan, group, most: 20_000)
-    result = recordmill.build(table(3000), tmp_path / "out", **options)
+    result = recordmill.build(
+        pa.RecordBatchReader.from_batches(data.schema, little), tmp_path / "out", **options, **size
+    )
+    assert len(in_files) > 10
     assert shard_bytes(result) == shard_bytes(expected)
-    assert bool(in_files) == (held_bytes < 5_000_000)
     assert recordmill.verify(result.out) == []
 
 

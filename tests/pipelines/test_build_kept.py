@@ -1,5 +1,5 @@
 """A build is the same, byte for byte, whether what the plan parsed or read waits in memory or in files, or is read
-again, and wherever runs wait for their shards: shards, schema, rejects and notes, also where the last record changes
+again, and however many runs it is sorted in: shards, schema, rejects and notes, also where the last record changes
 what all were taken for.
 """
 
@@ -20,7 +20,6 @@ import pytest
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.building import ingest
-from recordmill.building.plan import BuildPlan
 from recordmill.pipelines import planning
 from recordmill.records.example.by_hand import example
 from recordmill.records.tfrecord.frames import frame
@@ -34,22 +33,21 @@ REAL = Path(__file__).resolve().parents[3] / "shared" / "data"
 @dataclass(frozen=True)
 class Way:
     """parsed: bytes of parsed records that may be kept. least_file: of these, how little is worth a file; None: nothing
-    is. read: bytes of files of records that may be kept. held: of runs that stay in memory, of run bytes each.
+    is. read: bytes of files of records that may be kept. run: of a run.
     """
 
     parsed: int = 0
     least_file: int | None = None
     read: int = 0
-    held: int = 0
     run: int = 10_000
 
 
 WAYS = {
     "again": Way(),
-    "memory": Way(1 << 30, None, 1 << 30, 1 << 30, 1 << 30),
-    "files": Way(8 << 10, 0, 0, 0),
-    "both": Way(64 << 10, 4 << 10, 30_000, 30_000),
-    "little room": Way(2 << 10, 0, 3000, 3000),
+    "memory": Way(1 << 30, None, 1 << 30, 1 << 30),
+    "files": Way(8 << 10, 0, 0),
+    "both": Way(64 << 10, 4 << 10, 30_000),
+    "little room": Way(2 << 10, 0, 3000),
 }
 ROWS = 1500
 
@@ -72,7 +70,6 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
             with monkeypatch.context() as patch:
                 patch.setattr(planning, "parsed_bytes", lambda memory, most=way.parsed: most)
                 patch.setattr(planning, "kept_bytes", lambda memory, most=way.read: most)
-                patch.setattr(BuildPlan, "held_bytes", way.held)
                 patch.setattr(ingest, "_run_bytes", lambda plan, group, most, size=way.run: size)
                 patch.setattr(kept, "_LEAST_FILE_BYTES", way.least_file or 0)
                 if way.least_file is None:
