@@ -33,7 +33,7 @@ ROWS: dict[str, Callable[[Build], str]] = {
     "size of a shard": lambda one: show_size(one.shard_bytes),
     "shards": lambda one: f"{one.shards:,}",
     "runs": lambda one: f"{one.runs:,}",
-    "merges between": lambda one: f"{one.merges:,}",
+    "merges of runs": lambda one: f"{one.merges:,}",
     "slices of shards": lambda one: f"{one.slices:,}",
     "elements through the engine": lambda one: f"{one.elements:,}",
     "ranges read of runs": lambda one: f"{one.reads:,}",
@@ -41,33 +41,33 @@ ROWS: dict[str, Callable[[Build], str]] = {
     "fetched for a shard, times its size": lambda one: f"{one.over_read:.2f}",
     "bytes read by workers": lambda one: show_size(one.bytes_read),
     "bytes written by workers": lambda one: show_size(one.bytes_written),
-    "in OUT meanwhile, beside the data set": lambda one: show_size(one.scratch_bytes),
+    "temporary files in OUT": lambda one: show_size(one.scratch_bytes),
     "manifest": lambda one: show_size(one.manifest_bytes),
     "pages of its entries": lambda one: show_size(one.pages_bytes) if one.pages else "none",
     "memory of the manifest, while it is read": lambda one: show_size(one.manifest_memory),
-    "index, in all": lambda one: show_size(one.index_bytes),
+    "all indexes": lambda one: show_size(one.index_bytes),
     "list of inputs": lambda one: show_size(one.inputs_bytes),
     "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),
-    "list of runs and shards, likewise": lambda one: show_size(one.layout_bytes),
-    "lists of files and units, of which it reads slices": lambda one: show_size(one.lists_bytes),
+    "list of runs and shards, as each worker process fetches it": lambda one: show_size(one.layout_bytes),
+    "lists of files and units, of which workers read slices": lambda one: show_size(one.lists_bytes),
     "memory of the plan in the driver": lambda one: show_size(one.driver_memory),
     "memory of the plan in each worker process": lambda one: show_size(one.plan_memory),
-    "memory beside it where shards are made": lambda one: show_size(one.layout_memory),
-    "memory beside it of the survey": lambda one: show_size(one.survey_memory),
-    "memory beside it of the last step": lambda one: show_size(one.last_memory),
+    "additional memory: making shards": lambda one: show_size(one.layout_memory),
+    "additional memory: survey": lambda one: show_size(one.survey_memory),
+    "additional memory: last step": lambda one: show_size(one.last_memory),
 }
 
 
 READ_ROWS: dict[str, Callable[[Read], str]] = {
     "jobs, and output files": lambda one: f"{one.jobs:,}",
     "elements through the engine": lambda one: f"{one.elements:,}",
-    "index that workers read": lambda one: show_size(one.index_bytes),
+    "index entries that workers read": lambda one: show_size(one.index_bytes),
     "plan, as each worker process fetches it": lambda one: show_size(one.plan_bytes),
-    "lists of jobs and shards, of which it reads slices": lambda one: show_size(one.lists_bytes),
+    "lists of jobs and shards, of which workers read slices": lambda one: show_size(one.lists_bytes),
     "memory of the plan in the driver": lambda one: show_size(one.driver_memory),
     "memory of the plan in each worker process": lambda one: show_size(one.plan_memory),
-    "list of what was made": lambda one: show_size(one.list_bytes),
-    "memory beside the plan of the last step": lambda one: show_size(one.last_memory),
+    "list of output files": lambda one: show_size(one.list_bytes),
+    "additional memory: last step": lambda one: show_size(one.last_memory),
 }
 
 
@@ -89,53 +89,53 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def walls() -> list[Sequence[str]]:
-    """(limit, what lies behind it, what helps), at the defaults: first those of inputs, then of data, as they come."""
+    """(limit, what happens beyond it, what helps) with the default options, in the order of inputs, then of bytes."""
     shard, memory = ShardOptions.shard_bytes, show_size(MEMORY_BYTES)
     return [
         (
             f"{MEMORY_BYTES // RECORD_FILE_MEMORY:,} input files of TFRecords",
-            f"what the driver holds of them while it plans takes {memory}, beside `--memory`",
-            "fewer and larger files, or more memory where the command is typed",
+            f"the list of them takes {memory} in the driver while it plans, in addition to `--memory`",
+            "fewer and larger files, or more memory for the driver",
         ),
         (
             f"{most_files_in_workers():,} input files",
-            f"what the worker that commits holds of them and of their digests takes {memory}, beside `--memory`",
+            f"the list of them and of digests takes {memory} in the worker that commits, in addition to `--memory`",
             "fewer and larger files, or more memory in workers",
         ),
         (
             f"{show_size(GROWN_SHARDS * shard)} of input files",
             f"shards are larger than {show_size(shard)}, so that they are no more than {GROWN_SHARDS:,}",
-            "nothing needs to; `--shard-size` says another size",
+            "nothing is needed; `--shard-size` sets another size",
         ),
         (
             f"{show_size(MOST_BUCKETS * shard)} in a split, with `--shard-size {show_size(shard)}`",
-            f"shards are more than the {MOST_BUCKETS:,} buckets of the keys: more than twice a shard is fetched for it",
+            f"more shards than the {MOST_BUCKETS:,} buckets of keys: more than twice a shard's size is fetched for it",
             "no `--shard-size`, or a larger one",
         ),
         (
             f"{show_size(MOST_SHARDS * shard)} in a split, with `--shard-size {show_size(shard)}`",
-            f"refused: more than {MOST_SHARDS:,} shards; the message says which `--shard-size` will do",
+            f"refused: more than {MOST_SHARDS:,} shards; the message names a `--shard-size` that works",
             "no `--shard-size`, or that",
         ),
         (
             f"{show_size(most_planned_bytes())}",
-            f"the list of units alone takes {memory} in the driver, beside `--memory`",
-            "more memory where the command is typed, or several data sets",
+            f"the list of units alone takes {memory} in the driver, in addition to `--memory`",
+            "more memory for the driver, or several data sets",
         ),
         (
             f"{show_size(most_merged_bytes())}",
-            f"shards are merged from more than {FAN_IN:,} files, since there is one level of merges",
+            f"a shard is merged from more than {FAN_IN:,} files, because runs are merged once only",
             "a larger `--memory`, which makes larger runs",
         ),
         (
-            f"{show_size(most_piece_bytes(MEMORY_BYTES))} of a read's files that have no index",
-            f"the list of their pieces alone takes {memory} in the driver of a read, beside `--memory`",
-            "more memory where the command is typed, or a `--split` at a time",
+            f"{show_size(most_piece_bytes(MEMORY_BYTES))} of input of a read that has no index",
+            f"the list of their pieces alone takes {memory} in the driver, in addition to `--memory`",
+            "more memory for the driver, or one `--split` at a time",
         ),
         (
             f"{show_size(most_read_bytes(MEMORY_BYTES))} of a data set that is read",
-            f"the list of what was made takes {memory} in the last step, and in the driver, beside `--memory`",
-            "a larger `--file-size`, or a `--split` at a time",
+            f"the list of output files takes {memory} in the last step and in the driver, in addition to `--memory`",
+            "a larger `--file-size`, or one `--split` at a time",
         ),
     ]
 
