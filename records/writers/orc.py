@@ -58,8 +58,8 @@ def check_orc(schema: Schema) -> None:
     if unfit:
         more = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
         raise UsageError(
-            f"{option('to', 'orc')}: ORC has no unsigned numbers and no float16, and can't hold {', '.join(unfit[:5])}{more}; "
-            f"leave them out with {option('columns')}, or use {option('to', 'parquet')}"
+            f"{option('to', 'orc')}: ORC has no unsigned numbers and no float16, and can't hold "
+            f"{', '.join(unfit[:5])}{more}; leave them out with {option('columns')}, or use {option('to', 'parquet')}"
         )
     if not schema.features:
         raise UsageError(f"{option('to', 'orc')}: there is no feature to write")
