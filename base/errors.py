@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recordmill.base.option_names import spelled
-from recordmill.base.people.installed import command_for
 
 
 class RecordmillError(Exception):
@@ -53,12 +52,13 @@ class UsageError(RecordmillError, ValueError):
 class MissingExtraError(RecordmillError, ImportError):
     """A package of an optional extra is not installed.
 
-    >>> str(MissingExtraError("build", "beam", "apache_beam")).split(": pip install ")[0]
-    'build needs apache_beam, which is not installed'
+    >>> str(MissingExtraError("--where", "sql", "duckdb"))
+    '--where needs duckdb, which is not installed: pip install "recordmill[sql]" (in a checkout: pip install ".[sql]")'
     """
 
     def __init__(self, what: str, extra: str, module: str) -> None:
-        super().__init__(f"{what} needs {module}, which is not installed: {command_for(extra)}")
+        command = f'pip install "recordmill[{extra}]" (in a checkout: pip install ".[{extra}]")'
+        super().__init__(f"{what} needs {module}, which is not installed: {command}")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What people are told: names that they may have meant, what is missing and how to install it, results as HTML."""
+"""What people are told: names that they may have meant, results as HTML."""

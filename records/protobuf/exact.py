@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from recordmill.base.kernels import kernel
-from recordmill.base.memory import address, copy
+from recordmill.base.memory import address, copy, put_varint
 from recordmill.records.protobuf.wire import (
     HALF_FLOAT,
     I32,
@@ -30,7 +30,6 @@ from recordmill.records.protobuf.wire import (
     extent,
     is_utf8,
     put_padded,
-    put_varint,
     refuse,
     skip,
     tag,
@@ -225,7 +224,7 @@ def _put_list(data: Bytes, at: int, end: int, kind: int, into: Bytes, to: int, g
             start, at = extent(data, body, end, fault)
             if kind == BYTES_LIST:
                 into[to] = _LEN_KEY
-                to = put_varint(into, to + 1, np.uint64(at - start))
+                to = put_varint(address(into) + to + 1, at - start) - address(into)
                 copy(address(into) + to, address(data) + start, at - start)
                 to += at - start
             elif kind == FLOAT_LIST:
@@ -234,10 +233,10 @@ def _put_list(data: Bytes, at: int, end: int, kind: int, into: Bytes, to: int, g
             else:
                 while start < at:
                     value, start = varint(data, start, at, fault)
-                    to = put_varint(into, to, value)
+                    to = put_varint(address(into) + to, np.int64(value)) - address(into)
         elif kind == INT64_LIST and field == 1 and wire == VARINT:
             value, at = varint(data, body, end, fault)
-            to = put_varint(into, to, value)
+            to = put_varint(address(into) + to, np.int64(value)) - address(into)
         elif kind == FLOAT_LIST and field == 1 and wire == I32:
             copy(address(into) + to, address(data) + body, 4)
             to += 4

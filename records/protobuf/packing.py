@@ -5,14 +5,14 @@ Everything is an address, and nothing checks a bound (see `base.memory`).
 
 from __future__ import annotations
 
-from recordmill.base.kernels import compiles_for, inlined, kernel
-from recordmill.base.memory import address, item64, put_item64, put_varint, spread_varint, store64, varint_bytes
-from recordmill.records.protobuf.varint_lanes import JOINED_ROWS, JOINING_SHUFFLES, LANES, MOST_BITS, put_joined
+from recordmill.base.kernels import kernel
+from recordmill.base.memory import item64, put_item64, put_varint, spread_varint, store64, varint_bytes
 
 SCRATCH_BYTES = 1024  # what put_varints needs: 64 words and 64 lengths
-OVERRUN_BYTES = 15  # behind the end that put_varints may write
+OVERRUN_BYTES = 7  # behind the end that put_varints may write
 
 _RUN = 64  # values that are looked at together
+_FEW = 8  # values below which looking at them takes longer than it spares
 _WORD_BITS = 56  # of a value whose varint is a word
 
 
@@ -44,39 +44,18 @@ def _spread_all(values: int, count: int, words: int, sizes: int) -> None:
         put_item64(sizes, i, length)
 
 
-if compiles_for("ssse3"):
-    _LANE_BITS = MOST_BITS
-
-    @inlined
-    def _put_lanes(at: int, values: int) -> int:
-        """LANES values below 2^_LANE_BITS; gives the address behind them."""
-        return int(at + put_joined(at, values, address(JOINED_ROWS), address(JOINING_SHUFFLES)))
-else:
-    _LANE_BITS = 0
-
-    @inlined
-    def _put_lanes(at: int, values: int) -> int:
-        """The same for values that are all 0."""
-        for i in range(LANES):
-            at = put_varint(at, item64(values, i))
-        return at
-
-
 @kernel
 def put_varints(at: int, values: int, count: int, scratch: int) -> int:
     """Write count int64 from an address as varints and give the address behind them.
     Writes up to OVERRUN_BYTES behind the end.
 
-    scratch: the address of SCRATCH_BYTES bytes. The largest number of a run decides how it goes: in lanes, in words, or
-    one by one.
+    scratch: the address of SCRATCH_BYTES bytes. The largest number of a run decides how it goes: in words, or one by
+    one.
     """
-    while count >= LANES:
-        run = min(count, _RUN) // LANES * LANES
+    while count >= _FEW:
+        run = min(count, _RUN)
         bits = _all_bits(values, run)
-        if bits >> _LANE_BITS == 0:
-            for i in range(0, run, LANES):
-                at = _put_lanes(at, values + 8 * i)
-        elif bits >> _WORD_BITS == 0:
+        if bits >> _WORD_BITS == 0:
             _spread_all(values, run, scratch, scratch + 8 * _RUN)
             for i in range(run):
                 store64(at, item64(scratch, i))

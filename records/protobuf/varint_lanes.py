@@ -1,10 +1,9 @@
-"""Four varints at once in the lanes of a vector register: the tables and vector operations that reading and writing
-lists of whole numbers are made of.
+"""Four varints at once in the lanes of a vector register: the tables and vector operations that reading
+lists of whole numbers is made of.
 
 The method of Plaisance, Kurz and Lemire, "Vectorized VByte Decoding" (2015): the continuation bits of the next twelve
 bytes are the number of a row of a table, which says how many varints of up to four bytes end in them, and a byte
-shuffle brings each of these to a lane of its own. Writing is the same backwards: which values are longer than one, two
-and three bytes is the number of a row, and a shuffle brings their bytes together.
+shuffle brings each of these to a lane of its own.
 """
 
 from __future__ import annotations
@@ -63,24 +62,6 @@ def _tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
 # ROWS: int64 [4096], by continuation bits: how many varints (bits 0 to 7), their bytes (8 to 15), and where in SHUFFLES
 # the shuffle begins (16 and up). SHUFFLES: uint8, 16 bytes for each.
 ROWS, SHUFFLES = _tables()
-
-
-def _joining_tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    rows = np.zeros(1 << 3 * LANES, np.int64)
-    table = np.full((1 << 2 * LANES, LOAD_BYTES), _NOTHING, np.uint8)
-    for number in range(len(table)):
-        longer = [number >> 2 * lane & 3 for lane in range(LANES)]
-        row = sum(1 << LANES * step + lane for lane, more in enumerate(longer) for step in range(more))
-        taken = [LANE_BYTES * lane + byte for lane, more in enumerate(longer) for byte in range(more + 1)]
-        table[number, : len(taken)] = taken
-        rows[row] = len(taken) | number * LOAD_BYTES << 16
-    return rows, table.reshape(-1)
-
-
-# JOINED_ROWS: int64 [4096], by which of LANES values are longer than one byte (bits 0 to 3), two (4 to 7) and three (8
-# to 11): their bytes (bits 0 to 7), and where in JOINING_SHUFFLES the shuffle begins (16 and up).
-JOINED_ROWS, JOINING_SHUFFLES = _joining_tables()
-MOST_BITS = 7 * LANE_BYTES  # of a value that fits a lane as a varint
 
 
 def _splat(kind: ir.VectorType, value: int) -> ir.Constant:
@@ -147,44 +128,3 @@ def put_lanes(typing, to, at, shuffle):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def put_joined(typing, to, at, rows, shuffles):  # type: ignore[no-untyped-def]
-    """(target, source, addresses of JOINED_ROWS and JOINING_SHUFFLES) -> bytes:
-    LANES int64 below 2^MOST_BITS as varints.
-
-    Writes LOAD_BYTES bytes, of which the first are theirs; needs SSSE3.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target, source, rows, shuffles = arguments
-        lanes = builder.trunc(builder.load(builder.inttoptr(source, _LONGS.as_pointer()), align=1), _WORDS)
-        longer = [builder.icmp_unsigned(">", lanes, _splat(_WORDS, (1 << 7 * size) - 1)) for size in (1, 2, 3)]
-
-        def parted(lanes: Any, low: int, high: int, by: int) -> Any:
-            moved = builder.shl(builder.and_(lanes, _splat(_WORDS, high)), _splat(_WORDS, by))
-            return builder.or_(builder.and_(lanes, _splat(_WORDS, low)), moved)
-
-        lanes = parted(lanes, 0x00003FFF, 0x0FFFC000, 2)  # 28 bits to pairs of 14
-        lanes = parted(lanes, 0x007F007F, 0x3F803F80, 1)  # and these to groups of 7
-        row = ir.Constant(_I64, 0)
-        for step, more in enumerate(longer):  # each byte but a value's last one says that another follows
-            lanes = builder.or_(lanes, builder.and_(builder.sext(more, _WORDS), _splat(_WORDS, 0x80 << 8 * step)))
-            bits = builder.zext(builder.bitcast(more, ir.IntType(LANES)), _I64)
-            row = builder.or_(row, builder.shl(bits, ir.Constant(_I64, LANES * step)))
-        about = builder.load(
-            builder.inttoptr(builder.add(rows, builder.shl(row, ir.Constant(_I64, 3))), _I64.as_pointer())
-        )
-        control = builder.load(
-            builder.inttoptr(builder.add(shuffles, builder.lshr(about, ir.Constant(_I64, 16))), _BYTES.as_pointer()),
-            align=1,
-        )
-        shuffler = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_BYTES, [_BYTES, _BYTES]), "llvm.x86.ssse3.pshuf.b.128"
-        )
-        joined = builder.call(shuffler, [builder.bitcast(lanes, _BYTES), control])
-        builder.store(joined, builder.inttoptr(target, _BYTES.as_pointer()), align=1)
-        return builder.and_(about, ir.Constant(_I64, 0xFF))
-
-    return types.int64(types.int64, types.int64, types.int64, types.int64), generate

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.byte_masks import first_bit
 from recordmill.base.kernels import compiles_for, inlined, kernel
 from recordmill.base.memory import address, bit_length, load8, load64, store64
 from recordmill.records.protobuf.varint_lanes import (
@@ -30,7 +31,6 @@ from recordmill.records.protobuf.wire import (
     Ints,
     compact,
     short_varint,
-    trailing_zeros,
 )
 
 Flags = npt.NDArray[np.uint8]
@@ -111,11 +111,11 @@ def _some_varints(at: int, left: int, to: int) -> tuple[int, int]:
         return 4, _two_bytes_each(word, to)
     if stop & _SIX_BYTES == _STOPS_OF_THREE and left >= 2:
         return 2, _three_bytes_each(word, to)
-    first = trailing_zeros(stop)
+    first = first_bit(np.uint64(stop))
     others = stop & (stop - 1)
     if others == 0 or left < 2:
         return 0, 0
-    second = trailing_zeros(others)
+    second = first_bit(np.uint64(others))
     store64(to, compact(word & ((1 << first) - 1)))
     store64(to + 8, compact((word & ((1 << second) - 1)) >> (first + 1)))
     return 2, (second >> 3) + 1

@@ -9,13 +9,11 @@ addresses are int64: a buffer may exceed 4 GiB.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
 
-from recordmill.base.kernels import inlined, intrinsic, kernel, types
+from recordmill.base.byte_masks import first_bit
+from recordmill.base.kernels import inlined, kernel
 from recordmill.base.memory import load8, load64
 
 Bytes = npt.NDArray[np.uint8]
@@ -34,16 +32,6 @@ _LOW7 = 0x7F7F7F7F7F7F7F7F
 _EVEN7, _ODD7 = 0x007F007F007F007F, 0x7F007F007F007F00
 _EVEN14, _ODD14 = 0x00003FFF00003FFF, 0x3FFF00003FFF0000
 _EVEN28, _ODD28 = 0x000000000FFFFFFF, 0x0FFFFFFF00000000
-
-
-@intrinsic
-def trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """The number of zero bits below the lowest one bit of an int64; 64 for 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.int64), generate
 
 
 @kernel
@@ -115,7 +103,7 @@ def short_varint(at: int, end: int, limit: int) -> tuple[int, int]:
     if at + 8 <= limit:
         word = load64(at)
         stop = ~word & HIGH_BITS
-        bits = trailing_zeros(stop)  # of the varint, but for its last bit, which is 0
+        bits = first_bit(np.uint64(stop))  # of the varint, but for its last bit, which is 0
         behind = at + (bits >> 3) + 1
         if stop != 0 and behind <= end:
             return compact(word & ((1 << bits) - 1)), behind
@@ -275,14 +263,3 @@ def put_padded(into: Bytes, to: int, value: int) -> int:
         value >>= 7
     into[to + 4] = value
     return to + 5
-
-
-@kernel
-def put_varint(into: Bytes, to: int, value: np.uint64) -> int:
-    """Write the shortest varint of value; gives the position behind it."""
-    while value >= np.uint64(0x80):
-        into[to] = np.uint8(value & np.uint64(0x7F)) | np.uint8(0x80)
-        value >>= np.uint64(7)
-        to += 1
-    into[to] = np.uint8(value)
-    return to + 1

@@ -1,5 +1,5 @@
-"""Lists of whole numbers to packed varints: byte by byte what a loop over the values writes, in lanes,
-in words and one by one.
+"""Lists of whole numbers to packed varints: byte by byte what a loop over the values writes, in words
+and one by one.
 """
 
 from __future__ import annotations
