@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -93,6 +93,26 @@ class Keeping:
 
 
 KEPT = Keeping()
+
+
+class Publication(Protocol):
+    """Where the outputs of a read go, and the one step that makes them its result."""
+
+    @property
+    def keeping(self) -> Keeping:
+        """What becomes of those that are made on this machine."""
+        return KEPT
+
+    def publish(
+        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+    ) -> tuple[Path | str, tuple[Path | str, ...]]:
+        """Take the step; gives where the outputs are then, and the files that list rejects.
+
+        Raises:
+            RecordmillError: another read was first.
+            OSError: nothing was published, or it can't be known, and nothing was removed.
+            KeyboardInterrupt: it says so if the result was complete already.
+        """
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
+from recordmill.exporting.job import OutputAccount, Publication
 from recordmill.exporting.plan import SUMMARY_NAME
 from recordmill.exporting.replacing import REJECTS, is_output, mend, replace_result
 from recordmill.exporting.resume import is_resumable
@@ -85,12 +87,22 @@ def _mend(out: Path) -> None:
                     _undo(RunFolder.attach(out / run.name))
 
 
-def publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> list[str]:
-    """Publish everything in the run's data folder; gives the names, which the summary lists as `files`.
+@dataclass(frozen=True)
+class OnDisk(Publication):
+    """The result of a read in the folder of its run on a disk."""
 
-    Raises:
-        RecordmillError: another read was first.
-    """
+    folder: RunFolder
+    overwrite: bool
+
+    def publish(
+        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+    ) -> tuple[Path | str, tuple[Path | str, ...]]:
+        names = _publish(self.folder, summary, self.overwrite)
+        return self.folder.out, tuple(self.folder.out / name for name in names if name.startswith(f"{REJECTS}/"))
+
+
+def _publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> list[str]:
+    """Publish everything in the run's data folder; gives the names, which the summary lists as `files`."""
     out = folder.out
     with locked_by_name(out):
         old = _published(out)

@@ -42,7 +42,7 @@ def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
 def describe_estimate(found: ReadEstimate) -> str:
     """The estimate as lines for people."""
     splits = ", ".join(f"{name} {count:,}" for name, count in found.records.items()) or "no records"
-    what = "folder" if find_output(found.to).is_folder else "output"
+    what = "folder" if find_output(found.to).has_layout else "output"
     lines = [
         f"{found.rows:,} records ({splits}) would be written to {found.outputs} "
         f"{what}{'s' if found.outputs != 1 else ''} of {found.to}"

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,13 @@ from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
-from recordmill.exporting.job import KEPT, Accounts, Keeping, OutputAccount, run_job
+from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
 from recordmill.exporting.jobs import Job
 from recordmill.exporting.plan import ReadPlan, find_inputs, plan_read, shared_out
-from recordmill.exporting.publish import begin, publish
+from recordmill.exporting.publish import OnDisk, begin
 from recordmill.exporting.resume import Finished, go_on, keep_finished, may_go_on
-from recordmill.exporting.stored.publish import begin_in_store, publish_in_store, publish_placed
-from recordmill.exporting.stored.uploads import Uploads, uploads_of
+from recordmill.exporting.stored.publish import Placed, Uploaded, begin_in_store
+from recordmill.exporting.stored.uploads import uploads_of
 from recordmill.pipelines.beam_run import check_runner, is_local
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.options.signature import with_keywords
@@ -157,9 +157,9 @@ def read(
             plan, folder, finished = _prepare(given, settings, folder, out, progress, display, guessing)
             place = None if settings.runner is None else _place(folder, out, settings)
             with held(place if place is not None and place.is_remote else None) as run, ExitStack() as putting:
-                uploads = putting.enter_context(_uploads(plan, settings, folder, out, run, finished))
+                publication = _publication(plan, settings, folder, out, base, run, finished, putting)
                 try:
-                    results = run_jobs(plan, settings, folder, progress, place, finished, uploads)
+                    results = run_jobs(plan, settings, folder, progress, publication, place, finished)
                 except (Unconfirmed, DataError):
                     if plan.guess is None:
                         raise
@@ -167,9 +167,9 @@ def read(
                     folder.close()
                     folder, base = _begin(out, settings)
                     plan, folder, finished = _prepare(inputs, settings, folder, out, progress, display, False)
-                    uploads = putting.enter_context(_uploads(plan, settings, folder, out, run, finished))
-                    results = run_jobs(plan, settings, folder, progress, place, finished, uploads)
-                result = _publish(plan, settings, folder, results, started, out, base, run, uploads)
+                    publication = _publication(plan, settings, folder, out, base, run, finished, putting)
+                    results = run_jobs(plan, settings, folder, progress, publication, place, finished)
+                result = _publish(plan, settings, results, publication, out if is_remote(out) else folder.out, started)
                 if run is not None:
                     run.clear()
                 return result
@@ -236,18 +236,25 @@ def _place(folder: RunFolder, out: str, settings: ReadSettings) -> Place:
     return Place(out if far else os.path.abspath(folder.out), folder.id, Terms(settings.storage_requests))
 
 
-def _uploads(
+def _publication(
     plan: ReadPlan,
     settings: ReadSettings,
     folder: RunFolder,
     out: str,
+    base: int,
     run: StoreRun | None,
     finished: Finished | None,
-) -> AbstractContextManager[Uploads | None]:
-    """What puts outputs that are made on this machine into a store. run: the one of workers that put theirs."""
-    if not is_remote(out) or (run is not None and not plan.options.output.per_split):
-        return nullcontext()
-    return uploads_of(plan, folder, out, finished, settings.threads, settings.memory_bytes)
+    putting: ExitStack,
+) -> Publication:
+    """How the outputs become a result. base: the generation in the store that it follows. run: the one of workers that
+    put theirs there. putting: ends what is put from this machine.
+    """
+    if not is_remote(out):
+        return OnDisk(folder, settings.overwrite)
+    if run is not None and not plan.options.output.per_split:
+        return Placed(run, folder, base)
+    uploads = uploads_of(plan, folder, out, finished, settings.threads, settings.memory_bytes)
+    return Uploaded(putting.enter_context(uploads), base)
 
 
 def run_jobs(
@@ -255,9 +262,9 @@ def run_jobs(
     settings: ReadSettings,
     folder: RunFolder,
     progress: Progress,
+    publication: Publication,
     place: Place | None = None,
     finished: Finished | None = None,
-    uploads: Uploads | None = None,
 ) -> list[OutputAccount]:
     """Run every job that is not finished, on threads here or on the runner that was named;
     the outputs then lie in folder.data, or where workers have put them (`read_beam.lies_in_store`).
@@ -268,7 +275,6 @@ def run_jobs(
         assert place is not None
         return run_on_beam(plan, settings, folder, progress, place, finished)
     plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
-    keeping = KEPT if uploads is None else Keeping(is_durable=finished is not None, follow=uploads.follow)
     threads = max(1, settings.threads // at_once)
 
     def work(job: Job) -> OutputAccount:
@@ -282,7 +288,7 @@ def run_jobs(
             output=plan.options.output,
             threads=threads,
             progress=progress,
-            keeping=keeping,
+            keeping=publication.keeping,
         )
         if finished is not None:
             finished.save(plan, job, folder.data, account)
@@ -319,20 +325,17 @@ def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseExcepti
 def _publish(
     plan: ReadPlan,
     settings: ReadSettings,
-    folder: RunFolder,
     results: Sequence[OutputAccount],
+    publication: Publication,
+    out: Path | str,
     started: float,
-    out: str,
-    base: int,
-    run: StoreRun | None,
-    uploads: Uploads | None,
 ) -> ReadResult:
     accounts = Accounts.of(results)
     accounts.check(plan, settings.budget)
     notes = (*plan.notes, *(f"{result.split}: {note}" for result in results for note in result.notes))
-    home, rejects = _put_in_place(plan, settings, folder, results, accounts.summary(plan), base, run, uploads)
+    home, rejects = publication.publish(accounts.summary(plan), results)
     return ReadResult(
-        out if is_remote(out) else folder.out,
+        out,
         plan.options.to,
         {
             split: tuple(_below(home, result.output) for result in results if result.split == split)
@@ -348,26 +351,6 @@ def _publish(
         tuple(map(spelled, notes)),
         time.monotonic() - started,
     )
-
-
-def _put_in_place(
-    plan: ReadPlan,
-    settings: ReadSettings,
-    folder: RunFolder,
-    results: Sequence[OutputAccount],
-    summary: dict[str, Any],
-    base: int,
-    run: StoreRun | None,
-    uploads: Uploads | None,
-) -> tuple[Path | str, tuple[Path | str, ...]]:
-    """(where the outputs are now, the files that list rejects)."""
-    if uploads is not None:
-        return publish_in_store(uploads, base, summary)
-    if run is not None:
-        files = [(result.output, result.rejected.files) for result in results]
-        return publish_placed(run, folder, base, summary, files)
-    names = publish(folder, summary, settings.overwrite)
-    return folder.out, tuple(folder.out / name for name in names if name.startswith("rejects/"))
 
 
 def _below(home: Path | str, name: str) -> Path | str:

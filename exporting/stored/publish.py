@@ -10,12 +10,14 @@ import contextlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both
+from recordmill.exporting.job import Keeping, OutputAccount, Publication
 from recordmill.exporting.plan import SUMMARY_NAME
 from recordmill.exporting.replacing import REJECTS
 from recordmill.exporting.resume import is_resumable
@@ -64,43 +66,54 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
     return RunFolder.create(work_folder(out), keep=goes_on, index=False), max(there, default=0)
 
 
-def publish_in_store(uploads: Uploads, base: int, summary: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Publish everything in the run's data folder as generation base + 1 of the results at OUT; gives the URIs of the
-    folder of the outputs and of the files that list rejected records.
+@dataclass(frozen=True)
+class Uploaded(Publication):
+    """What this machine makes, as objects. base: the generation of results at OUT that this one follows."""
 
-    Raises:
-        RecordmillError: another read was first.
-        OSError: a request failed, and nothing was committed, or it can't be known, and nothing was removed.
-        KeyboardInterrupt: it says so if the result was complete already.
+    uploads: Uploads
+    base: int
+
+    @property
+    def keeping(self) -> Keeping:
+        return Keeping(is_durable=self.uploads.finished is not None, follow=self.uploads.follow)
+
+    def publish(
+        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+    ) -> tuple[Path | str, tuple[Path | str, ...]]:
+        uploads, number = self.uploads, self.base + 1
+        out, run, data = uploads.out, uploads.run, uploads.data
+        outputs, rejects = uploads.put_all()
+        text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
+        _, uploads.is_settled = both(uploads.check, lambda: run.may_commit(self.base, result_numbers))
+        uploads.is_settled = uploads.is_settled and run.commit(result_name(number), text)
+        if not uploads.is_settled:
+            raise _came_second(out)
+        _tidy(uploads.folder, out, {number: data}, text)
+        return join(out, data), tuple(join(out, name) for name in rejects)
+
+
+@dataclass(frozen=True)
+class Placed(Publication):
+    """What workers have put into the run's data folder in the store. base: as of `Uploaded`. Nothing is removed here
+    where another read was first.
     """
-    out, run, data = uploads.out, uploads.run, uploads.data
-    outputs, rejects = uploads.put_all()
-    text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
-    _, uploads.is_settled = both(uploads.check, lambda: run.may_commit(base, result_numbers))
-    uploads.is_settled = uploads.is_settled and run.commit(result_name(base + 1), text)
-    if not uploads.is_settled:
-        raise _came_second(out)
-    _tidy(uploads.folder, out, {base + 1: data}, text)
-    return join(out, data), tuple(join(out, name) for name in rejects)
 
+    run: StoreRun
+    folder: RunFolder
+    base: int
 
-def publish_placed(
-    run: StoreRun, folder: RunFolder, base: int, summary: Mapping[str, Any], files: Sequence[tuple[str, Sequence[str]]]
-) -> tuple[str, tuple[str, ...]]:
-    """As `publish_in_store`, of outputs that lie in the run's data folder in the store already. files: name of each
-    output, and the URIs of its files of rejects.
-
-    Raises:
-        RecordmillError: another read was first. Nothing is removed here.
-    """
-    out, data = run.out, f"{DATA_PREFIX}{run.id}"
-    rejects = [path for _, paths in files for path in paths]
-    names = [f"{data}/{name}" for name, _ in files] + [path.removeprefix(f"{out}/") for path in rejects]
-    text = _text({**summary, "folder": data, "files": names})
-    if not (run.may_commit(base, result_numbers) and run.commit(result_name(base + 1), text)):
-        raise _came_second(out)
-    _tidy(folder, out, {base + 1: data}, text)
-    return join(out, data), tuple(rejects)
+    def publish(
+        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+    ) -> tuple[Path | str, tuple[Path | str, ...]]:
+        run, number = self.run, self.base + 1
+        out, data = run.out, f"{DATA_PREFIX}{run.id}"
+        rejects = [path for result in results for path in result.rejected.files]
+        names = [f"{data}/{result.output}" for result in results] + [path.removeprefix(f"{out}/") for path in rejects]
+        text = _text({**summary, "folder": data, "files": names})
+        if not (run.may_commit(self.base, result_numbers) and run.commit(result_name(number), text)):
+            raise _came_second(out)
+        _tidy(self.folder, out, {number: data}, text)
+        return join(out, data), tuple(rejects)
 
 
 def _came_second(out: str) -> RecordmillError:

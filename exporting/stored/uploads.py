@@ -37,7 +37,7 @@ class Uploads:
     committed.
 
     is_settled: whether it was, or that can't be known. folder: of the run, on this machine. at_once: how many outputs
-    are put while they are made; 0: none.
+    are put while they are made; 0: none. finished: what earlier processes of this read have.
     """
 
     is_settled = False
@@ -45,14 +45,14 @@ class Uploads:
     def __init__(self, folder: RunFolder, out: str, finished: Finished | None, memory_bytes: int, at_once: int) -> None:
         self.folder, self.out, self._memory_bytes, self._at_once = folder, out, memory_bytes, at_once
         self.run, self.data = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
-        self._finished = finished
+        self.finished = finished
         self._there: dict[str, int] = {}  # objects that an earlier process of this read has put, and their sizes
         self._growing: dict[str, tuple[GrowingFile, Future[bool]]] = {}
         self._may_be_there, self._files = finished is not None, dict[str, str]()
 
     def __enter__(self) -> Uploads:
-        if self._finished is not None:
-            self._there = self._left_there({account.output for account in self._finished.kept.values()})
+        if self.finished is not None:
+            self._there = self._left_there({account.output for account in self.finished.kept.values()})
         self._own = ThreadPoolExecutor(1, thread_name_prefix="recordmill-run")
         self._begun: Future[Any] = self._own.submit(self.run.__enter__)
         self._tidied = self._own.submit(self.run.remove_dead)

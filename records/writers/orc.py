@@ -7,6 +7,7 @@ numbers and no half precision: features of these are refused.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,27 +20,56 @@ from recordmill.base.option_names import option
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.storage.files import create_file
+from recordmill.storage.files import create_file, write_all
 
 _UNFIT = ("uint8", "uint16", "uint32", "uint64", "float16")
 
 
-class OrcWriter(OutputWriter):
-    """Append batches of the schema's Arrow types to a new file, or to an open Arrow stream; `close` makes it valid."""
+class _Sink:
+    """What the ORC library writes to. It ends the process where that fails, so an error waits here for `check`."""
 
-    def __init__(self, path: str | Path | pa.NativeFile, schema: Schema) -> None:
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self._error is None:
+            try:
+                write_all(self._file, data)
+            except OSError as error:
+                self._error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held."""
+
+    def check(self) -> None:
+        """Raise the error of a write that failed."""
+        if self._error is not None:
+            raise self._error
+
+
+class OrcWriter(OutputWriter):
+    """Append batches of the schema's Arrow types to a new file, or to one that is open; `close` makes it valid."""
+
+    def __init__(self, path: str | Path | io.BytesIO, schema: Schema) -> None:
         check_orc(schema)
         self.rows = 0
-        self._file = path if isinstance(path, pa.NativeFile) else create_file(path)
-        self._writer = pyarrow.orc.ORCWriter(self._file, compression="zstd")
+        self._file = path if isinstance(path, io.BytesIO) else create_file(path)
+        self._sink = _Sink(self._file)
+        self._writer = pyarrow.orc.ORCWriter(pa.PythonFile(self._sink, "w"), compression="zstd")
         self.write(pa.RecordBatch.from_pylist([], to_arrow(schema)))  # by which a file without records has its columns
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write(pa.Table.from_batches([batch]))
+        self._sink.check()
         self.rows += batch.num_rows
 
     def close(self) -> None:
         self._writer.close()
+        self._sink.check()
         self._file.close()
 
     def abort(self) -> None:
@@ -69,10 +99,10 @@ def column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) ->
     """What each column takes once it is encoded and compressed: it is written to memory for it."""
     sizes = []
     for name in schema.names:
-        sink = pa.BufferOutputStream()
+        sink = io.BytesIO()
         writer = OrcWriter(sink, schema.select((name,)))
         for batch in batches:
             writer.write(batch.select([name]))
         writer._writer.close()
-        sizes.append(len(sink.getvalue()))
+        sizes.append(sink.tell())
     return sizes

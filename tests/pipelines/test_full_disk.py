@@ -13,6 +13,7 @@ from store_server import s3_server
 
 import recordmill
 from recordmill.base.errors import RecordmillError
+from recordmill.records.writers.outputs import OUTPUT_NAMES
 
 pytest.importorskip("apache_beam")
 
@@ -44,7 +45,7 @@ def test_a_build_says_where(data_set: Path, tmp_path: Path, options: dict[str, A
     assert not list(tmp_path.glob("out/*"))
 
 
-@pytest.mark.parametrize("to", ["parquet", "npy", "npz", "arrow", "jsonl", "csv"])
+@pytest.mark.parametrize("to", [name for name in OUTPUT_NAMES if name != "files"])
 def test_a_read_says_where(data_set: Path, tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
     with files_of_at_most(30_000), pytest.raises(RecordmillError, match=f"^{out}: File too large"):
