@@ -7,7 +7,8 @@ keeps its part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,23 +56,9 @@ class ShardOptions:
         return replace(self, shard_bytes=max(self.shard_bytes, least), grows=False)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """One shard: the records of buckets [first, last), those of all splits counted on, whose rank, or whose first byte,
-    lies in [start, stop) from where these begin.
-    """
-
-    split: int
-    index: int
-    of: int
-    first: int
-    last: int
-    start: int
-    stop: int
-    by: str
-
-
-# low, high: places (`run_file.MARK_DTYPE`) between which the shard's records lie, in large buckets; else b""
+# A shard: the records of buckets [first, last), those of all splits counted on, whose rank, or whose first byte, lies
+# in [start, stop) from where these begin. low, high: in large buckets the places (`run_file.MARK_DTYPE`) between which
+# it lies; else b"".
 CUT_DTYPE = np.dtype(
     [
         ("split", "<u2"),
@@ -88,6 +75,31 @@ CUT_DTYPE = np.dtype(
 
 
 @dataclass(frozen=True)
+class ShardRange:
+    """Shards of a split that follow each other, from number `index` of `of` on: of the records that are looked at for
+    them, shard i of these has those whose rank, or whose first byte, lies in [edges[i], edges[i + 1]).
+    """
+
+    split: int
+    index: int
+    of: int
+    edges: tuple[int, ...]
+    by: str
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def weight(self) -> int:
+        """How much they hold, in records or bytes."""
+        return self.edges[-1] - self.edges[0]
+
+    def without(self, skipped: int) -> ShardRange:
+        """The same, where so much of what lies before them is not looked at."""
+        return replace(self, edges=tuple(edge - skipped for edge in self.edges))
+
+
+@dataclass(frozen=True)
 class Cuts:
     """The shards of all splits, in order. table: CUT_DTYPE; by: RECORDS or BYTES, what all of them are cut by."""
 
@@ -97,12 +109,25 @@ class Cuts:
     def __len__(self) -> int:
         return len(self.table)
 
-    def __getitem__(self, number: int) -> Cut:
-        split, index, of, first, last, start, stop, _, _ = self.table[number].item()
-        return Cut(split, index, of, first, last, start, stop, self.by)
+    def shards(self, first: int, last: int) -> ShardRange:
+        """Shards [first, last), which are of one split, counted from where the buckets of the first one begin."""
+        split, index, of = (int(self.table[first][name]) for name in ("split", "index", "of"))
+        sizes = self.table["stop"][first:last] - self.table["start"][first:last]
+        edges = int(self.table["start"][first]) + np.cumsum([0, *sizes.tolist()])
+        return ShardRange(split, index, of, tuple(edges.tolist()), self.by)
 
-    def __iter__(self) -> Iterator[Cut]:
-        return (self[number] for number in range(len(self)))
+    def together(self, edges: Sequence[int]) -> npt.NDArray[np.void]:
+        """[edges - 1] shards [edges[i], edges[i + 1]) as if they were one, as CUT_DTYPE."""
+        joined = self.table[list(edges[:-1])]
+        last = self.table[np.array(edges[1:], np.int64) - 1]
+        joined["last"], joined["high"] = last["last"], last["high"]
+        return joined
+
+    def groups(self, most: int) -> list[int]:
+        """[groups + 1] the edges of groups of at most so many shards, each of one split."""
+        splits = (np.flatnonzero(np.diff(self.table["split"])) + 1).tolist()
+        begins = [0, *splits, len(self)]
+        return [at for first, last in itertools.pairwise(begins) for at in range(first, last, most)] + [len(self)]
 
 
 def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]) -> Cuts:

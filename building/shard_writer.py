@@ -1,5 +1,5 @@
-"""One shard: the sorted records of its slices, cut where it begins and ends,
-checked once more and written with its index.
+"""Shards that follow each other: the sorted records of their slices, cut where each begins and ends, checked once more
+and written with its index.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
-from recordmill.building.cuts import RECORDS, Cut
+from recordmill.building.cuts import RECORDS, ShardRange
 from recordmill.building.levels import at_most
 from recordmill.building.merge import Round, fan_in, merge
 from recordmill.building.shard_output import ShardOutput
@@ -26,7 +26,7 @@ from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, make_index
 from recordmill.shards.manifest import INDEX_FOLDER
 from recordmill.shards.sums import add_sums, record_sum
 from recordmill.storage.disk.past_cache import DirectFile, PastCache
-from recordmill.storage.files import create_file, sync_file
+from recordmill.storage.files import Bytes, create_file, sync_file
 from recordmill.storage.folders import remove_file, rename
 
 
@@ -145,40 +145,48 @@ class ShardInMaking:
         return self._folder / INDEX_FOLDER / f".{self._attempt}.{ending}"
 
 
-def write_shard(
+def write_shards(
     folder: Path,
     scratch: Path,
-    name: ShardName,
-    cut: Cut,
+    names: Sequence[ShardName],
+    shards: ShardRange,
     slices: Sequence[RunSlice],
     memory_bytes: int,
     progress: Progress,
-) -> UnsyncedShard:
-    """Write the shard and its index into folder; of many slices, some are merged in the folder scratch first.
+) -> list[UnsyncedShard]:
+    """Write shards that follow each other, and their indexes, into folder, by one merge; of many slices, some are
+    merged in the folder scratch first.
 
     Memory: about memory_bytes, or twice the largest record if that is more.
 
     Raises:
         DataError: a record was damaged on its way here (its CRC is wrong). Cancelled: the user stopped the job.
     """
-    shard = ShardInMaking(folder, name, cut.split, cut.index)
+    done: list[UnsyncedShard] = []
+    shard = ShardInMaking(folder, names[0], shards.split, shards.index)
     try:
-        with at_most(_fan_in(slices, cut, memory_bytes), slices, scratch, memory_bytes, progress.advance) as few:
-            for frames, keys in cut_frames(_stoppable(merge(few, memory_bytes), progress), cut, str(name)):
-                shard.add(frames, keys)
-                progress.advance(len(frames))
+        with at_most(_fan_in(slices, shards, memory_bytes), slices, scratch, memory_bytes, progress.advance) as few:
+            for number, data, keys in cut_frames(_stoppable(merge(few, memory_bytes), progress), shards):
+                while len(done) < number:
+                    done.append(shard.finish())
+                    shard = ShardInMaking(folder, names[len(done)], shards.split, shards.index + len(done))
+                shard.add(checked(data, shard), keys)
+                progress.advance(len(keys))
+        while len(done) < len(shards) - 1:
+            done.append(shard.finish())
+            shard = ShardInMaking(folder, names[len(done)], shards.split, shards.index + len(done))
     except BaseException:
         shard.abort()
         raise
-    return shard.finish()
+    return [*done, shard.finish()]
 
 
-def _fan_in(slices: Sequence[RunSlice], cut: Cut, memory_bytes: int) -> int:
-    """How many slices are merged at once: no more than is quick, unless most of them is not the shard's own, since the
+def _fan_in(slices: Sequence[RunSlice], shards: ShardRange, memory_bytes: int) -> int:
+    """How many slices are merged at once: no more than is quick, unless most of them is not the shards' own, since the
     bucket is that of a frequent key; then only the entries are worth a pass.
     """
-    weight = sum(piece.records if cut.by == RECORDS else piece.frames_bytes for piece in slices)
-    return fan_in(memory_bytes) if weight <= 2 * (cut.stop - cut.start) else 4 * fan_in(memory_bytes)
+    weight = sum(piece.records if shards.by == RECORDS else piece.frames_bytes for piece in slices)
+    return fan_in(memory_bytes) if weight <= 2 * shards.weight else 4 * fan_in(memory_bytes)
 
 
 def _stoppable(rounds: Iterator[Round], progress: Progress) -> Iterator[Round]:
@@ -188,31 +196,44 @@ def _stoppable(rounds: Iterator[Round], progress: Progress) -> Iterator[Round]:
         yield merged
 
 
-def cut_frames(rounds: Iterator[Round], cut: Cut, source: str) -> Iterator[tuple[Frames, U64]]:
-    """The frames of the shard in order, contiguous, in pieces of a few MiB, each checked;
-    with the keys of their records.
+def cut_frames(rounds: Iterator[Round], shards: ShardRange) -> Iterator[tuple[int, Bytes, U64]]:
+    """The frames of the shards in order: which of these it is, contiguous frames of it, a few MiB at most, valid until
+    the next, and the keys of their records.
     """
+    edges = np.array(shards.edges, np.int64)
     done = 0  # records, or bytes, of the slices that lie before the round
-    record, offset = 0, 0  # in the shard, for messages
     for merged in rounds:
-        before, done = done, done + (merged.records if cut.by == RECORDS else merged.frames_bytes)
-        if done <= cut.start:
+        before, done = done, done + (merged.records if shards.by == RECORDS else merged.frames_bytes)
+        if done <= edges[0]:
             continue
         ordered = merged.sorted()
-        weights = np.ones(len(ordered.sizes), np.int64) if cut.by == RECORDS else ordered.sizes
+        weights = np.ones(len(ordered.sizes), np.int64) if shards.by == RECORDS else ordered.sizes
         begins = before + np.cumsum(weights) - weights
-        first, last = (int(np.searchsorted(begins, edge)) for edge in (cut.start, cut.stop))
-        for piece, keys in ordered.frames(first, last):
-            frames, _ = scan(
-                piece,
-                source=source,
-                first_record=record,
-                first_offset=offset,
-                max_record_bytes=MAX_RECORD_BYTES,
-                final=True,
-            )
-            yield frames, keys
-            record += len(frames)
-            offset += len(piece)
-        if done >= cut.stop:
+        bounds = np.searchsorted(begins, edges)
+        at = int(bounds[0])
+        for piece, keys in ordered.frames(at, int(bounds[-1])):
+            ends = np.concatenate([[0], np.cumsum(ordered.sizes[at : at + len(keys)])])
+            inside = np.clip(bounds - at, 0, len(keys))
+            for number in np.flatnonzero(np.diff(inside)).tolist():
+                first, last = int(inside[number]), int(inside[number + 1])
+                yield number, piece[ends[first] : ends[last]], keys[first:last]
+            at += len(keys)
+        if done >= edges[-1]:
             return
+
+
+def checked(data: Bytes, shard: ShardInMaking) -> Frames:
+    """Contiguous frames that the shard gets next, with their CRCs held against their bytes.
+
+    Raises:
+        DataError: a record is damaged.
+    """
+    frames, _ = scan(
+        data,
+        source=str(shard.name),
+        first_record=shard.records,
+        first_offset=shard.framed_bytes,
+        max_record_bytes=MAX_RECORD_BYTES,
+        final=True,
+    )
+    return frames

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.building.cuts import RECORDS, Cut, Cuts
+from recordmill.building.cuts import RECORDS, Cuts, ShardRange
 from recordmill.building.run_file import ENTRY_DTYPE, MARKED, Entries, Run
 from recordmill.storage.files import Bytes, read_exactly
 
@@ -85,20 +85,27 @@ def slices_at(runs: Sequence[Run], found: Offsets) -> list[RunSlice]:
     ]
 
 
-def without_skipped(cut: Cut, found: Offsets) -> Cut:
-    """The cut as it is counted from where its slices begin, of which [runs] `found` tells."""
-    skipped = int(found["skipped"][:, 0 if cut.by == RECORDS else 1].sum())
-    return replace(cut, start=cut.start - skipped, stop=cut.stop - skipped)
+def skipped(found: Offsets, by: str) -> int:
+    """How much of the buckets of [runs] offsets lies before the slices."""
+    return int(found["skipped"][:, 0 if by == RECORDS else 1].sum())
 
 
-def shard_slices(runs: Sequence[Run], cuts: Cuts, memory_bytes: int) -> Iterator[tuple[Cut, list[RunSlice]]]:
-    """Each shard that needs records, and its slices; the offsets of some shards at once take memory_bytes."""
+def shard_slices(
+    runs: Sequence[Run], cuts: Cuts, most: int, memory_bytes: int
+) -> Iterator[tuple[ShardRange, list[RunSlice]]]:
+    """All shards, and the slices that they need, for at most so many shards together; the offsets that are held take
+    memory_bytes.
+    """
     at_once = max(memory_bytes // (2 * OFFSETS_DTYPE.itemsize * max(len(runs), 1)), 1)
-    edges = {*range(0, len(cuts), at_once), len(cuts), *(np.flatnonzero(np.diff(cuts.table["split"])) + 1).tolist()}
-    for begin, end in itertools.pairwise(sorted(edges)):
-        found = np.empty((end - begin, len(runs)), OFFSETS_DTYPE)
-        for number, run in enumerate(runs):
-            found[:, number] = offsets(run, cuts.table[begin:end])
-        for number in range(begin, end):
-            if slices := slices_at(runs, found[number - begin]):
-                yield without_skipped(cuts[number], found[number - begin]), slices
+    groups = cuts.groups(most)
+    for at in range(0, len(groups) - 1, at_once):
+        edges = groups[at : at + at_once + 1]
+        table = cuts.together(edges)
+        found = np.empty((len(table), len(runs)), OFFSETS_DTYPE)
+        for split in np.unique(table["split"]).tolist():
+            rows = np.flatnonzero(table["split"] == split)
+            for number, run in enumerate(runs):
+                found[rows, number] = offsets(run, table[rows])
+        for number, (first, last) in enumerate(itertools.pairwise(edges)):
+            shards = cuts.shards(first, last).without(skipped(found[number], cuts.by))
+            yield shards, slices_at(runs, found[number])

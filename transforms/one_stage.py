@@ -4,18 +4,19 @@ no runner between them. On an engine the stages are those of `spread`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.building.conclude import committed_by, conclude
-from recordmill.building.cuts import Cut, Cuts, cut_shards
+from recordmill.building.cuts import ShardRange, cut_shards
 from recordmill.building.ingest import Ingested, ingest
 from recordmill.building.plan import BuildPlan, load_plan
 from recordmill.building.run_file import Histogram, Run
-from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_shard
+from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_shards
 from recordmill.building.slices import RunSlice, shard_slices
 from recordmill.building.splitters import with_splitters
 from recordmill.building.straight.write import straight_stripes, write_straight
@@ -25,6 +26,7 @@ from recordmill.shards.run import RunFolder
 from recordmill.transforms.beam_types import Map, PCollection, PTransform
 
 _SYNCING = 4  # threads that only wait for the disk, so that the others need not
+_TURNS = 8  # of each thread, at least, so that all end at about the same time
 _OFFSETS = 64  # of the memory: the share of the offsets of slices of some shards
 
 PlanPath = str  # where the BuildPlan is pickled; workers load it once
@@ -60,7 +62,7 @@ def build_here(_: bytes, plan_path: PlanPath) -> Manifest:
         else:
             ingested, total = ingest_all(plan)
             runs = [run for one in ingested for run in one.runs]
-            shards = list(write_shards(plan, plan_slices(plan, runs, total)))
+            shards = list(write_all(plan, plan_slices(plan, runs, total)))
         progress.advance()  # the last moment at which a build that was stopped leaves nothing
         return conclude(plan, ingested, shards)
     except BaseException as error:
@@ -83,21 +85,26 @@ def ingest_all(plan: BuildPlan) -> tuple[list[Ingested], Histogram]:
 
 def plan_slices(
     plan: BuildPlan, runs: Sequence[Run], total: Histogram
-) -> Iterator[tuple[Cut, list[RunSlice]]]:  # a shard, and what it needs
-    """The shards of the whole data set, each with what it needs of the runs; none if there is no record."""
-    cuts: Cuts = with_splitters(cut_shards(total, plan.shards, plan.splits), total, runs)
+) -> Iterator[tuple[ShardRange, list[RunSlice]]]:  # shards, and what they need
+    """The shards of the whole data set with what they need of the runs, small ones together, so that a run is not asked
+    for a few records at a time; none if there is no record.
+    """
+    cuts = with_splitters(cut_shards(total, plan.shards, plan.splits), total, runs)
     progress_of(plan.folder).begin("write", int(total.records.sum()))
-    return shard_slices(runs, cuts, plan.memory_bytes // _OFFSETS)
+    size = int(total.bytes.sum()) // max(len(cuts), 1)
+    most = min(plan.run_bytes // (2 * max(size, 1)), len(cuts) // (_TURNS * plan.threads))
+    return shard_slices(runs, cuts, max(most, 1), plan.memory_bytes // _OFFSETS)
 
 
-def write_shards(plan: BuildPlan, slices: Iterator[tuple[Cut, list[RunSlice]]]) -> Iterator[WrittenShard]:
-    """The shards, each merged from its slices, on the plan's threads; others wait for the disk."""
+def write_all(plan: BuildPlan, slices: Iterable[tuple[ShardRange, list[RunSlice]]]) -> Iterator[WrittenShard]:
+    """The shards, merged from their slices, on the plan's threads; others wait for the disk."""
     progress, folder = progress_of(plan.folder), Path(plan.folder)
 
-    def write(shard: tuple[Cut, list[RunSlice]]) -> UnsyncedShard:
-        cut, pieces = shard
-        name = ShardName(plan.splits[cut.split], cut.index, cut.of, plan.compression)
-        return write_shard(folder / "data", folder / "runs", name, cut, pieces, plan.run_bytes, progress)
+    def write(some: tuple[ShardRange, list[RunSlice]]) -> list[UnsyncedShard]:
+        shards, pieces = some
+        numbers = range(shards.index, shards.index + len(shards))
+        names = [ShardName(plan.splits[shards.split], number, shards.of, plan.compression) for number in numbers]
+        return write_shards(folder / "data", folder / "runs", names, shards, pieces, plan.run_bytes, progress)
 
-    written = thread_map(write, slices, plan.threads)
+    written = itertools.chain.from_iterable(thread_map(write, slices, plan.threads))
     yield from thread_map(lambda shard: shard.settle(durable=not plan.store), written, _SYNCING)

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
-from recordmill.building.cuts import CUT_DTYPE, Cut, Cuts
+from recordmill.building.cuts import CUT_DTYPE, Cuts, ShardRange
 from recordmill.building.run_file import ENTRY_DTYPE, Run
-from recordmill.building.slices import OFFSETS_DTYPE, Offsets, RunSlice, offsets, slices_at, without_skipped
+from recordmill.building.slices import OFFSETS_DTYPE, Offsets, RunSlice, offsets, skipped, slices_at
 from recordmill.building.spread.place import RUNS, NotSharedError, Place
 from recordmill.storage.files import create_file, read_ranges, write_all
 
@@ -57,14 +57,14 @@ def requests_of(place: Place) -> int:
     return REQUESTS if place.is_remote else 1
 
 
-def cut_slices(place: Place, runs: Runs, cuts: Cuts, number: int) -> tuple[Cut, list[RunSlice]]:
+def cut_slices(place: Place, runs: Runs, cuts: Cuts, number: int) -> tuple[ShardRange, list[RunSlice]]:
     """A shard, and what it needs of these runs; one without any is left out.
 
     Raises:
         NotSharedError: a run is not there.
     """
     near, found = _offsets(place, runs, cuts.table[number : number + 1])
-    return without_skipped(cuts[number], found), slices_at(near, found)
+    return cuts.shards(number, number + 1).without(skipped(found, cuts.by)), slices_at(near, found)
 
 
 def slices(place: Place, runs: Runs, first: int, last: int) -> list[RunSlice]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
-from recordmill.building.shard_writer import WrittenShard, write_shard
+from recordmill.building.shard_writer import WrittenShard, write_shards
 from recordmill.building.spread.place import MADE, NotSharedError, Place, SharedPlan, workbench
 from recordmill.building.spread.runs import cut_slices, gather
 from recordmill.building.spread.survey import Survey
@@ -50,16 +50,16 @@ def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progres
         DataError: a record was damaged on its way here. NotSharedError: a run can't be seen on this worker.
     """
     layout, place = survey.layout.load(), plan.place
-    cut, found = cut_slices(place, layout.runs, layout.cuts, ordinal)
+    shard, found = cut_slices(place, layout.runs, layout.cuts, ordinal)
     with workbench(plan) as bench:
         data, scratch = Path(bench.folder, "data"), Path(bench.folder, "runs")
         size = sum(piece.frames_bytes for piece in found)
-        weight = sum(piece.records for piece in found) if cut.by == "records" else size
-        if place.is_remote and weight <= _GATHERED * (cut.stop - cut.start):
+        weight = sum(piece.records for piece in found) if shard.by == "records" else size
+        if place.is_remote and weight <= _GATHERED * shard.weight:
             found = gather(found, str(scratch / "gathered"))
-        name = ShardName(bench.splits[cut.split], cut.index, cut.of, bench.compression)
+        name = ShardName(bench.splits[shard.split], shard.index, shard.of, bench.compression)
         memory = bench.memory_bytes // (2 * bench.threads)
-        made = write_shard(data, scratch, name, cut, found, memory, progress)
+        (made,) = write_shards(data, scratch, [name], shard, found, memory, progress)
         files = []
         for temporary, path in made.files:
             size = stat(str(temporary)).size_bytes

@@ -131,7 +131,8 @@ def _ranges(layout: Layout, groups: int) -> list[tuple[int, int]]:
     size = int(layout.runs["bytes"].sum())
     wanted = max(1, min(len(layout.cuts), -(-size // (groups * MERGED_BYTES))))
     firsts = set(layout.cuts.table["first"][:: -(-len(layout.cuts) // wanted)].tolist())
-    splits = {split * layout.buckets for split in range(layout.cuts[-1].split + 2)}  # a merged run is of one split
+    most = int(layout.cuts.table["split"][-1])
+    splits = {split * layout.buckets for split in range(most + 2)}  # a merged run is of one split
     edges = sorted(firsts | splits)
     return list(itertools.pairwise(edges))
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from recordmill.base.siphash import U64
 from recordmill.building.cuts import MOST_SHARDS, check_shard_bytes, record_edges
 from recordmill.building.plan import BuildPlan
-from recordmill.building.shard_writer import ShardInMaking, UnsyncedShard
-from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
+from recordmill.building.shard_writer import ShardInMaking, UnsyncedShard, checked
+from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.shards.entries.names import ShardName
 from recordmill.storage.disk.past_cache import PastCache
 
@@ -65,7 +65,8 @@ class ShardsInTurn:
                     self._open = self._begin(name, split, number)
                     self._at = (split, number)
                 assert self._open is not None
-                self._open.add(_checked(frames, first, last, self._open), keys[first:last])
+                begin, end = int(frames.starts[first]), int(frames.starts[last - 1] + frames.lengths[last - 1])
+                self._open.add(checked(frames.data[begin : end + FRAME_BYTES], self._open), keys[first:last])
         yield from self._finish()
 
     def check(self) -> None:
@@ -91,18 +92,3 @@ class ShardsInTurn:
         if self._open is not None:
             shard, self._open = self._open, None
             yield shard.finish()
-
-
-def _checked(frames: Frames, first: int, last: int, shard: ShardInMaking) -> Frames:
-    """Frames [first, last), contiguous, with their CRCs held against their bytes."""
-    begin, end = int(frames.starts[first]), int(frames.starts[last - 1] + frames.lengths[last - 1]) + FRAME_BYTES
-    checked, _ = scan(
-        frames.data[begin:end],
-        source=str(shard.name),
-        first_record=shard.records,
-        first_offset=shard.framed_bytes,
-        max_record_bytes=MAX_RECORD_BYTES,
-        final=True,
-    )
-    assert len(checked) == last - first
-    return checked

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from recordmill.building.run_file import Buckets, Histogram, Run, RunWriter
-from recordmill.records.tfrecord.frames import FRAME_BYTES, frame
+from recordmill.records.tfrecord.frames import FRAME_BYTES, frame, scan
 
 Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
 
@@ -33,3 +33,9 @@ def write_runs_with_histogram(
     if not writer.empty:
         runs.append(writer.finish())
     return runs, writer.histogram
+
+
+def payloads_of(data: np.ndarray) -> list[bytes]:
+    """Those of contiguous frames."""
+    frames, _ = scan(data, source="frames", final=True)
+    return [frames.payload(at).tobytes() for at in range(len(frames))]

@@ -14,7 +14,7 @@ import pytest
 import recordmill
 from recordmill.base.errors import DataError
 from recordmill.building.conclude import AccountsError, reconcile
-from recordmill.building.cuts import Cut
+from recordmill.building.cuts import ShardRange
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import ENTRY_DTYPE, Histogram, Run
@@ -26,7 +26,7 @@ from recordmill.shards.manifest import INDEX_FOLDER
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
 DATA = {"id": np.arange(1000), "text": ["some text"] * 1000}
-Shards = list[tuple[Cut, list[RunSlice]]]
+Shards = list[tuple[ShardRange, list[RunSlice]]]
 
 
 def build_with(monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[Run, Shards], Shards]) -> None:
@@ -88,8 +88,8 @@ def test_a_lost_block_is_noticed_by_the_count(tmp_path: Path, monkeypatch: pytes
 
 
 def twice(shards: Shards) -> Shards:
-    (cut, slices), *others = shards
-    return [(cut, [*slices, *slices]), *others]
+    (first, slices), *others = shards
+    return [(first, [*slices, *slices]), *others]
 
 
 def test_a_doubled_block_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

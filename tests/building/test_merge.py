@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_runs import Record, write_runs, write_runs_with_histogram
+from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 
 from recordmill.base.progress import Cancelled, Progress
-from recordmill.building.cuts import CUT_DTYPE, RECORDS, Cut, ShardOptions, cut_shards
+from recordmill.building.cuts import CUT_DTYPE, RECORDS, ShardOptions, ShardRange, cut_shards
 from recordmill.building.levels import at_most
 from recordmill.building.merge import fan_in, merge, window_entries
 from recordmill.building.run_file import Buckets, Run
-from recordmill.building.shard_writer import cut_frames, write_shard
+from recordmill.building.shard_writer import cut_frames, write_shards
 from recordmill.building.slices import RunSlice, offsets, shard_slices, slices_at
 from recordmill.building.splitters import with_splitters
 from recordmill.shards.entries.names import ShardName
@@ -42,12 +42,8 @@ def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[Run]:
 
 
 def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
-    cut = Cut(0, 0, 1, 0, 1, 0, sum(piece.records for piece in slices), RECORDS)
-    return [
-        frames.payload(i).tobytes()
-        for frames, _ in cut_frames(merge(slices, memory_bytes), cut, "shard")
-        for i in range(len(frames))
-    ]
+    shard = ShardRange(0, 0, 1, (0, sum(piece.records for piece in slices)), RECORDS)
+    return [payload for _, data, _ in cut_frames(merge(slices, memory_bytes), shard) for payload in payloads_of(data)]
 
 
 def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record]]:
@@ -159,9 +155,10 @@ def test_the_shards_of_one_frequent_key_read_each_frame_once(tmp_path: Path, mon
     (folder / INDEX_FOLDER).mkdir(parents=True)
     names = []
     cuts = with_splitters(cut_shards(total, ShardOptions(num_shards=20), ["train"]), total, runs)
-    for cut, slices in shard_slices(runs, cuts, 1 << 20):
-        name = ShardName("train", cut.index, cut.of, "none")
-        write_shard(folder, tmp_path, name, cut, slices, 50_000, Progress()).settle()
+    for shards, slices in shard_slices(runs, cuts, 1, 1 << 20):
+        name = ShardName("train", shards.index, shards.of, "none")
+        (shard,) = write_shards(folder, tmp_path, [name], shards, slices, 50_000, Progress())
+        shard.settle()
         names.append(folder / str(name))
     assert sum(read) == sum(run.frames_bytes for run in runs)
     assert sum(entries_read) < 3 * 5000  # a few of its neighbours' each
@@ -183,7 +180,7 @@ import pathlib, sys
 sys.path[:0] = [{tests!r}, {here!r}]
 from made_runs import write_runs
 from test_merge import ONE, dealt, slices_of, runs_of
-from recordmill.building.cuts import RECORDS, Cut
+from recordmill.building.cuts import RECORDS, ShardRange
 from recordmill.building.levels import at_most
 from recordmill.building.merge import fan_in, merge
 from recordmill.building.shard_writer import cut_frames
@@ -194,8 +191,8 @@ def held(name):
 def drain(slices, memory):
     records = sum(piece.records for piece in slices)
     with at_most(fan_in(memory), slices, pathlib.Path({folder!r}), memory, lambda: None) as few:
-        frames = cut_frames(merge(few, memory), Cut(0, 0, 1, 0, 1, 0, records, RECORDS), "shard")
-        return records, sum(len(piece) for piece, _ in frames)
+        frames = cut_frames(merge(few, memory), ShardRange(0, 0, 1, (0, records), RECORDS))
+        return records, sum(len(keys) for _, _, keys in frames)
 
 import pickle
 drain(slices_of(runs_of(pathlib.Path({folder!r}), dealt(50, 5, "hashed"))), 10_000)

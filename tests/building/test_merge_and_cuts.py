@@ -8,17 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_runs import Record, write_runs_with_histogram
+from made_runs import Record, payloads_of, write_runs_with_histogram
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.progress import Progress
 from recordmill.building import run_file, slices, splitters
 from recordmill.building.cuts import BYTES, RECORDS, ShardOptions, cut_shards
 from recordmill.building.merge import merge
 from recordmill.building.run_file import Buckets, Histogram, Run
-from recordmill.building.shard_writer import cut_frames
+from recordmill.building.shard_writer import cut_frames, write_shards
 from recordmill.building.slices import RunSlice, shard_slices
 from recordmill.building.splitters import with_splitters
 from recordmill.records.tfrecord.frames import FRAME_BYTES
+from recordmill.shards.entries.names import ShardName
+from recordmill.shards.manifest import INDEX_FOLDER
 
 records_strategy = st.lists(
     st.tuples(
@@ -35,17 +38,18 @@ records_strategy = st.lists(
 
 
 def shards_of(
-    runs: list[Run], total: Histogram, options: ShardOptions, names: list[str], memory_bytes: int
+    runs: list[Run], total: Histogram, options: ShardOptions, names: list[str], together: int, memory_bytes: int
 ) -> list[tuple[int, list[bytes]]]:
     """(split, payloads in order) of every shard, by the code under test."""
     cuts = with_splitters(cut_shards(total, options, names), total, runs)
-    result: list[tuple[int, list[bytes]]] = [(cut.split, []) for cut in cuts]
-    ordinals = {(cut.split, cut.index): ordinal for ordinal, cut in enumerate(cuts)}
-    for cut, blocks in shard_slices(runs, cuts, memory_bytes):
-        payloads = result[ordinals[cut.split, cut.index]][1]
-        for frames, keys in cut_frames(merge(blocks, memory_bytes), cut, "shard"):
-            assert len(keys) == len(frames)
-            payloads += [frames.payload(i).tobytes() for i in range(len(frames))]
+    result: list[tuple[int, list[bytes]]] = [(split, []) for split in cuts.table["split"].tolist()]
+    firsts = [int(np.searchsorted(cuts.table["split"], split)) for split in range(len(names))]
+    for shards, found in shard_slices(runs, cuts, together, memory_bytes):
+        assert len(shards) <= together
+        for number, data, keys in cut_frames(merge(found, memory_bytes), shards):
+            payloads = payloads_of(data)
+            assert len(keys) == len(payloads)
+            result[firsts[shards.split] + shards.index + number][1].extend(payloads)
     return result
 
 
@@ -80,6 +84,7 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
     memory_bytes=st.sampled_from([1, 200, 10**6]),
     marked=st.sampled_from([1, 2, 5, 64]),
     most_marks=st.sampled_from([1, 3, 1000]),
+    together=st.sampled_from([1, 2, 1000]),
 )
 def test_shards_are_the_sorted_list_cut(
     tmp_path: Path,
@@ -92,6 +97,7 @@ def test_shards_are_the_sorted_list_cut(
     memory_bytes: int,
     marked: int,
     most_marks: int,
+    together: int,
 ) -> None:
     sizes = [sum(record[0] == split for record in records) for split in (0, 1)]
     if num_shards is not None:
@@ -104,7 +110,7 @@ def test_shards_are_the_sorted_list_cut(
         patched.setattr(splitters, "_MOST_MARKS", most_marks)
         runs, total = write_runs_with_histogram(tmp_path, records, chunk, arena_bytes, few)
         assert sum(run.records for run in runs) == len(records)
-        got = shards_of(runs, total, options, ["a", "b"], memory_bytes)
+        got = shards_of(runs, total, options, ["a", "b"], together, memory_bytes)
     # Records of equal key are ordered by (file, position); the plain sort compares the same triple.
     assert got == plain_shards(records, options)
 
@@ -118,8 +124,8 @@ def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
     runs, total = write_runs_with_histogram(tmp_path, records, 500, 20000, Buckets.plan(1, 2**64, 10))
     assert len(runs) > 3
     sizes = []
-    for cut, blocks in shard_slices(runs, cut_shards(total, ShardOptions(10_000), ["train"]), 1 << 20):
-        sizes.append(sum(len(frames.data) for frames, _ in cut_frames(merge(blocks, 5000), cut, "shard")))
+    for shards, found in shard_slices(runs, cut_shards(total, ShardOptions(10_000), ["train"]), 1, 1 << 20):
+        sizes.append(sum(len(data) for _, data, _ in cut_frames(merge(found, 5000), shards)))
     assert sum(sizes) == sum(len(payload) + FRAME_BYTES for *_, payload in records)
     assert all(abs(size - 10_000) <= 1000 for size in sizes[:-1])
     assert len(sizes) == -(-sum(sizes) // 10_000)
@@ -127,10 +133,10 @@ def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
 
 def test_numbered_shards_differ_by_at_most_one_record() -> None:
     histogram = Histogram(np.array([[3, 0, 4, 10]]), np.array([[300, 0, 400, 1000]]))
-    cuts = list(cut_shards(histogram, ShardOptions(num_shards=5), ["train"]))
-    assert [cut.by for cut in cuts] == [RECORDS] * 5
-    assert [cut.stop - cut.start for cut in cuts] == [3, 3, 4, 3, 4]
-    assert {cut.of for cut in cuts} == {5}
+    cuts = cut_shards(histogram, ShardOptions(num_shards=5), ["train"])
+    assert cuts.by == RECORDS
+    assert np.diff(cuts.shards(0, 5).edges).tolist() == [3, 3, 4, 3, 4]
+    assert set(cuts.table["of"].tolist()) == {5}
 
 
 def test_a_smaller_shard_size_never_gives_fewer_shards() -> None:
@@ -139,7 +145,7 @@ def test_a_smaller_shard_size_never_gives_fewer_shards() -> None:
     assert counts == sorted(counts, reverse=True)
     assert counts[0] == 1001
     assert counts[-1] == 1
-    assert cut_shards(histogram, ShardOptions(400), ["train"])[0].by == BYTES
+    assert cut_shards(histogram, ShardOptions(400), ["train"]).by == BYTES
 
 
 def test_more_shards_than_records_is_refused_by_name() -> None:
@@ -156,21 +162,20 @@ def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_n
     records = [(0, 7, 0, position, b"%03d" % position) for position in range(300)]
     (run,), total = write_runs_with_histogram(tmp_path, records, 300, 1 << 20, Buckets(1, 4, 2**62))
     frame_bytes = 3 + FRAME_BYTES
-    (first, (block,)), (second, _) = shard_slices([run], cut_shards(total, ShardOptions(num_shards=2), ["train"]), 1)
+    cuts = cut_shards(total, ShardOptions(num_shards=2), ["train"])
+    (first, block), (second, _) = shard_slices([run], cuts, 1, 1)
     read: list[int] = []
     read_frames = RunSlice.read_frames
     monkeypatch.setattr(
         RunSlice, "read_frames", lambda self, start, into: (read.append(start), read_frames(self, start, into))
     )
-    payloads = [
-        frames.payload(i).tobytes()
-        for frames, _ in cut_frames(merge([block], 500), second, "shard")
-        for i in range(len(frames))
-    ]
+    payloads = [payload for _, data, _ in cut_frames(merge(block, 500), second) for payload in payloads_of(data)]
     assert payloads == [b"%03d" % position for position in range(150, 300)]
     assert min(read) >= 120 * frame_bytes  # a round takes about 26 records
-    data = bytearray(Path(run.path).read_bytes())
-    data[120 * frame_bytes + 12] ^= 1
-    Path(run.path).write_bytes(data)
-    with pytest.raises(DataError, match=f"shard: record 120, byte {120 * frame_bytes}: CRC of the data"):
-        list(cut_frames(merge([block], 500), first, "shard"))
+    damaged = bytearray(Path(run.path).read_bytes())
+    damaged[120 * frame_bytes + 12] ^= 1
+    Path(run.path).write_bytes(damaged)
+    (tmp_path / INDEX_FOLDER).mkdir()
+    name = ShardName("train", 0, 2)
+    with pytest.raises(DataError, match=rf"{name}: record 120, byte {120 * frame_bytes}: CRC of the data"):
+        write_shards(tmp_path, tmp_path, [name], first, block, 500, Progress())

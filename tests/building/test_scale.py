@@ -92,7 +92,7 @@ def test_what_is_planned_for_so_much_is_what_the_formulas_say(size: int, threads
     assert (len(layout.cuts), layout.buckets) == (build.shards, build.buckets)
     merges = list(plan_merges(layout))
     assert len(merges) == build.merges
-    cuts = np.array([(cut.first, cut.last) for cut in layout.cuts])
+    cuts = np.array(layout.cuts.table[["first", "last"]].tolist())
     fetched = np.subtract(cuts[:, 1], cuts[:, 0]).sum() / layout.buckets
     assert build.over_read == pytest.approx(fetched, rel=0.05)
     pairs = len(groups) * len(cuts)
@@ -271,8 +271,8 @@ def test_a_build_that_is_real_and_small_is_what_the_formulas_say(
     layout = found.layout.load()
     counted.clear()
     pairs = 0
-    for number, cut in enumerate(layout.cuts):
-        pieces = slices(steps.place, layout.runs, cut.first, cut.last)
+    for number, (first, last) in enumerate(layout.cuts.table[["first", "last"]].tolist()):
+        pieces = slices(steps.place, layout.runs, first, last)
         pairs += len(pieces)
         gather(pieces, str(tmp_path / f"gathered-{number}"))
     for module in (run_module, run_file):

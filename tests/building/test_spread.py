@@ -144,8 +144,8 @@ def test_many_runs_are_merged_before(source: str, out: str, tmp_path: Path, monk
     assert len(runs) == before.merges
     assert len({tuple(one) for one in np.stack([runs["first"], runs["last"]], 1).tolist()}) > 1
     for number in range(found.shards):
-        cut = layout.cuts[number]
-        near, far = (slices(steps.place, some, cut.first, cut.last) for some in (runs, layout.runs))
+        first, last = layout.cuts.table[["first", "last"]][number].item()
+        near, far = (slices(steps.place, some, first, last) for some in (runs, layout.runs))
         assert sum(piece.records for piece in near) == sum(piece.records for piece in far) > 0
     check_same(out, steps.finish(found, steps.put(steps.make(found))), of_one_machine(source, tmp_path))
 

@@ -1,0 +1,174 @@
+"""What a build holds does not grow with runs x shards: 10,000 shards for real, and 1 TB by arrays that stand for the
+runs' files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recordmill.base.machine import MEMORY_BYTES
+from recordmill.building.cuts import ShardOptions, cut_shards
+from recordmill.building.run_file import MARK_DTYPE, MARKED, Buckets, Histogram, Run, RunIndex
+from recordmill.building.slices import shard_slices
+from recordmill.building.splitters import with_splitters
+
+MEMORY = 128 << 20
+SCRIPT = """
+import ctypes, shutil, sys
+import apache_beam
+import pyarrow as pa
+import recordmill
+
+def held(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) << 10
+
+source, out, shards, memory = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+recordmill.build({"warm": ["x"], "up": [1.5]}, out + "-warm", num_shards=1)
+pa.default_memory_pool().release_unused()
+getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
+open("/proc/self/clear_refs", "w").write("5")
+base = held("VmRSS")
+result = recordmill.build(source, out, kind="csv", num_shards=shards, memory=memory, threads=2)
+assert sum(result.records.values()) == int(sys.argv[5])
+print(held("VmHWM") - base)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is asked of /proc")
+@pytest.mark.sweep
+def test_ten_thousand_shards_hold_the_memory_given(tmp_path: Path) -> None:
+    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+    rows = 1_200_000
+    with (tmp_path / "rows.csv").open("w") as file:
+        file.write("id,text,x\n")
+        for first in range(0, rows, 10_000):
+            file.write(
+                "".join(f"{row},{row * 7919 % 1_000_003:090d},{row % 97}.5\n" for row in range(first, first + 10_000))
+            )
+    assert (tmp_path / "rows.csv").stat().st_size > MEMORY
+    words = [sys.executable, "-c", SCRIPT, tmp_path / "rows.csv", tmp_path / "out", "10000", str(MEMORY), str(rows)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= MEMORY * 5 // 4
+
+
+RUNS, RUN_RECORDS, RECORD_BYTES = 3726, 268_384, 1_000  # 1 TB at the defaults, as `spread.scale` counts it
+
+
+def traced(work: Callable[[], Any]) -> tuple[Any, int]:
+    """What work gives, and the most that was held meanwhile."""
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def runs_of_a_terabyte(last: int) -> list[Run]:
+    size = RUN_RECORDS * RECORD_BYTES
+    return [Run(f"/out/_run-0123456789ab/runs/run-{at:032x}", RUN_RECORDS, size, 0, last) for at in range(RUNS)]
+
+
+def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    buckets = Buckets.plan(1, 2**64, RUNS * RUN_RECORDS * RECORD_BYTES // (128 << 20))
+
+    def before(self: Run, wanted: np.ndarray) -> np.ndarray:
+        records = wanted * RUN_RECORDS // buckets.count
+        return np.stack([records, records * RECORD_BYTES], 1)
+
+    monkeypatch.setattr(Run, "before", before)
+
+    def some() -> tuple[int, int]:
+        """(slices, records) of the first shards."""
+        total = Histogram.zero(1, buckets.count)
+        total.records[0] = np.diff(np.arange(buckets.count + 1) * RUN_RECORDS // buckets.count) * RUNS
+        total.bytes[0] = total.records[0] * RECORD_BYTES
+        runs = runs_of_a_terabyte(buckets.count)
+        cuts = with_splitters(cut_shards(total, ShardOptions(), ["train"]), total, runs)
+        assert len(cuts) == 7451
+        assert not (cuts.table["low"] != b"").any()  # no bucket is larger than a shard: nothing was read for that
+        found = itertools.islice(shard_slices(runs, cuts, 1, MEMORY_BYTES // 64), 100)
+        return tuple(
+            map(sum, zip(*((len(pieces), sum(one.records for one in pieces)) for _, pieces in found), strict=True))
+        )
+
+    (slices, records), most = traced(some)
+    assert slices == 100 * RUNS
+    assert records * RECORD_BYTES == pytest.approx(100 * (128 << 20), rel=0.15)  # whole buckets: 1.11
+    assert most < MEMORY_BYTES // 16
+
+
+def test_one_key_of_a_terabyte_is_divided_in_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run holds the files that follow those of the run before it: a shard is then in one run, or two."""
+
+    def before(self: Run, wanted: np.ndarray) -> np.ndarray:
+        records = np.where(wanted > 0, RUN_RECORDS, 0)
+        return np.stack([records, records * RECORD_BYTES], 1)
+
+    position = np.arange(0, RUN_RECORDS, MARKED)
+    places = np.zeros(len(position), [("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
+    places["key"], places["position"] = 7, position
+
+    def marks(self: Run, first: int, last: int) -> tuple[int, np.ndarray]:
+        places["file"] = int(self.path[-32:], 16)
+        found = np.empty(len(position), MARK_DTYPE)
+        found["place"], found["bytes"] = places.view("S20"), position * RECORD_BYTES
+        begin = -(-first // MARKED)
+        return begin * MARKED, found[begin : -(-last // MARKED)]
+
+    monkeypatch.setattr(Run, "before", before)
+    monkeypatch.setattr(Run, "marks", marks)
+
+    def some() -> list[tuple[int, int]]:
+        total = Histogram(np.array([[RUNS * RUN_RECORDS]]), np.array([[RUNS * RUN_RECORDS * RECORD_BYTES]]))
+        runs = runs_of_a_terabyte(1)
+        cuts = with_splitters(cut_shards(total, ShardOptions(), ["train"]), total, runs)
+        found = itertools.islice(shard_slices(runs, cuts, 1, MEMORY_BYTES // 64), 50)
+        return [(shards.weight, sum(one.frames_bytes for one in pieces)) for shards, pieces in found]
+
+    found, most = traced(some)
+    assert most < MEMORY_BYTES // 4
+    for weight, looked_at in found:
+        assert weight == 128 << 20
+        # of its own run and of its neighbours', and of all others up to their first mark
+        assert weight <= looked_at < 1.5 * weight + RUNS * 64 * RECORD_BYTES
+
+
+def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
+    """However many pieces the entries come in."""
+    from recordmill.building.run_file import ENTRY_DTYPE
+
+    entries = np.zeros(1000, ENTRY_DTYPE)
+    entries["key"], entries["size"] = np.arange(1000) * 3 + 5, np.arange(1000) % 7 + 16
+    entries["position"], entries["file"] = np.arange(1000)[::-1], 2**32 - 1
+    buckets = Buckets(3, 16, 256)
+    written = []
+    for step in (1, 63, 64, 1000):
+        index = RunIndex(buckets)
+        for at in range(0, 1000, step):
+            index.add(1, entries[at : at + step])
+        path = tmp_path / f"{step}"
+        with path.open("wb") as file:
+            first, last = index.write(file)
+        written.append(path.read_bytes())
+    assert len(set(written)) == 1
+    run = Run(str(path), 0, 0, first, last)
+    assert (first, last) == (16, 28)
+    ends = np.cumsum(entries["size"])
+    for bucket in range(48):
+        count = int((entries["key"] < (bucket - 16) * 256).sum()) if bucket > 16 else 0
+        assert run.before(np.array([bucket])).tolist() == [[count, int(ends[count - 1]) if count else 0]]
+    number, marks = run.marks(100, 300)
+    assert number == 128
+    assert marks["bytes"].tolist() == [int(ends[at - 1]) for at in (128, 192, 256)]
+    keys = [int.from_bytes(bytes(place).ljust(20, b"\0")[:8], "big") for place in marks["place"].tolist()]
+    assert keys == [128 * 3 + 5, 192 * 3 + 5, 256 * 3 + 5]
