@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import socket
 import sys
 import tempfile
@@ -24,11 +23,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from recordmill.building.spread.tables import ROWS
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import plan_images
 from recordmill.sources.inputs.contract import PlanOptions
-from recordmill.sources.inputs.tables import FileTable, as_tables
+from recordmill.sources.inputs.tables import with_unit_table
+from recordmill.storage.listed.files import FileTable
 from recordmill.storage.listing import Listing, list_inputs
 
 IN_FOLDER, CLASSES, PAGE, SAMPLE = 1_000, 100, 1_000, 10_000
@@ -63,7 +64,7 @@ def of_names(count: int) -> None:
     plan_images(warm, None, PlanOptions())
     listing = measured("listed", count, lambda: list_inputs(["s3://bucket/in"]))
     show_size(listing)
-    plan: Any = measured("planned", count, lambda: as_tables(plan_images(listing, None, PlanOptions()), here=False))
+    plan: Any = measured("planned", count, lambda: with_unit_table(plan_images(listing, None, PlanOptions())))
     print(f"{len(plan.files):,} files of {len(plan.schema['label'].classes)} classes in {len(plan.units):,} units")
     server.terminate()
 
@@ -115,8 +116,8 @@ def entry(at: int, count: int) -> str:
 
 
 def show_size(listing: Listing) -> None:
-    some = listing.files[:SAMPLE]
-    size = len(pickle.dumps(FileTable.of(some)))
+    some = FileTable.of(listing.files[:SAMPLE])
+    size = sum(batch.nbytes for batch in some.rebatched(ROWS))
     print(f"as a list of columns, of which workers read slices: {size / len(some):.0f} bytes a file")
 
 

@@ -34,7 +34,6 @@ from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, run_at
 from recordmill.shards.sums import add_sums
-from recordmill.sources.inputs.tables import bytes_of
 from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
 from recordmill.storage.files import atomic_write, check_unchanged, is_remote, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, make_folder, paths_in, remove_file, rename
@@ -288,7 +287,7 @@ def write_inputs(plan: BuildPlan, read: Mapping[int, str], folder: Path) -> dict
             text = b"".join(line(first + at, file) for at, file in enumerate(some))
             whole.update(text)
             write_all(list_file, text)
-    size = bytes_of(plan.source.files)
+    size = plan.source.files.size_bytes
     return {"files": len(plan.source.files), "bytes": size, "list": INPUTS_NAME, "digest": whole.text()}
 
 

@@ -12,7 +12,6 @@ splits. Decided once: these functions decide the bytes of every data set, and th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +25,7 @@ from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, ha
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
 from recordmill.schemas.splits import check_split_name
 from recordmill.sources.inputs.contract import Source
-from recordmill.storage.listed.coded import Coded
-from recordmill.storage.listed.files import InputFile, splits_of
+from recordmill.storage.listed.files import SPLIT, FileTable, InputFile
 
 DEFAULT_SPLIT = "train"
 _ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
@@ -78,14 +76,14 @@ class OrderOptions:
                 raise UsageError(f"{name}={seed} does not fit 64 bits")
 
 
-def split_names(options: OrderOptions, files: Sequence[InputFile]) -> tuple[str, ...]:
+def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
     """The names of all splits there may be, in output order.
 
     Raises:
         UsageError: fractions are asked for although the folders say splits; mixing them would leak test records into
             training.
     """
-    used = splits_of(files).used
+    used = files.words(SPLIT).to_pylist() if SPLIT in files.columns else [None]
     said = [split for split in used if split is not None]
     if len(said) > 1 and options.splits:
         raise UsageError(
@@ -113,14 +111,7 @@ class Ordering:
         self._first_row = None if options.shuffle else _first_rows(source)
         self.span = 2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)  # keys lie in [0, span)
         self._thresholds = split_thresholds(options)
-        self._said = np.empty(0, np.uint16) if options.splits else self._said_by(splits_of(source.files))
-
-    def _said_by(self, splits: Coded) -> npt.NDArray[np.uint16]:
-        """[files] the place in the names of each one's split."""
-        names = {*splits.used}
-        places = [self.names.index(word or DEFAULT_SPLIT) if word in names else 0 for word in splits.words]
-        said: npt.NDArray[np.uint16] = np.array(places, np.uint16)[splits.numbers]
-        return said
+        self._said = {} if options.splits else {name: at for at, name in enumerate(self.names)}
 
     def place(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
@@ -140,10 +131,21 @@ class Ordering:
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint16]:
         if not self.options.splits:
-            return self._said[file]
+            return self._of_files(file)
         column = self.options.split_by or self.options.key
         hashes = self._hash(batch, column, file, position, self.options.split_seed, _SPLIT, _SPLIT_COLUMN)
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
+
+    def _of_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
+        """The place in the names of each one's split."""
+        if SPLIT not in self._files.columns:
+            return np.full(len(file), self._said[DEFAULT_SPLIT], np.uint16)
+        words = self._files.words(SPLIT).to_pylist()
+        places = np.array([self._said[word or DEFAULT_SPLIT] for word in words], np.uint16)
+        if len(file) and (file == file[0]).all():
+            return np.full(len(file), places[self._files.numbers(SPLIT, file[:1])[0]])
+        found: npt.NDArray[np.uint16] = places[self._files.numbers(SPLIT, file)]
+        return found
 
     def _hash(
         self,

@@ -22,14 +22,14 @@ from recordmill.building.spread.tables import KEPT, ROWS
 from recordmill.shards.entries.pages import MOST_NAMED, PAGE_SHARDS
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.sources.inputs.contract import UNIT_BYTES
-from recordmill.storage.listed.sorting import HELD_ROWS
+from recordmill.storage.listed.sort import HELD_ROWS
 
 READS_OF_A_SLICE = 4  # its two rows of the run's index, its frames, its entries
 INDEX_ROW = 16  # bytes
 MOST_BUCKETS = Buckets.plan(1, 2**64, MOST_SHARDS).count
 
 # bytes in memory at most, of Python's objects
-FILE_MEMORY, UNIT_MEMORY = 640, 360  # of what the driver makes of the listing, and cuts
+FILE_MEMORY, UNIT_MEMORY = 640, 368  # of what the driver makes of the listing, and cuts
 LISTED_MEMORY = 5  # of a file, however many there are: whether it is chosen, and its split
 RECORD_FILE_MEMORY = 2_500  # of a file of TFRecords, while the driver plans it
 FAR_MEMORY = 2  # of a file, in every worker process: its split

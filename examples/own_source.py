@@ -9,7 +9,7 @@ and the position of each record; what can't be used is a Reject with its place.
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -20,7 +20,7 @@ from recordmill.base.errors import Reject
 from recordmill.schemas.arrow import to_arrow
 from recordmill.sources.inputs.contract import Chunk, Unit
 from recordmill.sources.inputs.layout import read_layout
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable, InputFile
 from recordmill.storage.listing import list_inputs
 
 SCHEMA = recordmill.Schema(
@@ -30,7 +30,7 @@ SCHEMA = recordmill.Schema(
 
 @dataclass(frozen=True)
 class FixedWidth:
-    files: tuple[InputFile, ...]
+    files: FileTable
     units: tuple[Unit, ...]
     kind: str = "fixed-width"
     schema: recordmill.Schema = SCHEMA
@@ -63,8 +63,8 @@ class FixedWidth:
 
 def plan_fixed_width(inputs: Sequence[str]) -> FixedWidth:
     listing = list_inputs(inputs)
-    splits = read_layout(listing.files, listing.roots, class_from="none").splits  # train/, test/
-    files = tuple(replace(file, split=split) for file, split in zip(listing.files, splits, strict=True))
+    layout = read_layout(listing.files, listing.roots, class_from="none")
+    files = listing.files.with_splits(layout.splits)  # train/, test/
     units = (Unit(at, at + 1, size_bytes=file.stat.size_bytes) for at, file in enumerate(files))
     return FixedWidth(files, tuple(units), notes=listing.notes)
 

@@ -45,7 +45,7 @@ from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import LEASE_SEC, Run, RunFolder, check_out
 from recordmill.shards.store_run import run_at, work_folder
 from recordmill.sources.inputs.contract import Source
-from recordmill.sources.inputs.tables import as_tables, bytes_of, rows_of, unit_sizes
+from recordmill.sources.inputs.tables import rows_of, unit_sizes, with_unit_table
 from recordmill.storage.files import Terms, bound_requests, hand_over, is_remote, output_path, stat
 from recordmill.storage.folders import exists, join
 
@@ -244,11 +244,11 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     if settings.transform_from is not None and settings.schema is None:
         before = find_transform(settings.transform_from)
         settings = replace(settings, schema=before.raw, may_lack=before.may_lack)
-    planned = as_tables(plan_source(source, folder, out, settings), is_local(settings.runner))
+    planned = with_unit_table(plan_source(source, folder, out, settings))
     for keyword, column in (("key", settings.order.key), ("split_by", settings.order.split_by)):
         _check_column(planned, keyword, column)
     splits = split_names(settings.order, planned.files)
-    options = settings.shards.of_inputs(bytes_of(planned.files))
+    options = settings.shards.of_inputs(planned.files.size_bytes)
     shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
     plan = BuildPlan(
         folder=str(folder.path.absolute()),

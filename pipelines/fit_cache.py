@@ -13,7 +13,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -37,26 +37,33 @@ from recordmill.preprocessing.known_groups import (
     write_group,
 )
 from recordmill.schemas.tfmd import to_pbtxt
-from recordmill.sources.inputs.beside import Beside
 from recordmill.sources.inputs.contract import Source
+from recordmill.sources.inputs.lines import STREAMED
 from recordmill.sources.inputs.own import CheckedSource
 from recordmill.storage.digest import digest_file
 from recordmill.storage.folders import make_folder, real_path
+from recordmill.storage.listed.files import SPLIT
 from recordmill.storage.walk import within
 
 # New files become a group for each 256 MiB, at most 8: when a file of a group changes, the others are analysed again,
 # and a group costs tf.Transform a graph and a pass of its own, about what 50 MB take.
 _GROUP_BYTES, _MOST_GROUPS = 256 << 20, 8
+_FACTS_AT_ONCE = 1 << 12
+_DERIVED = (
+    SPLIT,
+    STREAMED,
+    "shard",
+)  # columns of files that don't decide what their records hold, or that their content tells
 _PACKAGES = ("recordmill", "tensorflow", "tensorflow-transform", "tfx-bsl")
-# kind to the fields of its Source that decide how all files are read, and those that have an item for each file
-READ_BY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "csv": (("dialect", "null_tokens"), ("heads",)),
-    "images": (("options",), ("side",)),
-    "jsonl": (("options", "paths", "base64"), ()),
-    "memory": ((), ()),
-    "parquet": ((), ("columns",)),
-    "text": (("options", "mode"), ("classes",)),
-    "tfrecord": (("held",), ()),
+# kind to the fields of its Source that decide how all files are read; what else decides it are columns of the files
+READ_BY: dict[str, tuple[str, ...]] = {
+    "csv": ("dialect", "null_tokens"),
+    "images": ("options",),
+    "jsonl": ("options", "paths", "base64"),
+    "memory": (),
+    "parquet": (),
+    "text": ("options", "mode"),
+    "tfrecord": ("held",),
 }
 
 
@@ -120,11 +127,13 @@ def open_cache(folder: str, plan: BuildPlan, fit: Fit, function_digest: str) -> 
     make_folder(copies)
     groups, damaged = find_groups(folder, context, os.fspath(copies))
     known = choose_groups(groups, [member for member in members if member])
-    sizes = [file.stat.size_bytes for file in plan.source.files]
-    return FitCache(folder, context, members, Groups(_of_file(members, sizes, known), tuple(known)), damaged)
+    numbers = _of_file(members, plan.source.files.sizes, known)
+    return FitCache(folder, context, members, Groups(numbers, tuple(known)), damaged)
 
 
-def _of_file(members: Sequence[bytes], sizes: Sequence[int], known: Sequence[KnownGroup]) -> npt.NDArray[np.int16]:
+def _of_file(
+    members: Sequence[bytes], sizes: npt.NDArray[np.int64], known: Sequence[KnownGroup]
+) -> npt.NDArray[np.int16]:
     """[files] KNOWN, UNUSED or the number of its new group, which its digest decides."""
     left = Counter(member for group in known for member in group.members)
     numbers = np.full(len(members), UNUSED, np.int16)
@@ -141,7 +150,12 @@ def _of_file(members: Sequence[bytes], sizes: Sequence[int], known: Sequence[Kno
 def _in_split(plan: BuildPlan, split: str) -> npt.NDArray[np.bool_]:
     """[files] whether it may have records of the split."""
     assert plan.source is not None
-    return np.array([bool(plan.order.splits) or (file.split or DEFAULT_SPLIT) == split for file in plan.source.files])
+    files = plan.source.files
+    if plan.order.splits or SPLIT not in files.columns:
+        return np.full(len(files), bool(plan.order.splits) or split == DEFAULT_SPLIT)
+    is_meant = np.array([(word or DEFAULT_SPLIT) == split for word in files.words(SPLIT).to_pylist()], np.bool_)
+    used: npt.NDArray[np.bool_] = is_meant[files.splits.indices.to_numpy()]
+    return used
 
 
 def _members(plan: BuildPlan, used: npt.NDArray[np.bool_]) -> Iterator[bytes]:
@@ -160,18 +174,12 @@ def _members(plan: BuildPlan, used: npt.NDArray[np.bool_]) -> Iterator[bytes]:
 
 
 def _facts(source: Source) -> Iterator[tuple[str, ...]]:
-    """How each file is read, beside what holds for all."""
-    columns = [getattr(source, name) for name in READ_BY[source.kind][1]]
-    said = [column for column in columns if (column.parts if isinstance(column, Beside) else len(column))]
-    for ordinal in range(len(source.files)):
-        yield tuple(_fact(column, ordinal) for column in said)
-
-
-def _fact(column: Any, ordinal: int) -> str:
-    if isinstance(column, Beside):
-        return repr([{name: values[0].as_py() for name, values in column.take([ordinal]).items()}])
-    value = column[ordinal]
-    return repr(replace(value, first=None, told="") if hasattr(value, "told") else value)
+    """How each file is read, beside what holds for all: by the columns that its kind has added."""
+    names = [name for name in source.files.columns if name not in _DERIVED]
+    for first in range(0, len(source.files), _FACTS_AT_ONCE):
+        files = range(first, min(first + _FACTS_AT_ONCE, len(source.files)))
+        columns = [column.to_pylist() for column in source.files.take(files, names).values()]
+        yield from (tuple(repr(column[at]) for column in columns) for at in range(len(files)))
 
 
 def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
@@ -188,7 +196,7 @@ def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
         "split_seed": plan.order.split_seed,
         "split_by": plan.order.split_by or plan.order.key,
         "kind": plan.source.kind,
-        "read": [_said(getattr(plan.source, name)) for name in READ_BY[plan.source.kind][0]],
+        "read": [_said(getattr(plan.source, name)) for name in READ_BY[plan.source.kind]],
         "told": plan.told,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()

@@ -244,7 +244,7 @@ def _fit_in_parts(
     assert plan.source is not None
     progress.begin("fit", None)
     with _told(fit):
-        shared = share_plan("fit", plan, place)
+        shared = share_plan(plan, place)
         run_pipeline(construct_parts, settings.runner, settings.beam_args, place.run(), progress, kind="fit")
         found = fetch_parts(place, len(plan.source.files), os.path.join(plan.folder, "known"))
         if not found.known:

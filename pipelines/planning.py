@@ -20,12 +20,12 @@ from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.sources.inputs.contract import PlanOptions, Source
 from recordmill.sources.inputs.detect import detect_kind, keep_kind
-from recordmill.sources.inputs.layout import AUTO, NONE, read_layout, with_splits
+from recordmill.sources.inputs.layout import AUTO, NONE, read_layout
 from recordmill.sources.inputs.own import check_source, is_meant_as_source
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
 from recordmill.storage.files import is_remote
 from recordmill.storage.folders import real_path
-from recordmill.storage.listed.files import InputFile, StoredFiles
+from recordmill.storage.listed.files import FileTable
 from recordmill.storage.listing import Listing, list_inputs
 from recordmill.storage.walk import within
 
@@ -62,25 +62,11 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         data_extensions=DATA_EXTENSIONS,
         folder=os.fspath(folder.path),
     )
-    if not is_local(settings.runner):
-        listing = _for_workers(listing)
     _check_apart(listing, out)
     name, reason = (settings.kind, "") if settings.kind is not None else _data_sets(listing) or detect_kind(listing)
     planned = _plan(find_kind(name), listing, settings.kind_options, common)
     note = (f"read as {reason}",) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
-
-
-def _for_workers(listing: Listing) -> Listing:
-    """The same with the paths of a disk from its root, since workers stand in folders of their own."""
-
-    def whole(path: str) -> str:
-        return path if is_remote(path) else os.path.abspath(path)
-
-    files = listing.files
-    if not isinstance(files, StoredFiles):  # whose paths are whole, since they were walked or listed
-        files = tuple(replace(file, path=whole(file.path)) for file in files)
-    return replace(listing, files=files, named=frozenset(map(whole, listing.named)))
 
 
 def _paths(source: Any) -> list[str] | None:
@@ -114,10 +100,11 @@ def _data_sets(listing: Listing) -> tuple[str, str] | None:
     """
     if not all(root.folder for root in listing.roots):
         return None
-    described = {
-        file.root for file in listing.files if file.name.rpartition("/")[2] in ("dataset_info.json", "features.json")
-    }
-    held = {file.root for file in listing.files if "tfrecord" in file.name.rpartition("/")[2]}
+    described, held = set[int](), set[int]()
+    for number, name in listing.files.named():
+        base = name.rpartition("/")[2]
+        described.update((number,) if base in ("dataset_info.json", "features.json") else ())
+        held.update((number,) if "tfrecord" in base else ())
     for ordinal, root in enumerate(listing.roots):
         if ordinal not in held or not (ordinal in described or is_data_set(root.path)):
             return None
@@ -149,14 +136,13 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
     return noted
 
 
-def _tables(kind: str, listing: Listing, split_from: str) -> tuple[Sequence[InputFile], tuple[str, ...]]:
+def _tables(kind: str, listing: Listing, split_from: str) -> tuple[FileTable, tuple[str, ...]]:
     """The files of a kind that holds many records a file, with the splits that folders and names say,
     and what is worth noting.
     """
     kept = keep_kind(listing, kind)
     layout = read_layout(kept.files, kept.roots, split_from=split_from, class_from=NONE)
-    files = with_splits(kept.files, layout.splits)
-    return files, (*kept.notes, *layout.notes)
+    return kept.files.with_splits(layout.splits), (*kept.notes, *layout.notes)
 
 
 def _options(kind: Kind, options: Any) -> Any:

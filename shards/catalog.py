@@ -8,10 +8,11 @@ that a data set among them does not consist of any more, are left out and named 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
@@ -73,6 +74,22 @@ class ShardFile:
         moving nor building anew changes it.
         """
         return (self.name if self.info is None else self.info.name).encode("utf-8", "surrogateescape")
+
+    def to_json(self) -> str:
+        """All but the terms."""
+        return json.dumps(
+            [*(getattr(self, name) for name in _PLAIN_FIELDS), astuple(self.stat), self.info and astuple(self.info)]
+        )
+
+    @classmethod
+    def from_json(cls, text: str, terms: Terms | None = None) -> ShardFile:
+        """What `to_json` gave."""
+        *plain, about, info = json.loads(text)
+        known = dict(zip(_PLAIN_FIELDS, plain, strict=True))
+        return cls(**known, stat=Stat(*about), info=None if info is None else ShardInfo(*info), terms=terms)
+
+
+_PLAIN_FIELDS = ("path", "name", "split", "compression", "index", "members")  # of a ShardFile
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from recordmill.shards.pieces import Piece, Span
 from recordmill.storage.listed.table import Table
 
 Fault = tuple[str, str]  # as of a Piece
-_COLUMNS = 5
+PIECE_COLUMNS = 5
 _NONE = -1  # of records and stop: None; of first_record: a span
 
 
@@ -40,7 +40,7 @@ class PieceTable(Table[Piece | Span]):
             held.extend((one.file, first, records, one.start, stop))
             if isinstance(one, Piece) and one.fault:
                 faults.append((number, (one.fault, one.fault_kind)))
-        return cls(np.frombuffer(held, np.int64).reshape(-1, _COLUMNS), faults)
+        return cls(np.frombuffer(held, np.int64).reshape(-1, PIECE_COLUMNS), faults)
 
     @classmethod
     def of_spans(cls, files: Int64s, starts: Int64s, stops: Int64s, records: Int64s) -> PieceTable:
@@ -64,6 +64,11 @@ class PieceTable(Table[Piece | Span]):
         if (stops == _NONE).any() or (counted == _NONE).sum() > len(self._faults):
             return None
         return int(counted[counted != _NONE].sum()) + len(self._faults)
+
+    @property
+    def listed_faults(self) -> list[tuple[int, str, str]]:
+        """(number, what is wrong, of which kind) of those that have one, ascending."""
+        return [(number, *fault) for number, fault in self._faults]
 
     def digest(self) -> str:
         """The same, in hex, for the same pieces."""

@@ -12,15 +12,15 @@ import os
 import stat as modes
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+
+import numpy as np
+import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
 from recordmill.storage.files import Stat, input_path, is_remote, plain_name, read_blocks, stat
 from recordmill.storage.folders import is_folder, real_path
-from recordmill.storage.listed import sorting
-from recordmill.storage.listed.files import InputFile, StoredFiles
-from recordmill.storage.listed.rows import Row, StoredRows
-from recordmill.storage.listed.sorting import Sorter
+from recordmill.storage.listed.files import FileTable, InputFile
+from recordmill.storage.listed.sort import Row, Sorter
 from recordmill.storage.store_walk import walk_store
 from recordmill.storage.walk import Found, Ignored, Walk, has_magic, within
 
@@ -48,12 +48,12 @@ class Root:
 class Listing:
     """The files of all INPUTs.
 
-    files: sorted by (root, name as bytes); of very many, a list on a disk. roots: the INPUTs, by ordinal. ignored: how
-    many files per reason were left out. notes: the same in words, with names. named: the paths of files given by their
-    own name; named_roots: of the INPUTs all of whose files were given so, the ordinals. See `is_named`.
+    files: sorted by (root, name as bytes). roots: the INPUTs, by ordinal. ignored: how many files per reason were left
+    out. notes: the same in words, with names. named: the paths of files given by their own name; named_roots: of the
+    INPUTs all of whose files were given so, the ordinals. See `is_named`.
     """
 
-    files: Sequence[InputFile]
+    files: FileTable
     roots: tuple[Root, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -64,9 +64,17 @@ class Listing:
         """Whether the file was given by its own name, so that nothing may leave it out silently."""
         return file.root in self.named_roots or file.path in self.named
 
+    def are_named(self, some: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """[files] which of some files were given by their own names."""
+        found = np.zeros(len(self.files), np.bool_)
+        if self.named or self.named_roots:
+            for at in np.flatnonzero(some).tolist():
+                found[at] = self.is_named(self.files[at])
+        return found
+
     @property
     def size_bytes(self) -> int:
-        return sum(file.stat.size_bytes for file in self.files)
+        return self.files.size_bytes
 
 
 def list_inputs(
@@ -132,24 +140,21 @@ class _Gathered:
         about = file.stat
         self._rows.add((root, file.name, line, file.path, about.size_bytes, about.mtime_ns, about.etag))
 
-    def files(self, roots: Sequence[Root]) -> Sequence[InputFile]:
+    def files(self, roots: Sequence[Root]) -> FileTable:
         """All of them.
 
         Raises:
             UsageError: a name is not UTF-8, or a file is named twice.
         """
         rows = _named_well(_each_once(self._rows.sorted()))  # code points sort as their UTF-8 bytes do
-        if not self._rows.is_spilled:
-            files = tuple(InputFile(root, name, path, Stat(*about)) for root, name, path, *about in rows)
-            _check_once(files, roots)
-            return files
-        stored = StoredRows.write(rows, self.folder)
+        found = (InputFile(root, name, path, Stat(*about)) for root, name, path, *about in rows)
+        files = FileTable.of(found, self.folder)
         if len(roots) > 1 or not roots[0].folder:  # else each name is a path of its own
             by_path = Sorter(self.folder)
-            for root, name, path, *_ in stored:
-                by_path.add((path, root, name))
-            _check_once((InputFile(root, name, path, Stat(0, 0)) for path, root, name in by_path.sorted()), roots, True)
-        return StoredFiles(stored)
+            for number, file in enumerate(files):
+                by_path.add((file.path, file.root, file.name, number))
+            _check_once(by_path.sorted(), roots)
+        return files
 
 
 def _each_once(rows: Iterable[Row]) -> Iterator[Row]:
@@ -267,23 +272,20 @@ def _read_list(
     relative to.
     """
     folder = real_path(os.path.dirname(list_path) or ".")
-    about = _About(folder)
-    rows = _held(_entries(given, list_path, folder, follow_links, ignored, about), found.folder)
-    if not len(rows):
+    about, rows, named, is_empty = _About(folder), Sorter(found.folder), list[str](), True
+    for row in _entries(given, list_path, folder, follow_links, ignored, about):
+        rows.add(row)
+        is_empty = False
+    if is_empty:
         raise UsageError(f"{given}: the list is empty; it needs one path a line")
     if about.stores and about.disks:
         raise UsageError(f"{given}: some of its files are on a disk and others in a store; make a list of each")
     base = folder if about.all_within else about.above
-    for line, _, path, *rest in rows:
+    for line, is_named, path, *rest in rows.sorted():
+        named += [path] if is_named and about.has_patterns else []
         name = plain_name(os.path.relpath(path, base), path)
         found.add(ordinal, Found(name, path, Stat(*rest)), line)
-    return Root(given, base, False), [row[2] for row in rows if row[1]] if about.has_patterns else None
-
-
-def _held(rows: Iterator[Row], folder: str | None) -> Sequence[Row] | StoredRows:
-    """All of them, on a disk if they are many."""
-    first = list(islice(rows, sorting.HELD_ROWS))
-    return first if len(first) < sorting.HELD_ROWS else StoredRows.write(chain(first, rows), folder)
+    return Root(given, base, False), named if about.has_patterns else None
 
 
 class _About:
@@ -379,17 +381,17 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _check_once(files: Iterable[InputFile], roots: Sequence[Root], by_path: bool = False) -> None:
-    """by_path: they come in the order of their paths, so that one is held at a time."""
-    seen: dict[str, InputFile] = {}
-    for file in files:
-        other = seen.setdefault(file.path, file)
-        if other is not file and (other.root != file.root or other.name == file.name):
-            both = roots[other.root].given, roots[file.root].given
-            where = f"by {both[0]!r} and {both[1]!r}" if other.root != file.root else f"twice by {both[0]!r}"
-            raise UsageError(f"{file.path} is named {where}: its records would be there twice; leave one out")
-        if by_path and other is file:
-            seen = {file.path: file}
+def _check_once(rows: Iterable[Row], roots: Sequence[Root]) -> None:
+    """Refuse a path that stands in two rows (path, root, name, number), which come in order, but for links to a folder
+    within a root.
+    """
+    last: Row = ("", 0, "", 0)
+    for row in rows:
+        if row[0] == last[0] and (row[1] != last[1] or row[2] == last[2]):
+            both = roots[last[1]].given, roots[row[1]].given
+            where = f"by {both[0]!r} and {both[1]!r}" if last[1] != row[1] else f"twice by {both[0]!r}"
+            raise UsageError(f"{row[0]} is named {where}: its records would be there twice; leave one out")
+        last = row
 
 
 def _hint(path: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.storage.files import Stat
-from recordmill.storage.listed.sorting import Sorter
+from recordmill.storage.listed.sort import Sorter
 
 HIDDEN, TEMPORARY, EMPTY, MARKER, SPECIAL = "hidden", "temporary", "empty", "marker", "neither file nor folder"
 LINKED_FOLDER, LOOP = "link to a folder that is walked anyway", "link to a folder around it"

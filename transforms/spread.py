@@ -17,7 +17,7 @@ from recordmill.building.spread.digests import DigestPart
 from recordmill.building.spread.finishing import digest_files, finish, without_digest
 from recordmill.building.spread.ingesting import Account, ingest_group
 from recordmill.building.spread.merging import merge_runs
-from recordmill.building.spread.place import Shared, SharedPlan
+from recordmill.building.spread.place import Broadcast, SharedPlan
 from recordmill.building.spread.runs import Runs
 from recordmill.building.spread.shards import Made, Placed, gap_of, make_shard, place_shard
 from recordmill.building.spread.survey import Merge, Survey, plan_merges, survey, with_merged
@@ -191,7 +191,7 @@ class SpreadShards(PTransform):
     local: bool = False
 
     def expand(self, ingested: Any) -> PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
-        plan = self.plan if isinstance(self.plan, Shared) else AsSingleton(self.plan)
+        plan = self.plan if isinstance(self.plan, Broadcast) else AsSingleton(self.plan)
         # One histogram a bundle, one in all: it fixes every cut. What is cut, and of which runs, is a file in OUT.
         surveyed = (
             ingested[HISTOGRAMS]
@@ -230,7 +230,7 @@ class SpreadShards(PTransform):
 
 @dataclass
 class SpreadBuild(PTransform):
-    """Numbers of a plan's groups to a committed data set. plan: as it lies in OUT."""
+    """Numbers of a plan's groups to a committed data set. plan: as it travels."""
 
     plan: SharedPlan
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from recordmill.building.plan import BuildPlan
 from recordmill.building.spread.place import Place, SharedPlan
-from recordmill.building.spread.tables import with_far_tables
+from recordmill.building.spread.tables import share_ranges, with_shared_tables
 from recordmill.shards.manifest import TRANSFORM_FOLDER
 from recordmill.storage.files import check_uploaded, upload_all
 from recordmill.storage.folders import files_below
@@ -26,11 +26,11 @@ def begin(plan: BuildPlan, place: Place) -> SharedPlan:
         upload_all(place.data(), found, plan.memory_bytes)
         check_uploaded(place.data(), found)
         plan = replace(plan, transform=replace(saved, folder=place.data(TRANSFORM_FOLDER)))
-    return share_plan("plan", plan, place)
+    return share_plan(plan, place)
 
 
-def share_plan(what: str, plan: BuildPlan, place: Place) -> SharedPlan:
-    """Put the plan where workers find it, its lists of files and units beside it. what: for people who look there."""
-    source = None if plan.source is None else with_far_tables(plan.source, place)
-    far = plan.moved(folder=place.run(), source=source)
-    return place.share(what, far)
+def share_plan(plan: BuildPlan, place: Place) -> SharedPlan:
+    """The plan as it travels in the graph; what of it may be long goes to OUT."""
+    source = None if plan.source is None else with_shared_tables(plan.source, place)
+    groups = share_ranges(place, plan.groups) if plan.groups else ()
+    return place.broadcast(plan.moved(folder=place.run(), source=source, groups=groups))

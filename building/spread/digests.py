@@ -8,15 +8,19 @@ import bisect
 import functools
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from recordmill.building.spread.place import Place, Shared
 from recordmill.storage.digest import BLAKE3
-from recordmill.storage.listed.table import Table
+from recordmill.storage.listed.files import FileTable
 
 _BYTES = 32
-_KEPT = 4  # parts, or blocks of a plan's own, in each process
+_KEPT = 4  # parts in each process
+_COLUMN = "digest"
 
 
 class Digests(Mapping[int, str]):
@@ -28,6 +32,17 @@ class Digests(Mapping[int, str]):
         for at, file in enumerate(self._files.tolist()):
             digits = given[file].removeprefix(f"{BLAKE3}:")
             self._values[at] = np.frombuffer(bytes.fromhex(digits), np.uint8)
+
+    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The files, ascending, and the digest of each."""
+        return {"files": self._files, "values": self._values}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: Place) -> Digests:
+        """What `to_arrays` gave."""
+        found = cls({})
+        found._files, found._values = arrays["files"], arrays["values"]
+        return found
 
     def __getitem__(self, file: int) -> str:
         at = int(np.searchsorted(self._files, file))
@@ -70,6 +85,20 @@ class DigestList(Mapping[int, str]):
         self._parts = sorted(parts, key=lambda part: part.first)
         self._firsts = [part.first for part in self._parts]
 
+    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The files of each part, and the name and digest of what has theirs."""
+        ends = np.array([(part.first, part.last) for part in self._parts], np.int64).reshape(-1, 2)
+        names = np.array([(part.found.name, part.found.sha256) for part in self._parts], np.str_).reshape(-1, 2)
+        return {"ends": ends, "names": names}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: Place) -> DigestList:
+        """What `to_arrays` gave, in that place."""
+        each = zip(arrays["ends"].tolist(), arrays["names"].tolist(), strict=True)
+        return cls(
+            DigestPart(first, last, Shared(place, name, sha256, Digests)) for (first, last), (name, sha256) in each
+        )
+
     def __getitem__(self, file: int) -> str:
         at = bisect.bisect_right(self._firsts, file) - 1
         if at < 0 or file >= self._parts[at].last:
@@ -111,34 +140,36 @@ class Either(Mapping[int, str]):
         return len(self.one) + len(self.other)
 
 
-class Told(Table[str | None]):
-    """The digests that a plan has, one a file: None where it has none."""
+def with_digests(files: FileTable, digests: Mapping[int, str]) -> FileTable:
+    """The files with those digests that a plan has as a column."""
+    if not digests:
+        return files
+    told = (digests.get(at) for at in range(len(files)))
+    return files.with_column(_COLUMN, pa.array([None if one is None else _packed(one) for one in told], pa.binary()))
 
-    def __init__(self, digests: Mapping[int, str], files: int) -> None:
-        self._digests, self._files = digests, files
 
-    def __len__(self) -> int:
-        return self._files
-
-    def _item(self, at: int) -> str | None:
-        return self._digests.get(at)
+def _packed(digest: str) -> bytes:
+    return bytes.fromhex(digest.removeprefix(f"{BLAKE3}:"))
 
 
 @dataclass(frozen=True, eq=False)
-class FarDigests(Mapping[int, str]):
-    """Digests of a plan that lie in OUT as a list, one a file, of which `count` are known."""
+class PlannedDigests(Mapping[int, str]):
+    """Digests of a plan that are a column of its files, of which `count` are known."""
 
-    told: Table[str | None]
+    files: FileTable
     count: int
 
     def __getitem__(self, at: int) -> str:
-        digest = self.told[at] if 0 <= at < len(self.told) else None
-        if digest is None:
+        packed = self.files.take((at,), (_COLUMN,))[_COLUMN][0].as_py() if 0 <= at < len(self.files) else None
+        if packed is None:
             raise KeyError(at)
-        return digest
+        return f"{BLAKE3}:{packed.hex()}"
 
     def __iter__(self) -> Iterator[int]:
-        return (at for at, digest in enumerate(self.told) if digest is not None)
+        first = 0
+        for batch in self.files.batches((_COLUMN,)):
+            yield from (np.flatnonzero(batch.column(0).is_valid()) + first).tolist()
+            first += batch.num_rows
 
     def __len__(self) -> int:
         return self.count

@@ -1,7 +1,9 @@
 """Where a build by many workers has its files, all of them below OUT; what passes between workers is a `Shared`: the
-name of such a file, with its digest.
+name of such a file, with its digest. No file there holds code: they are Arrow record batches (`tables`), NumPy arrays
+and JSON. What is neither, the plan with a Source that may be a user's own, is a `Broadcast`: Beam carries it to workers
+in the graph, as it does the functions that they call.
 
-`OUT/_run-<id>/` holds what the build alone needs: `shared/` (the plan, lists), `runs/`, `made/` (shards under names of
+`OUT/_run-<id>/` holds what the build alone needs: `shared/` (lists), `runs/`, `made/` (shards under names of
 the attempt that made them), `rejects/`, and on a disk `data/` until the last step. `OUT/data-<id>/` holds what the
 manifest names, and `OUT/rejects/<id>.*`.
 """
@@ -11,16 +13,20 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
+import io
 import json
 import os
 import pickle
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option, speak_flags, speaks_flags
@@ -48,6 +54,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SCRATCH = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
 
 Value = TypeVar("Value")
+ArrayValue = TypeVar("ArrayValue", bound="Arrays")
 
 
 class NotSharedError(RecordmillError):
@@ -115,38 +122,83 @@ class Place:
         hand_over(path, target)
         return target
 
-    def share(self, what: str, value: Value) -> Shared[Value]:
+    def share(self, what: str, value: ArrayValue) -> Shared[ArrayValue]:
         """Keep the value where every worker can load it. what: for people who look into the folder."""
-        data = pickle.dumps(value)
-        name = f"{what}-{uuid.uuid4().hex[:12]}.pickle"
+        file = io.BytesIO()
+        np.savez(file, **dict(value.to_arrays()))  # type: ignore[arg-type]
+        data = file.getvalue()
+        name = f"{what}-{uuid.uuid4().hex[:12]}.npz"
         put_bytes(self.run(SHARED, name), data)
-        return Shared(self, name, hashlib.sha256(data).hexdigest())
+        return Shared(self, name, hashlib.sha256(data).hexdigest(), type(value))
+
+    def broadcast(self, value: Value) -> Broadcast[Value]:
+        """The value as it travels in the graph; what of it may be long is in OUT, so that it is small."""
+        return Broadcast(self, pickle.dumps(value))
+
+
+class Arrays(Protocol):
+    """What can be shared: a value that NumPy arrays say, none of them of Python's objects."""
+
+    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]: ...
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: Place) -> Any:
+        """What `to_arrays` gave, in that place."""
 
 
 @dataclass(frozen=True)
-class Shared(Generic[Value]):
-    """A value that lies in the build's folder; what travels is this. Nothing is loaded that has another digest."""
+class Broadcast(Generic[Value]):
+    """A value that goes to every worker with what Beam sends them."""
 
     place: Place
-    name: str
-    sha256: str
+    data: bytes = field(repr=False)
 
     def load(self) -> Value:
         """The value, loaded once in each process.
 
         Raises:
-            NotSharedError: it is not there.
+            RecordmillError: this worker lacks the module of a class of the user's own.
         """
-        value: Value = _loaded(self)
+        value: Value = _unpickled(self.data)
         return value
 
-    def read(self) -> Value:
+
+@functools.lru_cache(maxsize=8)
+def _unpickled(data: bytes) -> Any:
+    try:
+        return pickle.loads(data)
+    except (AttributeError, ModuleNotFoundError) as error:
+        raise RecordmillError(
+            f"the worker on {socket.gethostname()} can't load what was planned ({error}): a class of your own, as of a "
+            "Source, must stand in a module that is installed there, not in the script that is run"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Shared(Generic[ArrayValue]):
+    """A value that lies in the build's folder; what travels is this. Nothing is loaded that has another digest."""
+
+    place: Place
+    name: str
+    sha256: str
+    kind: type[ArrayValue]
+
+    def load(self) -> ArrayValue:
+        """The value, loaded once in each process.
+
+        Raises:
+            NotSharedError: it is not there.
+        """
+        value: ArrayValue = _loaded(self)
+        return value
+
+    def read(self) -> ArrayValue:
         """The value, read anew, for what is used once: few of those that are loaded are kept.
 
         Raises:
             NotSharedError: it is not there.
         """
-        value: Value = _read(self)
+        value: ArrayValue = _read(self)
         return value
 
 
@@ -163,16 +215,11 @@ def _read(shared: Shared[Any]) -> Any:
         raise NotSharedError(path, shared.place.out) from None
     if hashlib.sha256(data).hexdigest() != shared.sha256:
         raise DataError("is not what this build has written there", source=path)
-    try:
-        return pickle.loads(data)
-    except AttributeError as error:
-        raise RecordmillError(
-            f"the worker on {socket.gethostname()} can't load what was planned ({error}): a class of your own, as of a "
-            "Source, must stand in a module that is installed there, not in the script that is run"
-        ) from error
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return shared.kind.from_arrays(arrays, shared.place)
 
 
-SharedPlan = Shared[BuildPlan]
+SharedPlan = Broadcast[BuildPlan]
 
 
 @contextmanager

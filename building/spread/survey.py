@@ -8,8 +8,10 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from recordmill.building.conclude import AccountsError, planned_rejects
 from recordmill.building.cuts import Cuts, cut_shards
@@ -33,6 +35,20 @@ class Layout:
     cuts: Cuts
     runs: Runs
     buckets: int
+
+    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        """What it is, for `Shared`."""
+        return {
+            "cuts": self.cuts.table,
+            "by": np.array(self.cuts.by),
+            "runs": self.runs,
+            "buckets": np.array(self.buckets),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: Place) -> Layout:
+        """What `to_arrays` gave."""
+        return cls(Cuts(arrays["cuts"], str(arrays["by"])), arrays["runs"], int(arrays["buckets"]))
 
 
 @dataclass(frozen=True)

@@ -1,119 +1,174 @@
-"""Lists that are too long for every worker to hold, of a plan's files and units: each a file in OUT that they read by
-slice.
+"""Lists that are too long for every worker to hold, of a plan's files and units: each a file of Arrow record batches in
+OUT, of which they read those that they need.
 
-It holds blocks of so many items each, one behind the other; where a block begins, and its digest, travel with the plan.
+A file is a stream of Arrow's IPC format, which holds no code; where a batch begins in it, and its digest, travel with
+the plan.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import pickle
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from recordmill.base.errors import DataError
-from recordmill.building.spread.digests import FarDigests, Told
+from recordmill.base.errors import DataError, Reject
+from recordmill.building.spread.digests import PlannedDigests, with_digests
 from recordmill.building.spread.place import SHARED, NotSharedError, Place
-from recordmill.sources.inputs.beside import Beside, block_of
 from recordmill.sources.inputs.contract import Source
-from recordmill.sources.inputs.tables import FileTable, UnitTable
+from recordmill.sources.inputs.tables import UnitTable, with_unit_table
 from recordmill.storage.files import create_file, read_range, write_all
 from recordmill.storage.folders import make_scratch, remove_tree
-from recordmill.storage.listed.files import StoredFiles
-from recordmill.storage.listed.table import Table
+from recordmill.storage.listed.batches import Batches, messages
+from recordmill.storage.listed.files import FileTable
+from recordmill.storage.listed.table import BlockTable, Table
 
-PER_FILE = ("heads", "columns", "shards", "classes")  # what some kinds know of each file, beside what it is
 ROWS = 4096  # files are 300 KiB or so, a request's worth
-KEPT = 8  # blocks in each process: its threads read neighbours
-
-Item = TypeVar("Item")
+KEPT = 8  # batches in each process: its threads read neighbours
 
 
-@dataclass(frozen=True, eq=False)
-class FarTable(Table[Item]):
-    """A list in OUT, of blocks of so many rows. starts: [blocks + 1] where each block begins; digests: [blocks, 32]
+class SharedBatches(Batches):
+    """A table in OUT, of batches of so many rows. starts: [batches + 1] where each batch begins; digests: [batches, 32]
     SHA-256.
     """
 
-    place: Place
-    name: str
-    length: int
-    rows: int
-    starts: npt.NDArray[np.int64]
-    digests: npt.NDArray[np.uint8]
+    def __init__(
+        self,
+        place: Place,
+        name: str,
+        schema: pa.Schema,
+        starts: npt.NDArray[np.int64],
+        digests: npt.NDArray[np.uint8],
+        length: int,
+        rows: int,
+    ) -> None:
+        self.place, self.name, self.schema, self.starts, self.digests = place, name, schema, starts, digests
+        self.length, self.rows = length, rows
 
-    def __len__(self) -> int:
-        return self.length
+    def batch(self, number: int) -> pa.RecordBatch:
+        """The rows from number * rows on.
 
-    def _item(self, at: int) -> Item:
-        number = at // self.rows
-        item: Item = self.block(number)[at - number * self.rows]
-        return item
-
-    def block(self, number: int) -> Any:
-        """That block, from item number * rows on."""
+        Raises:
+            NotSharedError: the file is not there. DataError: it is another one.
+        """
         path = self.place.run(SHARED, self.name)
         start, stop = self.starts[number : number + 2].tolist()
         try:
-            return _block(path, start, stop, self.digests[number].tobytes())
+            return _batch(path, start, stop, self.digests[number].tobytes(), self.schema)
         except FileNotFoundError:
             raise NotSharedError(path, self.place.out) from None
 
+    def passed(self) -> Iterator[pa.RecordBatch]:
+        yield from map(self.batch, range(len(self.digests)))
+
 
 @functools.lru_cache(maxsize=KEPT)
-def _block(path: str, start: int, stop: int, digest: bytes) -> Any:
-    data = read_range(path, start, stop).tobytes()
+def _batch(path: str, start: int, stop: int, digest: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    data = read_range(path, start, stop)
     if hashlib.sha256(data).digest() != digest:
         raise DataError("is not what this build has written there", source=path)
-    return pickle.loads(data)
+    return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
 
 
-def share_table(
-    place: Place, what: str, kind: Callable[[Any], Any], items: Sequence[Any], rows: int | None = None
-) -> FarTable[Any]:
-    """Put the list where every worker can read it; gives it as it travels. what: for people who look there. kind:
-    as what a block of it is kept; rows: of a block, None for ROWS.
+def share_batches(
+    place: Place, what: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], rows: int
+) -> SharedBatches:
+    """Put the table where every worker can read it; gives it as it travels. what: for people who look there. rows: of
+    each batch, but the last.
     """
-    rows = rows or ROWS
-    starts, digests = [0], []
+    starts, digests, length = list[int](), list[bytes](), 0
     folder = make_scratch("table-", None if place.is_remote else place.run())
     try:
         path = str(Path(folder, what))
         with create_file(path) as file:
-            for first in range(0, len(items), rows):
-                data = pickle.dumps(kind(items[first : first + rows]))
-                starts.append(starts[-1] + len(data))
+            for data, count in messages(schema, batches):
+                starts.append(file.tell())
                 digests.append(hashlib.sha256(data).digest())
                 write_all(file, data)
+                length += count
         name = Path(place.hand_over(path, SHARED)).name
     finally:
         remove_tree(folder, ignore_errors=True)
-    known = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
-    return FarTable(place, name, len(items), rows, np.array(starts, np.int64), known)
+    known = np.frombuffer(b"".join(digests[1:-1]), np.uint8).reshape(-1, 32)  # without the schema and the end
+    return SharedBatches(place, name, schema, np.array(starts[1:], np.int64), known, length, rows)
 
 
-def with_far_tables(source: Source, place: Place) -> Source:
-    """The source with its files and units in OUT, and what it knows of each file, where they are lists as
-    `sources.inputs.tables` has them.
-    """
-    if not (isinstance(source.files, FileTable | StoredFiles) and isinstance(source.units, UnitTable)):
+def share_table(place: Place, what: str, table: Batches) -> SharedBatches:
+    """As `share_batches`, of a table that is held or lies on this machine."""
+    parts = (table.take(range(at, min(at + ROWS, table.length))) for at in range(0, table.length, ROWS))
+    return share_batches(place, what, table.schema, parts, ROWS)
+
+
+def share_files(place: Place, files: FileTable) -> FileTable:
+    """The same files, with all columns, in OUT."""
+    return files.moved(share_batches(place, "files", files.schema, files.rebatched(ROWS), ROWS))
+
+
+def with_shared_tables(source: Source, place: Place) -> Source:
+    """The source with its files and units in OUT; a user's own, which says itself what it is, as it was made."""
+    source = with_unit_table(source)
+    if not isinstance(source.units, UnitTable):
         return source
-    lists: dict[str, Any] = {"files": share_table(place, "files", FileTable.of, source.files)}
-    lists["units"] = share_table(place, "units", UnitTable.of, source.units)
-    for name in PER_FILE:
-        value = getattr(source, name, None)
-        if isinstance(value, tuple | Table) and len(value) == len(source.files):
-            lists[name] = share_table(place, name, tuple, value)
-    if isinstance(side := getattr(source, "side", None), Beside):
-        lists["side"] = side.shared(lambda items: share_table(place, "side", block_of, items))
-    if source.digests:
-        told = share_table(place, "digests", tuple, Told(source.digests, len(source.files)))
-        lists["digests"] = FarDigests(told, len(source.digests))
-    far: Source = replace(source, **lists)  # type: ignore[type-var]
-    return far
+    digests = source.digests
+    files = share_files(place, with_digests(source.files, digests))
+    tables: dict[str, Any] = {"files": files, "units": UnitTable(share_table(place, "units", source.units.stored))}
+    if digests:
+        tables["digests"] = PlannedDigests(files, len(digests))
+    if source.plan_rejects:
+        tables["plan_rejects"] = SharedRejects.share(place, source.plan_rejects)
+    shared: Source = replace(source, **tables)  # type: ignore[type-var]
+    return shared
+
+
+class SharedRanges(Table[range]):
+    """Ranges of numbers in OUT."""
+
+    def __init__(self, stored: Batches) -> None:
+        self._stored = stored
+
+    def __len__(self) -> int:
+        return self._stored.length
+
+    def _item(self, at: int) -> range:
+        (first,), (last,) = (column.to_pylist() for column in self._stored.take((at,)).columns)
+        return range(first, last)
+
+
+def share_ranges(place: Place, ranges: Sequence[range]) -> SharedRanges:
+    """The same ranges in OUT."""
+    edges = [pa.array([one.start for one in ranges]), pa.array([one.stop for one in ranges])]
+    return SharedRanges(share_table(place, "groups", Batches(pa.RecordBatch.from_arrays(edges, ["first", "last"]))))
+
+
+def _packed(texts: Iterable[str]) -> pa.Array:
+    return pa.array([text.encode("utf-8", "surrogateescape") for text in texts], pa.binary())
+
+
+class SharedRejects(BlockTable[Reject]):
+    """What a plan left out, in OUT."""
+
+    def __init__(self, stored: Batches) -> None:
+        self._stored = stored
+
+    @classmethod
+    def share(cls, place: Place, rejects: Sequence[Reject]) -> SharedRejects:
+        """The same in OUT."""
+        # names of files need not be UTF-8
+        texts = [_packed(values) for values in zip(*map(astuple, rejects), strict=True)]
+        return cls(
+            share_table(place, "left-out", Batches(pa.RecordBatch.from_arrays(texts, [*Reject.__annotations__])))
+        )
+
+    def __len__(self) -> int:
+        return self._stored.length
+
+    def some(self, places: Sequence[int]) -> list[Reject]:
+        columns = (column.to_pylist() for column in self._stored.take(places).columns)
+        each = zip(*columns, strict=True)
+        return [Reject(*(value.decode("utf-8", "surrogateescape") for value in values)) for values in each]

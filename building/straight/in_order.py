@@ -18,7 +18,6 @@ from recordmill.building.ingest import Placed, encode
 from recordmill.building.plan import BuildPlan
 from recordmill.records.tfrecord.frames import Frames
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk, FileRecords
-from recordmill.sources.inputs.tables import sizes_of
 
 _COPIES = (
     3  # of a stripe's bytes that are in memory at once: what was read, its frames, and what is decoded to check it
@@ -58,7 +57,7 @@ def stripes(plan: BuildPlan) -> list[Stripe]:
     keys, splits = plan.ordering.place(None, ordinals, np.zeros(len(files), np.int64))
     order = np.lexsort((ordinals, keys, splits))
     ordinals, keys, splits = ordinals[order], keys[order], splits[order]
-    sizes = sizes_of(files)[order]
+    sizes = files.sizes[order]
     batches = (np.cumsum(sizes) - sizes // 2) // BATCH_BYTES  # a file is in the batch in which its middle lies
     marks = np.stack([splits, batches, np.arange(len(files)) // BATCH_FILES])
     edges = np.flatnonzero(np.any(np.diff(marks, axis=1, prepend=-1), axis=0)).tolist()

@@ -18,19 +18,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.spread.place import MADE, SHARED, NotSharedError, Place, Shared, scratch
-from recordmill.building.spread.tables import share_table
+from recordmill.building.spread.place import MADE, SHARED, Broadcast, NotSharedError, Place, scratch
+from recordmill.building.spread.tables import share_batches, share_table
 from recordmill.exporting.job import OutputAccount, rejects_name, run_job
 from recordmill.exporting.jobs import Job
 from recordmill.exporting.plan import ReadPlan
 from recordmill.exporting.resume import ACCOUNT_SUFFIX, clean, finished_digest, holds
 from recordmill.records.writers.outputs import Output, find_output
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.piece_table import PIECE_COLUMNS, PieceTable
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import give_name, put_bytes, put_if_absent, read_range, stat
+from recordmill.storage.files import Terms, give_name, put_bytes, put_if_absent, read_range, stat
 from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
+from recordmill.storage.listed.batches import Batches
+from recordmill.storage.listed.table import BlockTable, Table
 from recordmill.storage.strict_json import Fields, load_fields, parse
 
 JOBS_AT_ONCE = 64  # jobs of 512 MiB are about 200 KiB of pieces, or 20 KiB of spans
@@ -98,7 +105,95 @@ class ReadRun:
         return find_output(self.to)
 
 
-SharedRun = Shared[ReadRun]
+SharedRun = Broadcast[ReadRun]
+
+
+class ShardTable(BlockTable[ShardFile]):
+    """The files of a read, as JSON each. terms: on which all of them are read."""
+
+    def __init__(self, stored: Batches, terms: Terms | None) -> None:
+        self._stored, self._terms = stored, terms
+
+    @classmethod
+    def share(cls, place: Place, files: Sequence[ShardFile]) -> ShardTable:
+        """The same files in OUT."""
+        texts = pa.array(map(ShardFile.to_json, files), pa.large_string())
+        stored = share_table(place, "files", Batches(pa.RecordBatch.from_arrays([texts], ["shard"])))
+        return cls(stored, files[0].terms if files else None)
+
+    def __len__(self) -> int:
+        return self._stored.length
+
+    def some(self, places: Sequence[int]) -> list[ShardFile]:
+        texts = self._stored.take(places).column(0).to_pylist()
+        return [ShardFile.from_json(text, self._terms) for text in texts]
+
+
+_JOB_SCHEMA = pa.schema(
+    {
+        "split": pa.string(),
+        "index": pa.int64(),
+        "of": pa.int64(),
+        "limit": pa.int64(),
+        "pieces": pa.large_binary(),  # [pieces, 5] int64
+        "faults": pa.string(),
+    }
+)
+
+
+class SharedJobs(Table[Job]):
+    """The jobs of a read."""
+
+    def __init__(self, stored: Batches) -> None:
+        self._stored = stored
+
+    @classmethod
+    def share(cls, place: Place, jobs: Sequence[Job]) -> SharedJobs:
+        """The same jobs in OUT."""
+        parts = (jobs[at : at + JOBS_AT_ONCE] for at in range(0, len(jobs), JOBS_AT_ONCE))
+        return cls(share_batches(place, "jobs", _JOB_SCHEMA, map(_job_batch, parts), JOBS_AT_ONCE))
+
+    def __len__(self) -> int:
+        return self._stored.length
+
+    def _item(self, at: int) -> Job:
+        (row,) = self._stored.take((at,)).to_pylist()
+        values = np.frombuffer(row["pieces"], np.int64).reshape(-1, PIECE_COLUMNS)
+        faults = [(number, (fault, kind)) for number, fault, kind in json.loads(row["faults"])]
+        return Job(row["split"], row["index"], row["of"], PieceTable(values, faults), row["limit"])
+
+
+def _job_batch(jobs: Sequence[Job]) -> pa.RecordBatch:
+    tables = [PieceTable.of(job.pieces) for job in jobs]
+    rows = [
+        (job.split, job.index, job.of, job.limit, pieces.values.tobytes(), json.dumps(pieces.listed_faults))
+        for job, pieces in zip(jobs, tables, strict=True)
+    ]
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_pydict(dict(zip(_JOB_SCHEMA.names, map(list, columns), strict=True)), _JOB_SCHEMA)
+
+
+class KeptJobs(Table[MadeJob | None]):
+    """Of each job what an earlier attempt at the read has made, as JSON."""
+
+    def __init__(self, stored: Batches, jobs: Sequence[Job], output: Output) -> None:
+        self._stored, self._jobs, self._output = stored, jobs, output
+
+    @classmethod
+    def share(cls, place: Place, kept: Sequence[MadeJob | None], jobs: Sequence[Job], output: Output) -> KeptJobs:
+        """The same in OUT."""
+        texts = pa.array([None if one is None else json.dumps(one.to_json()) for one in kept], pa.large_string())
+        held = Batches(pa.RecordBatch.from_arrays([texts], ["kept"]))
+        return cls(share_table(place, "kept", held), jobs, output)
+
+    def __len__(self) -> int:
+        return self._stored.length
+
+    def _item(self, at: int) -> MadeJob | None:
+        text = self._stored.take((at,)).column(0)[0].as_py()
+        return (
+            None if text is None else MadeJob.from_json(Fields(parse(text, "kept"), "kept"), self._jobs, self._output)
+        )
 
 
 def begin(place: Place, run: ReadRun) -> SharedRun:
@@ -107,12 +202,11 @@ def begin(place: Place, run: ReadRun) -> SharedRun:
     """
     for part in () if place.is_remote else (SHARED, MADE):
         make_folder(place.run(part), exist_ok=True)
-    files = share_table(place, "files", tuple, run.plan.files)
-    jobs = share_table(place, "jobs", tuple, run.jobs, JOBS_AT_ONCE)
-    kept = share_table(place, "kept", tuple, run.kept, JOBS_AT_ONCE) if any(run.kept) else ()
+    files, jobs = ShardTable.share(place, run.plan.files), SharedJobs.share(place, run.jobs)
+    kept = KeptJobs.share(place, run.kept, jobs, run.output) if any(run.kept) else ()
     plan = replace(run.plan, files=files, jobs=(), wholes=())
     results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
-    return place.share("read", replace(run, plan=plan, jobs=jobs, kept=kept, results=results))
+    return place.broadcast(replace(run, plan=plan, jobs=jobs, kept=kept, results=results))
 
 
 def find_made(place: Place, run: RunFolder, jobs: Sequence[Job], output: Output) -> list[MadeJob | None]:

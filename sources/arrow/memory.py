@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from recordmill.sources.values.unify import Unifier
 from recordmill.storage.arrow_ipc import BatchWriter, open_batches
 from recordmill.storage.digest import combine, file_chunk_digests
 from recordmill.storage.files import Stat, stat
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable, InputFile
 
 NAME = "memory"  # what stands for a file's name in keys, rejects and the manifest
 
@@ -42,8 +42,8 @@ class MemorySource:
     """
 
     schema: Schema
-    files: tuple[InputFile, ...]
-    units: tuple[Unit, ...]
+    files: FileTable
+    units: Sequence[Unit]
     segments: tuple[str, ...]
     first_batches: tuple[int, ...]
     notes: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
     schema, notes = finish_schema(unifier.schema(), unifier.untold(), classes, common, "the data")
     about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
     digests = {0: combine(chunk for path in files.segments for chunk in file_chunk_digests(path))}
-    inputs = (InputFile(0, NAME, files.segments[0], about),)
+    inputs = FileTable.of([InputFile(0, NAME, files.segments[0], about)])
     return MemorySource(
         schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes, digests
     )

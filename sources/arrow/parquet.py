@@ -32,10 +32,11 @@ from recordmill.sources.values.overrides import finish_schema
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.digest import chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, check_unchanged, is_remote, read_range
-from recordmill.storage.listed.files import InputFile, settled
+from recordmill.storage.listed.files import FileTable, InputFile, coded
 from recordmill.storage.range_file import mapped_file
 
 UNION, STRICT = "union", "strict"
+COLUMNS = "columns"
 _HELD_SHARE = 4  # a fourth of the memory, at most, for files that are held whole
 
 
@@ -71,12 +72,13 @@ class WholeFile:
 
 @dataclass(frozen=True)
 class ParquetSource:
-    """columns: by file, the top-level columns to read. digests: of the files that are not read whole, by one unit."""
+    """files: with the top-level columns to read of each as a column COLUMNS. digests: of the files that are not read
+    whole, by one unit.
+    """
 
     schema: Schema
-    files: Sequence[InputFile]
-    units: tuple[Unit, ...]
-    columns: tuple[tuple[str, ...], ...]
+    files: FileTable
+    units: Sequence[Unit]
     digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
@@ -91,7 +93,8 @@ class ParquetSource:
         whole, digests = self._whole(unit)
         parquet = _open(file, mapped_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole)))
         row_bytes = max(1, unit.size_bytes // max(unit.rows or 1, 1))
-        for batch in _batches(file, parquet, range(unit.start, unit.stop), self.columns[ordinal], row_bytes):
+        columns = self.files.take((ordinal,), (COLUMNS,))[COLUMNS][0].as_py()
+        for batch in _batches(file, parquet, range(unit.start, unit.stop), columns, row_bytes):
             fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema)
             rejects = tuple(Reject(file.name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
             files = np.full(len(fitted.good), ordinal, np.uint32)
@@ -116,8 +119,12 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
         DataError: no Parquet file, a column that can't be a feature, files that don't go together, no rows.
         UsageError: an option names a column that is not there.
     """
+    files = FileTable.of(files)
     footers = [_footer(file, options) for file in files]
-    columns = tuple(footer.columns for footer in footers)
+    chosen = {footer.columns: 0 for footer in footers}
+    chosen = {names: number for number, names in enumerate(chosen)}
+    numbers = np.array([chosen[footer.columns] for footer in footers], np.uint32)
+    columns = coded(numbers, pa.array([list(names) for names in chosen], pa.list_(pa.string())))
     _check_select(options, [footer.names for footer in footers])
     unifier = Unifier(_declared(common))
     for file, footer in zip(files, footers, strict=True):
@@ -136,7 +143,7 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     kept.settle(lambda _: True)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    return ParquetSource(schema, settled(files), units, columns, digests, notes, kept=kept)
+    return ParquetSource(schema, files.with_column(COLUMNS, columns), units, digests, notes, kept=kept)
 
 
 def _digests(

@@ -5,11 +5,14 @@ first row of data starts.
 from __future__ import annotations
 
 import codecs
+import functools
+import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pyarrow as pa
 
 from recordmill.base.byte_masks import Bytes
 from recordmill.base.errors import DataError
@@ -23,11 +26,13 @@ from recordmill.sources.csv.sniff.header import DATA, UNSURE, Guess, guess_heade
 from recordmill.sources.csv.tokenize import TOO_LONG
 from recordmill.sources.inputs.encoding import UTF8, told_compression, told_encoding, utf8_blocks
 from recordmill.sources.inputs.magic import LOOKED_AT, refusal
+from recordmill.sources.inputs.tables import Alike
 from recordmill.sources.values.field_kernels import LENGTH
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.files import read_range
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable, InputFile, coded
+from recordmill.storage.listed.table import BlockTable
 
 SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter is told
 SAMPLE_ROWS = 100
@@ -63,6 +68,41 @@ class Head:
     def streamed(self) -> bool:
         """It can't be cut: it has to be read from its beginning."""
         return self.compression != NONE or self.encoding != UTF8
+
+
+HEAD_NUMBERS = ("start", "line", "blank_lines")  # what differs between most files
+_ALIKE = ("compression", "encoding", "delimiter", "names", "blanks", "quote")
+
+
+def with_heads(files: FileTable, heads: Alike[Head]) -> FileTable:
+    """The files with these heads as columns: the numbers of each, and the rest, which most share, as JSON."""
+    for name in HEAD_NUMBERS:
+        files = files.with_column(name, pa.array(heads.numbers(name)))
+    shared = [json.dumps({name: getattr(head, name) for name in _ALIKE}) for head in heads.kinds]
+    return files.with_column("head", coded(heads.which, shared))
+
+
+class Heads(BlockTable[Head]):
+    """The heads of files, by their columns."""
+
+    def __init__(self, files: FileTable) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def some(self, places: Sequence[int]) -> list[Head]:
+        columns = self._files.take(places, (*HEAD_NUMBERS, "head")).values()
+        start, line, blank_lines, shared = (column.to_pylist() for column in columns)
+        each = zip(map(_shared, shared), start, line, blank_lines, strict=True)
+        return [replace(head, start=at, line=of, blank_lines=count) for head, at, of, count in each]
+
+
+@functools.lru_cache(maxsize=64)
+def _shared(text: str) -> Head:
+    known = json.loads(text)
+    lists = {name: tuple(known[name]) for name in ("names", "blanks")}
+    return Head(**{**known, **lists, "start": 0, "line": 0})
 
 
 def read_head(file: InputFile, options: CsvOptions) -> Head:

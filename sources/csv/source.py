@@ -8,6 +8,7 @@ comments and, in files of several columns, blank lines not.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from recordmill.schemas.arrow import to_arrow, value_type
 from recordmill.schemas.feature import Schema
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Rows, Tokenizer
-from recordmill.sources.csv.head import Head, read_head
+from recordmill.sources.csv.head import HEAD_NUMBERS, Head, Heads, read_head, with_heads
 from recordmill.sources.csv.keep import parse_piece
 from recordmill.sources.csv.parse import Parser, class_numbers
 from recordmill.sources.csv.ranges import (
@@ -59,29 +60,31 @@ from recordmill.sources.inputs.tables import Alike, ChunkDigests, DigestTable
 from recordmill.sources.values.null_tokens import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
 from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
-from recordmill.storage.listed.files import InputFile, settled
+from recordmill.storage.listed.files import FileTable, InputFile
 
 
 @dataclass(frozen=True)
 class CsvSource:
     """A planned CSV input; implements sources.contract.Source.
 
-    heads: for each file where its rows start and what its columns are. lines: (file, start) of a unit to the physical
-    line there.
+    files: with the columns of `heads.with_heads`. A unit's line is the physical one.
     """
 
     schema: Schema
-    files: Sequence[InputFile]
-    units: tuple[Unit, ...]
+    files: FileTable
+    units: Sequence[Unit]
     digests: Mapping[int, str]
     notes: tuple[str, ...]
     dialect: Dialect
     null_tokens: tuple[str, ...]
-    heads: Sequence[Head]
-    lines: Mapping[tuple[int, int], int]
     plan_rejects: tuple[Reject, ...] = ()
     kept: Kept[Piece] = field(default_factory=Kept, compare=False, repr=False)
     kind: str = field(default="csv", init=False)
+
+    @functools.cached_property
+    def heads(self) -> Heads:
+        """For each file where its rows start and what its columns are."""
+        return Heads(self.files)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's rows; see sources.contract.Source.
@@ -120,7 +123,7 @@ class CsvSource:
         """(lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
         head, start = self.heads[ordinal], self._start(ordinal, unit)
         if (pieces := self.kept.take((ordinal, start))) is not None:
-            line = self.lines[ordinal, start] if unit.stop else 1 if head.streamed else head.line
+            line = unit.line if unit.stop else 1 if head.streamed else head.line
             yield from ((line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces)
             return
         columns = len(head.names)
@@ -166,9 +169,7 @@ class CsvSource:
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
             return
         start, stop, line = (
-            (unit.start, unit.stop, self.lines[ordinal, unit.start])
-            if unit.stop
-            else (head.start, file.stat.size_bytes, head.line)
+            (unit.start, unit.stop, unit.line) if unit.stop else (head.start, file.stat.size_bytes, head.line)
         )
         if stop - start > RANGE_BYTES + self.dialect.max_row_bytes:  # a line that is passed over makes it so long
             blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
@@ -229,17 +230,18 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
     """
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))
-    return _plan(settled(files), options, common, min(max(share // DIGESTED_BYTES, 1) * DIGESTED_BYTES, RANGE_BYTES))
+    return _plan(files, options, common, min(max(share // DIGESTED_BYTES, 1) * DIGESTED_BYTES, RANGE_BYTES))
 
 
 def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, range_bytes: int) -> CsvSource:
     if not files:
         raise UsageError("no CSV files among the inputs")
+    files = FileTable.of(files)
     threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
     coming = ahead(files, lambda file: (file.path, file.stat))
     told, firsts = list[str](), FirstRows()
     found = thread_map(lambda file: read_head(file, options), coming, threads)
-    heads = Alike.of(_settled_heads(found, told, firsts), ("start", "line", "blank_lines"))
+    heads = Alike.of(_settled_heads(found, told, firsts), HEAD_NUMBERS)
     dialect = same_dialect(files, heads, options)
     header = agree_on_header(firsts.rows, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
@@ -269,9 +271,8 @@ def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, 
         *note_blank_lines(_blank_lines(files, heads, parts)),
         *notes,
     )
-    units, lines = _units(heads, parts)
     return CsvSource(
-        *(schema, files, units, digests, notes, dialect, options.null_tokens, heads, lines),
+        *(schema, with_heads(files, heads), _units(heads, parts), digests, notes, dialect, options.null_tokens),
         kept=kept,
     )
 
@@ -325,9 +326,8 @@ def _blank_lines(files: Sequence[InputFile], heads: Sequence[Head], parts: Itera
     return found
 
 
-def _units(heads: Sequence[Head], parts: Iterable[Extent]) -> tuple[tuple[Unit, ...], dict[tuple[int, int], int]]:
-    """(units in order, the physical line where each part of a file starts)."""
-    lines: dict[tuple[int, int], int] = {}
+def _units(heads: Sequence[Head], parts: Iterable[Extent]) -> tuple[Unit, ...]:
+    """In order; of parts of a file with the physical line where they start."""
 
     def each() -> Iterator[Unit]:
         for ordinal, of_file in groupby(parts, key=lambda part: part.file):
@@ -339,8 +339,7 @@ def _units(heads: Sequence[Head], parts: Iterable[Extent]) -> tuple[tuple[Unit, 
             row, line = 0, heads[ordinal].line
             for part in mine:
                 if part.rows:
-                    yield Unit(ordinal, ordinal + 1, part.start, part.stop, row, part.rows, part.size_bytes)
-                    lines[ordinal, part.start] = line
+                    yield Unit(ordinal, ordinal + 1, part.start, part.stop, row, part.rows, part.size_bytes, line)
                 row, line = row + part.rows, line + part.lines
 
-    return packed(each(), UNIT_BYTES), lines
+    return packed(each(), UNIT_BYTES)

@@ -23,7 +23,7 @@ from recordmill.base.people.nearest import did_you_mean
 from recordmill.sources.images.label_file import LabelRows, read_label_file
 from recordmill.storage.files import input_path, is_remote
 from recordmill.storage.folders import join, real_path
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable
 from recordmill.storage.listing import Root
 
 _PATH_COLUMNS = (
@@ -69,7 +69,7 @@ class LabelColumns:
     notes: tuple[str, ...] = ()
 
 
-def label_columns(request: LabelRequest, files: Sequence[InputFile], roots: Sequence[Root]) -> LabelColumns:
+def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]) -> LabelColumns:
     """The labels file's columns, aligned with files.
 
     Raises:
@@ -104,7 +104,7 @@ def label_columns(request: LabelRequest, files: Sequence[InputFile], roots: Sequ
 class _Finder:
     """Paths as labels files write them to ordinals of files."""
 
-    def __init__(self, files: Sequence[InputFile], roots: Sequence[Root], folder: str) -> None:
+    def __init__(self, files: FileTable, roots: Sequence[Root], folder: str) -> None:
         self._folders = [folder, *(root.path for root in roots)]
         self._by_path = {file.path: at for at, file in enumerate(files)}
         self._by_name: dict[str, int] = {}
@@ -205,7 +205,7 @@ def _account(
     column: str,
     owner: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
-    files: Sequence[InputFile],
+    files: FileTable,
     name: str,
 ) -> tuple[list[Reject], list[str]]:
     """Rows without a file and files without a row, as rejects or as notes."""

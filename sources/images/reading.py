@@ -17,19 +17,18 @@ from recordmill.images.header import BadImage, ImageHeader
 from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.sources.inputs.beside import Beside
+from recordmill.sources.images.side import FEATURES, feature_names
 from recordmill.sources.inputs.contract import BATCH_BYTES, BATCH_FILES, Chunk
 from recordmill.sources.inputs.tables import batch_of
 from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.files import Bytes, read_all
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable, InputFile
 
 
 def read_images(
-    files: Sequence[InputFile],
+    files: FileTable,
     ordinals: Sequence[int],
     schema: Schema,
-    side: Beside,
     *,
     decode: bool,
     max_pixels: int,
@@ -44,7 +43,7 @@ def read_images(
         taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
         batch = _Batch(ordinals[first : first + len(taken)], taken, size)
         batch.check(decode, max_pixels)
-        yield batch.finish(schema, side)
+        yield batch.finish(schema, files)
         first += len(taken)
 
 
@@ -99,11 +98,11 @@ class _Batch:
         if EXTENSIONS.get(extension, header.format) != header.format:
             self._counts[f"{header.format} named .{extension}"] += 1
 
-    def finish(self, schema: Schema, side: Beside) -> Chunk:
+    def finish(self, schema: Schema, files: FileTable) -> Chunk:
         rows = len(self._ordinals)
         target = to_arrow(schema)
-        taken = side.take(self._ordinals)
-        columns = [taken[name] if name in taken else self._own(name) for name in schema.names]
+        taken = files.take(self._ordinals, [FEATURES + name for name in feature_names(files)])
+        columns = [taken[FEATURES + name] if FEATURES + name in taken else self._own(name) for name in schema.names]
         records = pa.RecordBatch.from_arrays(columns, schema=target)
         return Chunk(
             records,

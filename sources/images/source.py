@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,19 +26,23 @@ from recordmill.images.names import EXTENSIONS
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.images.label_columns import LabelRequest, label_columns
 from recordmill.sources.images.reading import read_images
-from recordmill.sources.images.side import by_folders, conform_side, side_feature
+from recordmill.sources.images.side import (
+    by_folders,
+    conform_side,
+    feature_names,
+    side_feature,
+    with_features,
+    without_features,
+)
 from recordmill.sources.inputs import classes, layout
-from recordmill.sources.inputs.beside import Beside, Part
 from recordmill.sources.inputs.classes import known_classes, without_strays
 from recordmill.sources.inputs.content import extension
 from recordmill.sources.inputs.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
-from recordmill.sources.inputs.layout import with_splits
 from recordmill.sources.inputs.packing import packed_files
 from recordmill.sources.values.overrides import apply_dtypes, select_given
 from recordmill.storage.files import input_path, read_range
 from recordmill.storage.folders import real_path
-from recordmill.storage.listed.coded import pick
-from recordmill.storage.listed.files import InputFile, chosen, where
+from recordmill.storage.listed.files import FileTable, InputFile
 from recordmill.storage.listing import Listing
 
 STRUCTURE, DECODE = "structure", "decode"
@@ -175,12 +179,11 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class ImageSource:
-    """The `Source` of image files; side holds the columns that don't come from the image itself."""
+    """The `Source` of image files; these have the columns of records that don't come from the image itself."""
 
     schema: Schema
-    files: Sequence[InputFile]
+    files: FileTable
     units: Sequence[Unit]
-    side: Beside
     options: ImageOptions
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
@@ -206,7 +209,7 @@ class ImageSource:
         """The images of these files, in this order; DataError as `read`."""
         options = self.options
         yield from read_images(
-            self.files, ordinals, self.schema, self.side, decode=options.check == DECODE, max_pixels=options.max_pixels
+            self.files, ordinals, self.schema, decode=options.check == DECODE, max_pixels=options.max_pixels
         )
 
 
@@ -229,62 +232,60 @@ def plan_images(
         class_from=options.class_from,
         strays=options.strays if options.labels is None else classes.KEEP,
     )
-    files = with_splits(files, said.splits)
-    side, keep = by_folders(said), np.ones(len(files), np.bool_)
+    files = by_folders(files.with_splits(said.splits), said)
     if options.labels is not None:
         request = LabelRequest(
             options.labels,
             options.labels_path_column,
             common.label,
             options.missing == REJECT,
-            OWN_NAMES | frozenset(side.names),
+            OWN_NAMES | frozenset(feature_names(files)),
         )
         given = label_columns(request, files, listing.roots)
         if "label" in given.columns:
-            said, side = said.without_classes(), Beside()
-        side = Beside((*side.parts, Part(pa.RecordBatch.from_pydict(given.columns)))) if given.columns else side
-        rejects, notes, keep = [*rejects, *given.rejects], [*notes, *given.notes], given.keep
-    elif common.label is not None and common.label not in side.names:
+            said, files = said.without_classes(), without_features(files)
+        files = with_features(files, given.columns).filter(given.keep)
+        rejects, notes = [*rejects, *given.rejects], [*notes, *given.notes]
+        said = replace(said, classes=said.classes.filter(pa.array(given.keep)))
+    elif common.label is not None and common.label not in feature_names(files):
         raise UsageError(
             f"{option('label', common.label)}: images have a label by their folders, or by a column of "
             f"{option('labels', 'FILE')}"
         )
-    files, side = chosen(files, keep), side.filter(keep)
-    schema, more = _schema(side, common)
+    schema, more = _schema(files, common)
     if said.class_names and "label" in schema and (names := schema["label"].classes) is not None:
-        known, unknown = known_classes(files, pick(said.classes, keep), names, options.unknown_class)
-        files, side = chosen(files, known), side.filter(known)
+        known, unknown = known_classes(files, said.classes, names, options.unknown_class)
+        files = files.filter(known)
         rejects = [*rejects, *unknown]
     own = schema.select([name for name in schema.names if name not in OWN_NAMES])
-    side, files, bad, lost = conform_side(side, own, files)
+    files, bad, lost = conform_side(files, own)
     notes += [*left, *said.notes, *more, *lost]
-    return ImageSource(schema, files, _units(files), side, options, (*listing.notes, *notes), (*rejects, *bad))
+    return ImageSource(schema, files, _units(files), options, (*listing.notes, *notes), (*rejects, *bad))
 
 
-def _choose(listing: Listing, labels: str | None) -> tuple[Sequence[InputFile], list[str]]:
+def _choose(listing: Listing, labels: str | None) -> tuple[FileTable, list[str]]:
     """The files that are images by extension or, where that tells nothing, by their first bytes;
     the others counted by extension.
     """
-    others: Counter[str] = Counter()
-
-    def is_image(file: InputFile) -> bool:
+    files, others = listing.files, Counter[str]()
+    endings = map(extension, files.names())
+    known = EXTENSIONS.keys() | _FOREIGN_EXTENSIONS
+    keep = np.fromiter((ending in known for ending in endings), np.bool_, len(files))
+    for at in np.flatnonzero(~keep).tolist():
+        file = files[at]
         ending = extension(file.name)
-        if ending in EXTENSIONS or ending in _FOREIGN_EXTENSIONS:
-            return True
         if (ending in _OTHER_EXTENSIONS and not listing.is_named(file)) or not _looks_like_image(file):
             others[ending] += file.path != labels
-            return False
-        return True
-
-    keep = where(listing.files, is_image)
+        else:
+            keep[at] = True
     shown = ", ".join(
         f"{count} {'.' + ending if ending else 'without extension'}"
         for ending, count in sorted(others.items())
         if count
     )
     if not keep.any():
-        raise UsageError(f"no image among {len(listing.files)} file(s){f': {shown}' if shown else ''}")
-    return chosen(listing.files, keep), [f"ignored beside the images: {shown}"] if shown else []
+        raise UsageError(f"no image among {len(files)} file(s){f': {shown}' if shown else ''}")
+    return files.filter(keep), [f"ignored beside the images: {shown}"] if shown else []
 
 
 def _looks_like_image(file: InputFile) -> bool:
@@ -292,26 +293,24 @@ def _looks_like_image(file: InputFile) -> bool:
     return sniff_image(head) is not None or sniff_foreign(head) is not None
 
 
-def _bounded(files: Sequence[InputFile], memory_bytes: int) -> tuple[Sequence[InputFile], list[Reject]]:
+def _bounded(files: FileTable, memory_bytes: int) -> tuple[FileTable, list[Reject]]:
     """Files that fit into one record and a quarter of memory; each is held whole."""
     limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
     message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
-    rejects = [
-        Reject(file.name, "", SIZE, f"{file.stat.size_bytes} {message}")
-        for file in files
-        if file.stat.size_bytes > limit
-    ]
-    return chosen(files, where(files, lambda file: file.stat.size_bytes <= limit)) if rejects else files, rejects
+    keep = np.concatenate([np.empty(0, np.bool_), *(sizes <= limit for sizes in files.sizes_in_parts())])
+    large = (files[at] for at in np.flatnonzero(~keep).tolist())
+    rejects = [Reject(file.name, "", SIZE, f"{file.stat.size_bytes} {message}") for file in large]
+    return files.filter(keep), rejects
 
 
-def _schema(side: Beside, common: PlanOptions) -> tuple[Schema, list[str]]:
+def _schema(files: FileTable, common: PlanOptions) -> tuple[Schema, list[str]]:
     """The features of a record: the image's own, then label and class_name, then the labels file's columns."""
     features = [
         *OWN_FEATURES[:-1],
-        *(side_feature(name, column) for name, column in side.columns()),
+        *(side_feature(files, name) for name in feature_names(files)),
         OWN_FEATURES[-1],
     ]
-    schema = Schema(tuple(features), "label" if "label" in side.names else None)
+    schema = Schema(tuple(features), "label" if "label" in feature_names(files) else None)
     if own := OWN_NAMES & set(common.dtypes):
         raise UsageError(f"{option('dtypes', min(own))}: this feature comes from the image itself and keeps its type")
     schema = apply_dtypes(schema, common.dtypes)
@@ -331,5 +330,6 @@ def _schema(side: Beside, common: PlanOptions) -> tuple[Schema, list[str]]:
     return given, [*left_out, *notes]
 
 
-def _units(files: Sequence[InputFile]) -> tuple[Unit, ...]:
-    return packed_files((file.stat.size_bytes for file in files), IMAGE_UNIT_BYTES, UNIT_FILES)
+def _units(files: FileTable) -> tuple[Unit, ...]:
+    sizes = (size for some in files.sizes_in_parts() for size in some.tolist())
+    return packed_files(sizes, IMAGE_UNIT_BYTES, UNIT_FILES)

@@ -18,7 +18,7 @@ from recordmill.base.errors import Reject
 from recordmill.base.machine import MEMORY_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.kept import Kept, Piece
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable
 
 UNIT_BYTES = 32 << 20  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
 BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from parsing to encoding
@@ -33,7 +33,8 @@ class Unit:
     (bytes, row groups, batches).
 
     first_row: the position of the unit's first record in its file. rows: how many records, rejects included, if the
-    plan knows. size_bytes: roughly how many bytes of records it gives; runs are planned by it.
+    plan knows. size_bytes: roughly how many bytes of records it gives; runs are planned by it. line: where kinds count
+    lines beside records, that of the part's first record in its file.
     """
 
     first_file: int
@@ -43,6 +44,7 @@ class Unit:
     first_row: int = 0
     rows: int | None = None
     size_bytes: int = 0
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Source(Protocol):
         """The features of every record; all chunks have the Arrow schema schemas.arrow.to_arrow(schema)."""
 
     @property
-    def files(self) -> Sequence[InputFile]: ...
+    def files(self) -> FileTable: ...
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -106,7 +108,7 @@ class Source(Protocol):
         """
 
     @property
-    def plan_rejects(self) -> tuple[Reject, ...]:
+    def plan_rejects(self) -> Sequence[Reject]:
         """What the plan already had to leave out (a label row without a file, a file without a label row)."""
 
     def read(self, unit: Unit) -> Iterator[Chunk]:

@@ -11,6 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from recordmill.base.errors import UsageError
 from recordmill.sources.inputs.content import (
     BINARY,
@@ -25,7 +27,7 @@ from recordmill.sources.inputs.content import (
     sniff_file,
 )
 from recordmill.sources.registry import KIND_NAMES, KINDS, find_kind
-from recordmill.storage.listed.files import InputFile, chosen, where
+from recordmill.storage.listed.files import FileTable
 from recordmill.storage.listing import Listing
 
 SAMPLE_FILES = 8  # per extension: enough to see that an extension is used for two things
@@ -103,27 +105,28 @@ def keep_kind(listing: Listing, kind: str) -> Listing:
     if not wanted and textual:
         wanted = [group for group in groups if group.kind in _TEXTUAL]
     keys = {(group.ending, group.papers) for group in wanted}
-    keep = where(listing.files, lambda file: _key(file) in keys or listing.is_named(file))
+    keep = np.fromiter((_key(name) in keys for name in listing.files.names()), np.bool_, len(listing.files))
+    keep |= listing.are_named(~keep)
     if not keep.any():
         raise UsageError(
             f"no {kind} among {len(listing.files)} file(s): {_endings(groups, (*KIND_NAMES, OTHER, BINARY))}"
         )
     if keep.all():
         return listing
-    files = chosen(listing.files, keep)
-    left = Counter(extension(file.name) for file in chosen(listing.files, ~keep))
+    files = listing.files.filter(keep)
+    left = Counter(extension(name) for name in listing.files.filter(~keep).names())
     ignored = {**listing.ignored, **{f"of another kind: {_dotted(ending)}": count for ending, count in left.items()}}
     return replace(
         listing, files=files, ignored=ignored, notes=(*listing.notes, f"ignored beside the {kind}: {_tally(left)}")
     )
 
 
-def _key(file: InputFile) -> tuple[str, bool]:
-    return extension(file.name), is_paper(file.name)
+def _key(name: str) -> tuple[str, bool]:
+    return extension(name), is_paper(name)
 
 
-def _groups(files: Sequence[InputFile]) -> list[_Group]:
-    counts = Counter(map(_key, files))
+def _groups(files: FileTable) -> list[_Group]:
+    counts = Counter(map(_key, files.names()))
     seen = _sampled(files, counts)
     groups = []
     for (ending, papers), count in sorted(counts.items()):
@@ -135,7 +138,7 @@ def _groups(files: Sequence[InputFile]) -> list[_Group]:
 
 
 def _sampled(
-    files: Sequence[InputFile], counts: Mapping[tuple[str, bool], int]
+    files: FileTable, counts: Mapping[tuple[str, bool], int]
 ) -> dict[tuple[str, bool], list[tuple[Content, str]]]:
     """(what it holds, name) of a few files of each group, evenly from its first to its last."""
     wanted = {
@@ -144,10 +147,10 @@ def _sampled(
     }
     seen: dict[tuple[str, bool], list[tuple[Content, str]]] = {key: [] for key in counts}
     passed = Counter[tuple[str, bool]]()
-    for file in files:
-        key = _key(file)
+    for at, name in enumerate(files.names()):
+        key = _key(name)
         if passed[key] in wanted[key]:
-            seen[key].append((sniff_file(file), file.name))
+            seen[key].append((sniff_file(files[at]), name))
         passed[key] += 1
     return seen
 

@@ -10,18 +10,17 @@ INPUT folders are given and no file has a folder of its own, the INPUTs' own nam
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
-from recordmill.storage.listed.coded import Coded
-from recordmill.storage.listed.files import InputFile, StoredFiles
+from recordmill.storage.listed.files import FileTable, InputFile, coded, coded_of, counted, nothing, where_none
 from recordmill.storage.listing import Root
 
 AUTO, FOLDERS, NAMES, NONE = "auto", "folders", "names", "none"
@@ -35,8 +34,8 @@ class Layout:
     where there are no classes. class_notes: those of the notes that speak of classes.
     """
 
-    splits: Sequence[str | None]
-    classes: Sequence[str | None]
+    splits: pa.DictionaryArray
+    classes: pa.DictionaryArray
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     class_notes: tuple[str, ...] = ()
@@ -47,7 +46,7 @@ class Layout:
         """
         return Layout(
             self.splits,
-            _nothing(len(self.splits)) if isinstance(self.splits, Coded) else (None,) * len(self.splits),
+            nothing(len(self.splits)),
             (),
             tuple(note for note in self.notes if note not in self.class_notes),
         )
@@ -67,10 +66,11 @@ def read_layout(
             those, so that either reading could mix test data into training; with `folders` or `names`, a file whose
             split they don't say.
     """
-    folders = _Folders.of(files)
+    table = FileTable.of(files)
+    folders = _Folders.of(table)
     rest: dict[Key, tuple[str, ...]] = {key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys}
-    splits, notes = _splits(files, folders, rest, roots, split_from)
-    classes = _nothing(len(files))
+    splits, notes = _splits(table, folders, rest, roots, split_from)
+    classes = nothing(len(table))
     names: tuple[str, ...] = ()
     of_classes: list[str] = []
     if class_from != NONE:
@@ -81,12 +81,9 @@ def read_layout(
             names = ()
         if names:
             classes = folders.say(by_key)
-            if bare := classes.count(None):
+            if bare := int(np.count_nonzero(where_none(classes))):
                 of_classes.append(f"{bare} file(s) outside every class folder have no label")
-    all_notes, noted = (*notes, *of_classes), tuple(of_classes)
-    if isinstance(files, StoredFiles):
-        return Layout(splits, classes, names, all_notes, noted)
-    return Layout(tuple(splits), tuple(classes), names, all_notes, noted)
+    return Layout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
 
 
 @dataclass(frozen=True)
@@ -97,45 +94,30 @@ class _Folders:
     keys: tuple[Key, ...]
 
     @classmethod
-    def of(cls, files: Sequence[InputFile]) -> _Folders:
+    def of(cls, files: FileTable) -> _Folders:
         keys: dict[Key, int] = {}
-        each = ((file.root, file.name.rpartition("/")[0]) for file in files)
+        each = ((root, name.rpartition("/")[0]) for root, name in files.named())
         numbers = np.fromiter((keys.setdefault(key, len(keys)) for key in each), np.uint32, len(files))
         return cls(numbers, tuple(keys))
 
-    def say(self, by_key: Mapping[Key, str | None]) -> Coded:
+    def say(self, by_key: Mapping[Key, str | None]) -> pa.DictionaryArray:
         """What they say of each file."""
         words: dict[str | None, int] = {}
         places = [words.setdefault(by_key[key], len(words)) for key in self.keys]
-        return Coded(np.array(places, np.uint32)[self.numbers], list(words))
-
-
-def _nothing(count: int) -> Coded:
-    return Coded(np.zeros(count, np.uint32), [None])
-
-
-def with_splits(files: Sequence[InputFile], splits: Sequence[str | None]) -> Sequence[InputFile]:
-    """The files with these splits, one per file."""
-    if isinstance(files, StoredFiles) and isinstance(splits, Coded):
-        return files.with_splits(splits)
-    pairs = zip(files, splits, strict=True)
-    return tuple(
-        file if split == file.split else InputFile(file.root, file.name, file.path, file.stat, split)
-        for file, split in pairs
-    )
+        return coded(np.array(places, np.min_scalar_type(len(words)))[self.numbers], list(words))
 
 
 def _splits(
-    files: Sequence[InputFile],
+    files: FileTable,
     folders: _Folders,
     rest: dict[Key, tuple[str, ...]],
     roots: Sequence[Root],
     split_from: str,
-) -> tuple[Coded, list[str]]:
+) -> tuple[pa.DictionaryArray, list[str]]:
     """The split per file; takes the folder that says it out of rest."""
-    nothing = _nothing(len(files))
+    none = nothing(len(files))
     if split_from == NONE or not files:
-        return nothing, []
+        return none, []
     notes: list[str] = []
     if split_from in (AUTO, FOLDERS):
         by_folder = {key: _in_folders(parts) for key, parts in rest.items()}
@@ -150,20 +132,21 @@ def _splits(
         _check_partial(files, folders, by_folder, rest, demanded=split_from == FOLDERS)
     if split_from == AUTO and (by_root := _by_root(roots)):
         return folders.say({key: by_root[key[0]] for key in folders.keys}), ["splits by the INPUTs' own names"]
-    by_name = Coded.of((split_of(_stem(file.name)) for file in files), len(files))
-    if None not in by_name:
-        (one, *more) = by_name.used
-        if split_from == AUTO and not more and any(_stem(file.name).lower() not in SPLIT_WORDS for file in files):
-            return nothing, [*notes, _one_split("file", one, NAMES)]
+    by_name = coded_of((split_of(_stem(name)) for name in files.names()), len(files))
+    said_none = where_none(by_name)
+    if not said_none.any():
+        (one, *more) = counted(by_name)
+        if split_from == AUTO and not more and any(_stem(name).lower() not in SPLIT_WORDS for name in files.names()):
+            return none, [*notes, _one_split("file", one, NAMES)]
         return by_name, [f"splits by file name: {_counts(by_name)}"]
     if split_from == NAMES:
         raise UsageError(
-            f"{files[by_name.index(None)].name}: this file's name says no split; rename it, or leave "
+            f"{files[int(np.argmax(said_none))].name}: this file's name says no split; rename it, or leave "
             f"{option('split_from', 'names')} out"
         )
-    if some := len(by_name) - by_name.count(None):
+    if some := int(np.count_nonzero(~said_none)):
         notes.append(f"no splits by file name: only {some} of {len(by_name)} names say one")
-    return nothing, notes
+    return none, notes
 
 
 def _one_split(what: str, split: str | None, ask: str) -> str:
@@ -193,7 +176,7 @@ def _in_folders(parts: Sequence[str]) -> tuple[int, str] | None:
 
 
 def _check_partial(
-    files: Sequence[InputFile],
+    files: FileTable,
     folders: _Folders,
     by_folder: Mapping[Key, tuple[int, str] | None],
     rest: Mapping[Key, tuple[str, ...]],
@@ -242,5 +225,5 @@ def _stem(name: str) -> str:
     return name.rpartition("/")[2].partition(".")[0]
 
 
-def _counts(splits: Sequence[str | None]) -> str:
-    return ", ".join(f"{split} {count}" for split, count in sorted(Counter(splits).items(), key=str))
+def _counts(splits: pa.DictionaryArray) -> str:
+    return ", ".join(f"{split} {count}" for split, count in sorted(counted(splits).items(), key=str))

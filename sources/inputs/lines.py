@@ -24,6 +24,7 @@ from recordmill.sources.inputs.encoding import utf8_blocks, without_mark
 from recordmill.storage.files import Bytes, read_range
 from recordmill.storage.listed.files import InputFile
 
+STREAMED = "streamed"  # the column that marks files which can't be cut
 MAX_LINE_BYTES = 16 << 20  # 16 MiB: longer than any line meant as one record, short enough to hold several
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
 _FILES = 64  # of which line starts are held: more than threads look into at once

@@ -6,6 +6,7 @@ would become wrong records.
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import Chunk, Payloads, Source, Unit
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable, InputFile
 
-_PARTS: Mapping[str, tuple[type, str]] = {  # what a Source must have: its type, and how to say it
+_PARTS: Mapping[str, tuple[type | tuple[type, ...], str]] = {  # what a Source must have: its type, and how to say it
     "kind": (str, "a text: what manifests call this kind"),
     "schema": (Schema, "a recordmill.Schema: the features of every record"),
-    "files": (tuple, "a tuple of recordmill.storage.listing.InputFile"),
+    "files": ((tuple, FileTable), "a tuple of recordmill.storage.listing.InputFile, or such a FileTable"),
     "units": (tuple, "a tuple of recordmill.sources.inputs.contract.Unit, in order of file and position"),
     "digests": (Mapping, "a mapping of a file's ordinal to its digest, or {}"),
     "notes": (tuple, "a tuple of texts, or ()"),
@@ -75,6 +76,10 @@ class CheckedSource:
 
     own: Source
 
+    @functools.cached_property
+    def files(self) -> FileTable:
+        return FileTable.of(self.own.files)
+
     @property
     def kind(self) -> str:
         return self.own.kind
@@ -82,10 +87,6 @@ class CheckedSource:
     @property
     def schema(self) -> Schema:
         return self.own.schema
-
-    @property
-    def files(self) -> Sequence[InputFile]:
-        return self.own.files
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -100,7 +101,7 @@ class CheckedSource:
         return self.own.notes
 
     @property
-    def plan_rejects(self) -> tuple[Reject, ...]:
+    def plan_rejects(self) -> Sequence[Reject]:
         return self.own.plan_rejects
 
     def read(self, unit: Unit) -> Iterator[Chunk]:

@@ -22,7 +22,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.encoding import check_encoding
 from recordmill.sources.inputs.kept import Kept, Piece
-from recordmill.sources.inputs.lines import MAX_LINE_BYTES, file_lines, note_blank_lines
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, STREAMED, file_lines, note_blank_lines
 from recordmill.sources.inputs.packing import packed
 from recordmill.sources.inputs.tables import Alike, ChunkDigests, DigestTable
 from recordmill.sources.jsonl.array import stream_records
@@ -36,7 +36,7 @@ from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.storage.files import Stat, ahead, check_unchanged
-from recordmill.storage.listed.files import InputFile, settled
+from recordmill.storage.listed.files import FileTable, InputFile
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,15 @@ class JsonlOptions:
 
 @dataclass(frozen=True)
 class JsonlSource:
-    """paths: by feature, where in the record it stands.
-    streamed: the ordinals of files that can't be cut into ranges. base64: the features whose strings stand for bytes.
+    """files: with marks STREAMED of those that can't be cut into ranges. paths: by feature, where in the record it
+    stands. base64: the features whose strings stand for bytes.
     """
 
     schema: Schema
-    files: Sequence[InputFile]
-    units: tuple[Unit, ...]
+    files: FileTable
+    units: Sequence[Unit]
     options: JsonlOptions
     paths: Mapping[str, Path]
-    streamed: frozenset[int]
     digests: Mapping[int, str]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
@@ -104,7 +103,7 @@ class JsonlSource:
         if (pieces := self.kept.take((ordinal, start))) is not None:
             yield from (replace(piece, batch=layout.finished(piece.batch)) for piece in pieces)
             return
-        streamed = ordinal in self.streamed
+        streamed = self.files.is_marked(STREAMED, ordinal)
         for block in (
             stream_records(file, self.options.encoding, most) if streamed else file_lines(file, start, stop, most)
         ):
@@ -133,7 +132,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
         DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
         UsageError: an option names a column that is not there.
     """
-    common, base64 = declared_base64(common)
+    files, (common, base64) = FileTable.of(files), declared_base64(common)
     label = common.label if common.schema is None else None
     asked = untold_bytes(common)
     kept, expected = Kept[Piece]() if asked else common.room_for_parsed(), Expected(common, base64)
@@ -152,11 +151,11 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
     final = layout_of(inferred.schema, inferred.paths, common, base64)
     kept.settle(lambda used: used.agrees(final))
-    streamed = frozenset(part.ordinal for part in parts if part.streamed)
+    marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
     as_bytes, binary = tell_base64(found.strings)
     blank = note_blank_lines(_blank_lines(files, parts))
     told = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
-    source = JsonlSource(schema, settled(files), _units(parts), options, final.paths, streamed, digests, told)
+    source = JsonlSource(schema, marked, _units(parts), options, final.paths, digests, told)
     return replace(source, base64=tuple(sorted(base64 | as_bytes)), kept=kept)
 
 
@@ -238,14 +237,13 @@ def _units(parts: Iterable[Extent]) -> tuple[Unit, ...]:
     return packed(each(), UNIT_BYTES)
 
 
-def _nothing(files: Sequence[InputFile], options: JsonlOptions, parts: Sequence[Extent]) -> DataError:
+def _nothing(files: FileTable, options: JsonlOptions, parts: Sequence[Extent]) -> DataError:
     """Why there is no record: the first bad line, if there is one."""
     ordinal = next((part.ordinal for part in parts if part.records), None)
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")
-    empty = JsonlSource(
-        Schema(()), settled(files), (), options, {}, frozenset(p.ordinal for p in parts if p.streamed), {}
-    )
+    marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
+    empty = JsonlSource(Schema(()), marked, (), options, {}, {})
     first = next(reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects)
     return DataError(
         f"no line is a JSON object: {first.message} (JSON Lines has one object on each line)",

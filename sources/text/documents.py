@@ -19,13 +19,13 @@ from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.digest import chunk_digests, combine, digest_file
 from recordmill.storage.files import Bytes, check_unchanged, read_each, read_range
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable, InputFile
 
 _HEAD_BYTES = max(COMPRESSED_HEAD_BYTES, LOOKED_AT)
 
 
 def read_documents(
-    files: Sequence[InputFile], ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
+    files: FileTable, ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
 ) -> Iterator[Chunk]:
     """The files of these ordinals, in this order, with their digests."""
     first = 0

@@ -33,15 +33,15 @@ from recordmill.sources.inputs.packing import packed
 from recordmill.sources.inputs.tables import Alike, ChunkDigests
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable, InputFile
 
 
 class TextColumns:
     """Makes batches of the schema from texts, their source and their file's class."""
 
-    def __init__(self, schema: Schema, classes: Sequence[str | None]) -> None:
-        """classes: per file, None where it has none; empty without classes."""
-        self._arrow, self._classes = to_arrow(schema), classes
+    def __init__(self, schema: Schema, files: FileTable) -> None:
+        """files: with a column `class_name`, unless there are no classes."""
+        self._arrow, self._files = to_arrow(schema), files
         self._names = next((pa.array(f.classes, pa.large_string()) for f in schema if f.classes), None)
 
     def batch(
@@ -51,7 +51,7 @@ class TextColumns:
         known: dict[str, pa.Array] = {"text": texts}
         if names is not None:
             known["source"] = pa.array(names, pa.large_string())
-        if self._classes:
+        if "class_name" in self._files.columns:
             class_names = self._class_names(files)
             known["class_name"] = known["label"] = class_names
             if self._names is not None:
@@ -60,8 +60,8 @@ class TextColumns:
 
     def _class_names(self, files: npt.NDArray[np.uint32]) -> pa.Array:
         if len(files) and (files == files[0]).all():
-            return pa.repeat(pa.scalar(self._classes[int(files[0])], pa.large_string()), len(files))
-        return pa.array([self._classes[ordinal] for ordinal in files.tolist()], pa.large_string())
+            return pa.repeat(self._files.take(files[:1], ("class_name",))["class_name"][0], len(files))
+        return self._files.take(files, ("class_name",))["class_name"]
 
 
 def line_chunks(

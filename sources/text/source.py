@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.people.nearest import there_are
@@ -18,14 +20,13 @@ from recordmill.sources.inputs.classes import ERROR, LEAVE, STRAYS, UNKNOWN_CLAS
 from recordmill.sources.inputs.contract import UNIT_BYTES, Chunk, PlanOptions, Unit
 from recordmill.sources.inputs.detect import keep_kind
 from recordmill.sources.inputs.encoding import check_encoding
-from recordmill.sources.inputs.layout import AUTO, Layout, with_splits
-from recordmill.sources.inputs.lines import MAX_LINE_BYTES, file_lines, stream_lines
+from recordmill.sources.inputs.layout import AUTO, Layout
+from recordmill.sources.inputs.lines import MAX_LINE_BYTES, STREAMED, file_lines, stream_lines
 from recordmill.sources.inputs.packing import packed_files
 from recordmill.sources.text.documents import read_documents
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
 from recordmill.storage.files import check_unchanged
-from recordmill.storage.listed.coded import pick
-from recordmill.storage.listed.files import InputFile, chosen
+from recordmill.storage.listed.files import FileTable, where_none
 from recordmill.storage.listing import Listing
 
 LINES, DOCUMENTS = "lines", "documents"
@@ -67,17 +68,15 @@ class TextOptions:
 
 @dataclass(frozen=True)
 class TextSource:
-    """classes: per file its class, None where it has none; empty without classes. streamed: ordinals of files that
-    can't be cut into ranges.
+    """files: with a column CLASS_NAME, unless there are no classes, and with marks STREAMED of those that can't be cut
+    into ranges.
     """
 
     schema: Schema
-    files: Sequence[InputFile]
+    files: FileTable
     units: Sequence[Unit]
     options: TextOptions
     mode: str
-    classes: Sequence[str | None] = ()
-    streamed: frozenset[int] = frozenset()
     digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
@@ -85,10 +84,10 @@ class TextSource:
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's records in order; a unit without a stop is whole files."""
-        columns = TextColumns(self.schema, self.classes)
         if self.mode == DOCUMENTS:
             yield from self.read_files(range(unit.first_file, unit.last_file))
             return
+        columns = TextColumns(self.schema, self.files)
         most = self.options.max_line_bytes
         for ordinal in range(unit.first_file, unit.last_file):
             file = self.files[ordinal]
@@ -96,7 +95,7 @@ class TextSource:
             start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
             blocks = (
                 stream_lines(file, self.options.encoding, most)
-                if ordinal in self.streamed
+                if self.files.is_marked(STREAMED, ordinal)
                 else file_lines(file, start, stop, most)
             )
             yield from line_chunks(blocks, file.name, ordinal, unit.first_row, columns, self.options.blank_lines, most)
@@ -108,7 +107,7 @@ class TextSource:
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
         """The documents of these files, in this order."""
-        columns = TextColumns(self.schema, self.classes)
+        columns = TextColumns(self.schema, self.files)
         yield from read_documents(self.files, ordinals, columns, self.options.encoding, self.options.max_line_bytes)
 
 
@@ -126,41 +125,42 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
         class_from=options.class_from,
         strays=options.strays,
     )
-    files = with_splits(files, layout.splits)
+    files = files.with_splits(layout.splits)
     mode, reason = _mode(files, layout, options)
     if mode == DOCUMENTS and not options.blank_lines:
         raise UsageError(f"{option('blank_lines', False)} is of lines, and these were read as {mode}: {reason}")
     notes = (f"read as {mode}: {reason}", *listing.notes, *left, *layout.notes)
     schema, left_out = _schema(mode, layout, common)
     notes = (*notes, *left_out)
-    classes: Sequence[str | None] = layout.classes if layout.class_names else ()
     rejects = tuple[Reject, ...]()
-    if classes and LABEL in schema and (names := schema[LABEL].classes) is not None:
-        keep, bad = known_classes(files, classes, names, options.unknown_class)
-        files, classes, rejects = chosen(files, keep), pick(classes, keep), tuple(bad)
-    if None in classes and any(feature.required for feature in schema if feature.name in (LABEL, CLASS_NAME)):
-        raise DataError(
-            "is in no class folder, and the schema requires a label", source=files[classes.index(None)].name
-        )
+    if layout.class_names:
+        files = files.with_column(CLASS_NAME, layout.classes)
+        if LABEL in schema and (names := schema[LABEL].classes) is not None:
+            keep, bad = known_classes(files, layout.classes, names, options.unknown_class)
+            files, rejects = files.filter(keep), tuple(bad)
+        lacking = where_none(files.column(CLASS_NAME))
+        if lacking.any() and any(feature.required for feature in schema if feature.name in (LABEL, CLASS_NAME)):
+            raise DataError(
+                "is in no class folder, and the schema requires a label", source=files[int(np.argmax(lacking))].name
+            )
     if not files:
         raise DataError(f"there is no file of a class that the schema names, among {len(listing.files)}")
     if mode == DOCUMENTS:
         units = _document_units(files)
-        return TextSource(schema, files, units, options, mode, classes, notes=notes, plan_rejects=rejects)
+        return TextSource(schema, files, units, options, mode, notes=notes, plan_rejects=rejects)
     parts = count_lines(files, options.encoding, options.max_line_bytes, options.blank_lines, common.threads)
     if not parts.records:
         raise DataError("there are no lines", source=files[0].name if files else "")
-    source = TextSource(schema, files, parts.units, options, mode, classes, parts.streamed, parts.digests)
+    source = TextSource(schema, files.marked(STREAMED, parts.streamed), parts.units, options, mode, parts.digests)
     return replace(source, notes=(*notes, *parts.notes), plan_rejects=rejects)
 
 
-def _mode(files: Sequence[InputFile], layout: Layout, options: TextOptions) -> tuple[str, str]:
+def _mode(files: FileTable, layout: Layout, options: TextOptions) -> tuple[str, str]:
     if options.mode != AUTO:
         return options.mode, "as asked"
     if layout.class_names:
         return DOCUMENTS, f"the folders say classes ({option('mode', 'lines')} makes each line a record)"
-    size = sum(file.stat.size_bytes for file in files)
-    if len(files) > 3 and size < _SMALL_BYTES * len(files):
+    if len(files) > 3 and files.size_bytes < _SMALL_BYTES * len(files):
         return DOCUMENTS, f"{len(files)} small files ({option('mode', 'lines')} makes each line a record)"
     return LINES, f"one file or few, or large ones ({option('mode', 'documents')} makes each file a record)"
 
@@ -171,7 +171,7 @@ def _schema(mode: str, layout: Layout, common: PlanOptions) -> tuple[Schema, lis
     if mode == DOCUMENTS:
         features.append(Feature(SOURCE, "string", required=True))
     if layout.class_names:
-        everywhere = None not in layout.classes
+        everywhere = not where_none(layout.classes).any()
         features += [
             Feature(LABEL, "int64", (), everywhere, layout.class_names),
             Feature(CLASS_NAME, "string", (), everywhere),
@@ -212,5 +212,5 @@ def _check_given(given: Feature, own: Feature) -> None:
         )
 
 
-def _document_units(files: Sequence[InputFile]) -> tuple[Unit, ...]:
-    return packed_files((file.stat.size_bytes for file in files), UNIT_BYTES)
+def _document_units(files: FileTable) -> tuple[Unit, ...]:
+    return packed_files((size for some in files.sizes_in_parts() for size in some.tolist()), UNIT_BYTES)

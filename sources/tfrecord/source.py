@@ -9,11 +9,13 @@ header is damaged, reading goes on at the next header that is right, and what wa
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
@@ -35,9 +37,12 @@ from recordmill.sources.tfrecord.look import KeptLoad, count_records, look_at
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.folders import is_file, real_path
-from recordmill.storage.listed.files import InputFile
+from recordmill.storage.listed.files import FileTable, InputFile
+from recordmill.storage.listed.table import BlockTable
 
 SCHEMA_FILE = "schema.pbtxt"
+SHARD = "shard"
+_AT_ONCE = 64  # texts of shards that are Python's
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,22 @@ class TfrecordOptions:
 
 @dataclass(frozen=True)
 class TfrecordSource:
-    """shards: the files once more, as the readers of shards have them. held: records are held against the schema."""
+    """files: with a column SHARD. held: records are held against the schema."""
 
     schema: Schema
-    files: tuple[InputFile, ...]
-    units: tuple[Unit, ...]
-    shards: tuple[ShardFile, ...]
+    files: FileTable
+    units: Sequence[Unit]
     digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     held: bool = False
     kept: Kept[KeptLoad] = field(default_factory=Kept, compare=False, repr=False)
     kind: str = "tfrecord"
+
+    @functools.cached_property
+    def shards(self) -> Shards:
+        """The files as the readers of shards have them."""
+        return Shards(self.files)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
@@ -77,6 +86,24 @@ class TfrecordSource:
         records = unit.rows if self.shards[ordinal].info else None
         piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
         return loads(self.shards, [piece], lenient=True)
+
+
+def _as_json(shards: Sequence[ShardFile]) -> pa.Array:
+    parts = (shards[at : at + _AT_ONCE] for at in range(0, len(shards), _AT_ONCE))
+    return pa.concat_arrays([pa.array([shard.to_json() for shard in part], pa.large_string()) for part in parts])
+
+
+class Shards(BlockTable[ShardFile]):
+    """The files as their column SHARD has them."""
+
+    def __init__(self, files: FileTable) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def some(self, places: Sequence[int]) -> list[ShardFile]:
+        return list(map(ShardFile.from_json, self._files.take(places, (SHARD,))[SHARD].to_pylist()))
 
 
 def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
@@ -123,9 +150,10 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     schema, said, told = _schema(shards, paths, common, count_records(shards, looked, common) if counting else None)
     held = schema.message != PAYLOAD and not told
     digests = {ordinal: one.digest for ordinal, one in enumerate(looked)}
+    table = FileTable.of(files).with_column(SHARD, _as_json(shards))
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    return TfrecordSource(schema, files, units, shards, digests, (*notes, *said), held=held, kept=kept)
+    return TfrecordSource(schema, table, units, digests, (*notes, *said), held=held, kept=kept)
 
 
 def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import doctest
 import gc
 import importlib.util
+import io
 import json
 import pickle
 import tracemalloc
@@ -39,6 +40,7 @@ from recordmill.building.spread.place import Place, Shared
 from recordmill.building.spread.runs import RUN_DTYPE, gather, slices
 from recordmill.building.spread.shards import Placed
 from recordmill.building.spread.survey import Layout, plan_merges
+from recordmill.building.spread.tables import ROWS
 from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.jobs import Job, split_jobs
 from recordmill.exporting.plan import ReadOptions, plan_read
@@ -52,12 +54,12 @@ from recordmill.shards.piece_table import PieceTable
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.inputs.contract import UNIT_BYTES, PlanOptions, Unit
-from recordmill.sources.inputs.tables import FileTable, UnitTable, bytes_of, rows_of, unit_sizes
+from recordmill.sources.inputs.tables import UnitTable, rows_of, unit_sizes
 from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
 from recordmill.storage.files import put_bytes
-from recordmill.storage.listed.coded import Coded
-from recordmill.storage.listed.files import InputFile, StoredFiles, row_of
-from recordmill.storage.listed.rows import StoredRows
+from recordmill.storage.listed import files as files_module
+from recordmill.storage.listed import sort
+from recordmill.storage.listed.files import FileTable, InputFile, coded
 from recordmill.storage.listing import Stat, list_inputs
 
 PLACE = Place("s3://bucket/out", "0" * 12)
@@ -103,7 +105,9 @@ def test_what_is_planned_for_so_much_is_what_the_formulas_say(size: int, threads
         pairs = int(near.sum()) * build.groups
     assert build.slices == pytest.approx(pairs, rel=0.01)
     listed = replace(layout, runs=np.resize(layout.runs, build.listed))
-    assert build.layout_bytes / 2 < len(pickle.dumps(listed)) <= build.layout_bytes + 1000
+    file = io.BytesIO()
+    np.savez(file, **listed.to_arrays())  # type: ignore[arg-type]
+    assert build.layout_bytes / 2 < len(file.getvalue()) <= build.layout_bytes + 4000
     whole = Histogram(np.array([[1]]), np.array([[size]]))
     assert len(cut_shards(whole, ShardOptions(grows=True).of_inputs(size), ["train"])) == build.shards
     asked = replace(build, asked_shard_bytes=128 << 20)
@@ -128,7 +132,7 @@ def account(at: int) -> Account:
 
 
 def part(at: int) -> DigestPart:
-    return DigestPart(at, at + 100, Shared[Digests](PLACE, f"digests-{at:012x}.pickle", f"{at:064x}"))
+    return DigestPart(at, at + 100, Shared[Digests](PLACE, f"digests-{at:012x}.npz", f"{at:064x}", Digests))
 
 
 def placed(at: int) -> Placed:
@@ -200,7 +204,9 @@ def test_objects_take_what_the_formulas_say_at_most(name: str) -> None:
 
 
 @pytest.mark.parametrize("in_store", [False, True])
-def test_lists_of_a_plan_are_what_they_were_made_of_and_as_large_as_the_formulas_say(in_store: bool) -> None:
+def test_lists_of_a_plan_are_what_they_were_made_of_and_as_large_as_the_formulas_say(
+    in_store: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     etag = "9b2cf535f27731c974343645a3985328-12" if in_store else ""
     files = [replace(listed_file(at), stat=Stat(at, 0, etag), split=("a", None)[at % 2]) for at in range(5000)]
     files[7] = replace(files[7], path="/elsewhere/of/a/link", name="\udcff.csv")
@@ -211,16 +217,18 @@ def test_lists_of_a_plan_are_what_they_were_made_of_and_as_large_as_the_formulas
     assert (list(kept), list(again)) == (files, units)
     assert (kept[4999], kept[-1], kept[3:5], len(kept)) == (files[4999], files[-1], tuple(files[3:5]), 5000)
     assert kept == files != list(kept[1:])
-    assert bytes_of(kept) == bytes_of(files) == sum(range(5000))
+    assert kept.size_bytes == sum(range(5000))
     with pytest.raises(IndexError):
         kept[5000]
     assert unit_sizes(again).tolist() == [unit.size_bytes for unit in units]
     assert (rows_of(again), rows_of([replace(unit, rows=3) for unit in units])) == (None, 15_000)
-    assert scale.FILE_BYTES / 2 < len(pickle.dumps(of_files)) / 5000 <= scale.FILE_BYTES
-    assert scale.UNIT_BYTES_KEPT / 2 < len(pickle.dumps(of_units)) / 5000 <= scale.UNIT_BYTES_KEPT
-    stored = StoredFiles(StoredRows.write(map(row_of, files), block_rows=500))
-    numbers = np.arange(5000)
-    held = stored.choose(numbers > 9).with_splits(Coded((numbers[10:] % 3).astype(np.uint32), ["a", "b", None]))
+    shared = sum(batch.nbytes for batch in of_files.rebatched(ROWS)), sum(b.nbytes for b in of_units.stored.passed())
+    assert scale.FILE_BYTES / 2 < shared[0] / 5000 <= scale.FILE_BYTES
+    assert scale.UNIT_BYTES_KEPT / 2 < shared[1] / 5000 <= scale.UNIT_BYTES_KEPT
+    monkeypatch.setattr(sort, "HELD_ROWS", 500)
+    monkeypatch.setattr(files_module, "FILE_ROWS", 500)
+    stored, numbers = FileTable.of(replace(file, split=None) for file in files), np.arange(5000)
+    held = stored.filter(numbers > 9).with_splits(coded(numbers[10:] % 3, ["a", "b", None]))
     assert scale.LISTED_MEMORY / 2 < len(pickle.dumps(held)) / 5000 <= scale.LISTED_MEMORY + 0.5
 
 
@@ -380,10 +388,11 @@ def test_a_plan_of_files_of_records_holds_of_each_what_the_formulas_say(tmp_path
     plan_tfrecord(files, TfrecordOptions(), PlanOptions())
     most = []
     for count in (100, 300):
+        some = files[:count]
         gc.collect()
         tracemalloc.start()
         try:
-            plan_tfrecord(files[:count], TfrecordOptions(), PlanOptions())
+            plan_tfrecord(some, TfrecordOptions(), PlanOptions())
             most.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()

@@ -27,12 +27,12 @@ from recordmill.building.conclude import AccountsError
 from recordmill.building.spread import survey as surveys
 from recordmill.building.spread import tables
 from recordmill.building.spread.beginning import begin as start
-from recordmill.building.spread.digests import DigestList, Either, FarDigests, Told, put_digests
+from recordmill.building.spread.digests import DigestList, Either, PlannedDigests, put_digests, with_digests
 from recordmill.building.spread.finishing import finish
-from recordmill.building.spread.place import NotSharedError, Place, _loaded
+from recordmill.building.spread.place import NotSharedError, Place, _loaded, _unpickled
 from recordmill.building.spread.runs import slices
 from recordmill.building.spread.shards import make_shard
-from recordmill.building.spread.tables import FarTable, share_table
+from recordmill.building.spread.tables import SharedBatches, _batch, share_files
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.shards import run, store_run
@@ -42,8 +42,10 @@ from recordmill.shards.rejects import TooManyRejects
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, read_range
 from recordmill.storage.folders import exists, files_below, join
-from recordmill.storage.listed import sorting
-from recordmill.storage.listed.files import StoredFiles
+from recordmill.storage.listed import sort
+from recordmill.storage.listed.batches import FileBatches
+from recordmill.storage.listed.files import FileTable, InputFile
+from recordmill.storage.stores.protocol import Stat
 
 OPTIONS: dict[str, Any] = {"num_shards": 4, "splits": "train=0.7,test=0.3", "name": "same", "max_rejects": 3}
 
@@ -190,7 +192,9 @@ def test_what_a_worker_hides_is_told_and_nothing_is_committed(
             store.client.delete(f"{out.partition('bucket/')[2]}/{key}")
 
     if what == "plan":
-        hide("/plan-")
+        hide("-files")
+        for cache in (_unpickled, _batch):
+            cache.cache_clear()
         with pytest.raises(NotSharedError, match=r"can't be seen on the worker .*: all workers must share"):
             steps.ingest(0)
         return
@@ -225,12 +229,20 @@ def test_what_has_another_size_or_sum_is_not_committed(source: str, out: str, tm
     assert not [name for name in files_below(out) if exists(out)] or not exists(out)
 
 
-def test_a_plan_that_was_replaced_is_not_loaded(source: str, out: str, tmp_path: Path) -> None:
+def test_a_list_that_was_replaced_is_not_read(source: str, out: str, tmp_path: Path) -> None:
     steps = begin(source, out, tmp_path)
-    put_bytes(steps.place.run("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
-    _loaded.cache_clear()
+    files: Any = steps.plan.load().source.files  # type: ignore[union-attr]
+    path = steps.place.run("shared", files._stored.name)
+    put_bytes(path, b"x" * int(files._stored.starts[-1]))
+    for cache in (_unpickled, _batch):
+        cache.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         steps.ingest(0)
+    found = begin(source, f"{out}-2", tmp_path).survey()
+    put_bytes(found.layout.place.run("shared", found.layout.name), b"cos\nsystem\n(S'false'\ntR.")
+    _loaded.cache_clear()
+    with pytest.raises(DataError, match="is not what this build has written there"):
+        found.layout.load()
 
 
 def test_a_disk_that_is_full_is_named_with_its_host(source: str, out: str, tmp_path: Path) -> None:
@@ -254,12 +266,10 @@ def test_a_class_that_a_worker_does_not_have_is_told_of(out: str, monkeypatch: p
     OfAScript.__qualname__ = "OfAScript"
     monkeypatch.setitem(globals(), "OfAScript", OfAScript)
     place = Place(out, "0" * 12)
-    if "://" not in out:
-        Path(out, f"_run-{place.id}", "shared").mkdir(parents=True)
-    shared = place.share("plan", OfAScript())
+    shared = place.broadcast(OfAScript())
     monkeypatch.delitem(globals(), "OfAScript")
     with pytest.raises(RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"):
-        shared.read()
+        shared.load()
 
 
 def test_a_doomed_build_ends_before_a_shard_is_made(source: str, out: str, tmp_path: Path) -> None:
@@ -315,21 +325,29 @@ def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
         options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
     monkeypatch.setattr(tables, "ROWS", 4)
     one = recordmill.build(source, tmp_path / "one", **options)
-    monkeypatch.setattr(sorting, "HELD_ROWS", 5)
+    monkeypatch.setattr(sort, "HELD_ROWS", 5)
     out = str(tmp_path / "out")
     folder = RunFolder.create(out)
     plan = make_plan(source, folder, out, 0, make_options(out, runner="PortableRunner", **options))
     given: Any = plan.source
-    assert isinstance(given.files, StoredFiles)
+    assert isinstance(given.files._stored, FileBatches)
     shared = start(plan, Place(out, folder.id))
     far: Any = shared.load().source
-    assert isinstance(far.files, FarTable)
-    assert (far.files, dict(far.digests)) == (given.files, dict(given.digests))
-    if kind == "documents":
-        assert isinstance(far.classes, FarTable)
-    if kind == "labels":
-        lists = [part.values if part.numbers is None else part.numbers for part in far.side.parts]
-        assert [isinstance(one, FarTable) for one in lists] == [True, True]
+    assert isinstance(far.files._stored, SharedBatches)
+    assert far.files._added == {}  # what is known of each file lies there, too
+    assert set(given.files.columns) == set(far.files.columns) - {"digest"}
+    known = {"csv": {"head"}, "documents": {"class_name", "split"}, "labels": {"feature/word", "feature/label"}}
+    assert known.get(kind, set()) - {"split"} <= set(far.files.columns)
+    assert list(far.files) == list(given.files)
+    for name in given.files.columns:
+        assert far.files.column(name).to_pylist() == given.files.column(name).to_pylist()
+    assert (list(far.units), list(far.plan_rejects)) == (list(given.units), list(given.plan_rejects))
+    assert dict(far.digests) == dict(given.digests)
+    assert list(shared.load().groups) == list(plan.groups)
+    assert not [name for name in files_below(out) if b"pickle" in read_range(join(out, name)).tobytes()[:4096]]
+    assert {name.rpartition(".")[2] for name in files_below(join(out, f"_run-{folder.id}", "shared"))}.isdisjoint(
+        {"pickle", "pkl"}
+    )
     check_same(out, Steps(shared, Progress()).all(), one)
     folder.release()
 
@@ -348,7 +366,8 @@ def test_digests_in_many_files_are_those_of_one_mapping(found: dict[int, int], d
             parts.append(put_digests(place, {file: rest[file] for file in files[:size]}))
             del files[:size]
         listed = DigestList(part for part in reversed(parts) if part is not None)
-        far = FarDigests(share_table(place, "digests", tuple, Told(planned, 41), 7), len(planned))
+        listing = FileTable.of(InputFile(0, f"{at}", f"/{at}", Stat(at, at)) for at in range(41))
+        far = PlannedDigests(share_files(place, with_digests(listing, planned)), len(planned)) if planned else {}
         assert (dict(far), len(far), far.get(41), far.get(-1)) == (planned, len(planned), None, None)
         assert list(listed.without(41, far)) == [file for file in range(41) if file not in told]
         both = Either(listed, far)

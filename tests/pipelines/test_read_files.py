@@ -376,7 +376,10 @@ def test_which_feature_becomes_the_files(tmp_path: Path) -> None:
         ({"file_feature": "left", "name_feature": "n"}, 'name_feature="n": a name is one text'),
         ({"file_feature": "left", "name_feature": "left"}, "name another one"),
         ({"file_feature": "left", "name_feature": "nope"}, 'name_feature="nope": no such feature'),
-        ({"to": "parquet", "file_feature": "left"}, 'file_feature="left": an option of to="files", not of to="parquet"'),
+        (
+            {"to": "parquet", "file_feature": "left"},
+            'file_feature="left": an option of to="files", not of to="parquet"',
+        ),
         ({"columns": "n,text,mask,left,right"}, "2 features hold encoded images"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -17,7 +17,8 @@ import pytest
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
-from recordmill.building.spread.place import NotSharedError, Place, _loaded
+from recordmill.building.spread.place import NotSharedError, Place, _unpickled
+from recordmill.building.spread.tables import _batch
 from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import plan_read
 from recordmill.exporting.resume import Finished, fingerprint
@@ -85,7 +86,7 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
     try:
         plan = plan_read(str(inputs), settings.plan, threads=1)
         run = begin(Place(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1))
-        _loaded.cache_clear()
+        _unpickled.cache_clear()
         yield Steps(run, folder)
     finally:
         folder.close()
@@ -127,7 +128,8 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
         if what in ("plan", "folder"):
             run = read.run
             if what == "plan":
-                Path(run.place.run("shared", run.name)).unlink()
+                Path(run.place.run("shared", run.load().jobs._stored.name)).unlink()  # type: ignore[attr-defined]
+                _batch.cache_clear()
             else:
                 run.load()
                 run = replace(run, place=replace(run.place, id="000000000000"))
@@ -185,7 +187,7 @@ def test_what_an_earlier_attempt_has_left_is_taken_unless_something_is_another(
     place = Place(out if remote else str(folder.out), folder.id)
 
     def attempt(kept: Sequence[MadeJob | None] = ()) -> tuple[SharedRun, list[MadeJob]]:
-        _loaded.cache_clear()
+        _unpickled.cache_clear()
         run = begin(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, kept=kept))
         return run, [make_job(run, number, Progress()) for number in range(len(plan.jobs))]
 

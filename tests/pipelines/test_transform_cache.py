@@ -271,7 +271,7 @@ def test_each_kind_says_what_decides_how_it_is_read() -> None:
 
     told = {"schema", "files", "units", "digests", "notes", "plan_rejects", "kind"}  # in the context, or of no effect
     # from a file's content alone; `kept` are records as reading them gives them
-    derived = {"lines", "streamed", "shards", "segments", "first_batches", "kept"}
+    derived = {"segments", "first_batches", "kept"}
     classes = {
         "csv": "sources.csv.source:CsvSource", "images": "sources.images.source:ImageSource",
         "jsonl": "sources.jsonl.source:JsonlSource", "memory": "sources.arrow.memory:MemorySource",
@@ -282,4 +282,4 @@ def test_each_kind_says_what_decides_how_it_is_read() -> None:
     for kind, name in classes.items():
         module, _, source = name.partition(":")
         fields = {field.name for field in dataclasses.fields(getattr(import_module(f"recordmill.{module}"), source))}
-        assert fields - told - derived == {name for names in READ_BY[kind] for name in names}, kind
+        assert fields - told - derived == {*READ_BY[kind]}, kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,9 @@ def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> Layo
     """The layout of files with these names, blank-separated, below INPUT folders of those names."""
     pairs = [(0, name) for name in names.split()] if isinstance(names, str) else names
     files = [InputFile(root, name, f"/r{root}/{name}", Stat(1, 1)) for root, name in pairs]
-    return read_layout(files, [Root(f"/x/{root}", f"/x/{root}", True) for root in roots or ("data",)], **options)
+    found = read_layout(files, [Root(f"/x/{root}", f"/x/{root}", True) for root in roots or ("data",)], **options)
+    splits, classes = (tuple(column.to_pylist()) for column in (found.splits, found.classes))
+    return replace(found, splits=splits, classes=classes)
 
 
 @pytest.mark.parametrize(

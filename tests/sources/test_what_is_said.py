@@ -8,6 +8,7 @@ import gzip
 import io
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import image_samples
@@ -101,7 +102,8 @@ def test_the_value_that_makes_text_of_a_column_is_said(tmp_path: Path, monkeypat
 
 def layout_of(*names: str, **options: Any) -> Any:
     files = [file for name in names for file in [_file(name)]]
-    return read_layout(files, [], **options)
+    found = read_layout(files, [], **options)
+    return SimpleNamespace(splits=tuple(found.splits.to_pylist()), notes=found.notes)
 
 
 def _file(name: str) -> Any:

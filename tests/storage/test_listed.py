@@ -1,5 +1,5 @@
-"""What a listing holds on a disk against what it holds in memory: the same files in the same order, chosen and split
-alike, refused for the same reasons.
+"""Tables of input files on a disk against those in memory: the same files in the same order, chosen, split and with the
+same columns, refused for the same reasons.
 """
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,11 +21,11 @@ from recordmill.sources.images.source import plan_images
 from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.inputs.detect import detect_kind
 from recordmill.sources.text.source import TextOptions, plan_text
-from recordmill.storage.listed import sorting
-from recordmill.storage.listed.coded import Coded, pick
-from recordmill.storage.listed.files import InputFile, StoredFiles, chosen, row_of, settled, splits_of, where
-from recordmill.storage.listed.rows import StoredRows
-from recordmill.storage.listed.sorting import Sorter
+from recordmill.storage.listed import files as files_module
+from recordmill.storage.listed import sort
+from recordmill.storage.listed.batches import FileBatches
+from recordmill.storage.listed.files import FileTable, InputFile, coded_of, counted
+from recordmill.storage.listed.sort import Sorter
 from recordmill.storage.listing import Listing, list_inputs
 from recordmill.storage.stores.protocol import Stat
 
@@ -33,69 +33,91 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.text("ab/é", max_size=3)), max_
 
 
 @settings(deadline=None, max_examples=40)
-@given(rows=ROWS, held=st.integers(1, 9), fan_in=st.integers(2, 4))
-def test_rows_are_sorted_however_few_fit(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], held: int, fan_in: int
-) -> None:
-    folder = tmp_path_factory.mktemp("runs")
+@given(rows=ROWS, held=st.integers(1, 9))
+def test_rows_are_sorted_however_few_fit(tmp_path_factory: pytest.TempPathFactory, rows: list[Any], held: int) -> None:
+    folder = tmp_path_factory.mktemp("rows")
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in (("HELD_ROWS", held), ("FAN_IN", fan_in), ("_BLOCK_ROWS", 2)):
-            patched.setattr(sorting, name, value)
+        patched.setattr(sort, "HELD_ROWS", held)
         sorter = Sorter(str(folder))
         for row in rows:
             sorter.add(row)
         assert sorter.is_spilled == (len(rows) >= held)
-        assert list(sorter.sorted()) == sorted(rows)
+        assert list(sorter.sorted()) == sorted(set(rows), key=lambda row: (row[0], os.fsencode(row[1])))
     del sorter
     gc.collect()
     assert os.listdir(folder) == []
 
 
-def test_stored_rows_are_read_at_any_place_and_go_with_their_holder(tmp_path: Path) -> None:
-    rows = [(at, f"{at:03d}\udcff") for at in range(50)]
-    stored = StoredRows.write(iter(rows), str(tmp_path), 4)
+def listed(count: int) -> list[InputFile]:
+    """Files of which one name is not UTF-8, and one path does not end with its name."""
+    found = [
+        InputFile(at // 20, f"{at:03d}\udcff", f"/in/{at:03d}\udcff", Stat(at, -at, f"{at}")) for at in range(count)
+    ]
+    return [InputFile(0, "a/link", "/elsewhere/\udcfe", Stat(1, 1)), *found[1:]]
+
+
+def test_a_table_on_a_disk_is_read_at_any_place_and_goes_with_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sort, "HELD_ROWS", 5)
+    monkeypatch.setattr(files_module, "FILE_ROWS", 4)
+    files = listed(50)
+    stored = FileTable.of(iter(files), str(tmp_path))
     copy = pickle.loads(pickle.dumps(stored))
     for one in (stored, copy):
-        assert (len(one), list(one)) == (50, rows)
-        assert [one.row(at) for at in (49, 0, 17, 16, 48)] == [rows[at] for at in (49, 0, 17, 16, 48)]
+        assert (len(one), list(one)) == (50, files)
+        assert [one[at] for at in (49, 0, 17, 16, -2)] == [files[at] for at in (49, 0, 17, 16, 48)]
+        assert list(one.some([31, 2, 2, 48])) == [files[at] for at in (31, 2, 2, 48)]
+        assert one[3:40] == tuple(files[3:40])
+        assert (one.size_bytes, one.sizes.tolist()) == (sum(range(50)) + 1, [1, *range(1, 50)])
+        assert [(file.root, file.name) for file in files] == list(one.named())
+    (path,) = tmp_path.iterdir()
+    assert pa.ipc.open_stream(path.read_bytes()).read_all().num_rows == 50  # as any reader of Arrow has it
     with pytest.raises(ZeroDivisionError):
-        StoredRows.write((1 // (3 - at) for at in range(5)), str(tmp_path), 1)  # type: ignore[misc]
+        FileTable.of((files[1 // (9 - at)] for at in range(20)), str(tmp_path))
     assert len(os.listdir(tmp_path)) == 1
     del stored, one
     gc.collect()
     assert os.listdir(tmp_path) == []
 
 
+@settings(deadline=None)
 @given(data=st.data(), words=st.lists(st.sampled_from(["a", "b", None, "c"]), max_size=30))
-def test_chosen_files_and_their_splits_are_those_of_a_tuple(data: Any, words: list[str | None]) -> None:
-    files: Sequence[InputFile] = [InputFile(0, f"{at}", f"/in/{at}", Stat(at, at)) for at in range(len(words))]
-    stored: Sequence[InputFile] = StoredFiles(StoredRows.write(map(row_of, files), block_rows=3))
-    said = Coded.of(words, len(words))
+def test_chosen_files_and_their_columns_are_those_of_lists(data: Any, words: list[str | None]) -> None:
+    files = [InputFile(0, f"{at}", f"/in/{at}", Stat(at, at)) for at in range(len(words))]
+    numbers = list(range(len(words)))
+    with pytest.MonkeyPatch.context() as patched:
+        held = FileTable.of(files)
+        patched.setattr(sort, "HELD_ROWS", 1)
+        patched.setattr(files_module, "FILE_ROWS", 3)
+        stored = FileTable.of(files)
+    said = coded_of(words, len(words))
+    tables = [one.with_column("number", pa.array(numbers)).with_splits(said) for one in (held, stored)]
     for _ in range(3):
         keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(files), max_size=len(files))), np.bool_)
-        files, stored = chosen(files, keep), chosen(stored, keep)
-        assert isinstance(stored, StoredFiles)
-        words, said = list(pick(words, keep)), said.choose(keep)
-        assert (list(said), said.used, said.count("b")) == (words, list(dict.fromkeys(words)), words.count("b"))
-        assert (None in said, "x" in said) == (None in words, False)
-        assert list(where(stored, lambda file: file.stat.size_bytes % 2 == 0)) == [
-            file.stat.size_bytes % 2 == 0 for file in files
-        ]
-        files = [InputFile(*file_fields(file), split) for file, split in zip(files, words, strict=True)]
-        stored = stored.with_splits(said)
-        assert list(stored) == files
-        assert stored == settled(files)
-        assert [stored[at] for at in range(len(files))] == list(stored[:]) == files
-        assert splits_of(stored) == splits_of(files) == words
-
-
-def file_fields(file: InputFile) -> tuple[int, str, str, Stat]:
-    return file.root, file.name, file.path, file.stat
+        tables = [one.filter(keep) for one in tables]
+        files, words, numbers = (
+            [v for v, kept in zip(some, keep, strict=True) if kept] for some in (files, words, numbers)
+        )
+        split = [InputFile(f.root, f.name, f.path, f.stat, word) for f, word in zip(files, words, strict=True)]
+        for one in tables:
+            assert list(one) == split == [one[at] for at in range(len(files))] == list(one[:])
+            assert one.splits.to_pylist() == words
+            assert one.words("split").to_pylist() == [w for w in one.words("split").to_pylist() if w in words]
+            assert counted(one.splits) == {word: words.count(word) for word in dict.fromkeys(words)}
+            asked = data.draw(st.lists(st.integers(0, len(files) - 1), max_size=9)) if files else []
+            taken = one.take(asked, ("number", "split"))
+            assert taken["number"].to_pylist() == [numbers[at] for at in asked]
+            assert taken["split"].to_pylist() == [words[at] for at in asked]
+            assert pa.Table.from_batches(one.rebatched(2), one.schema)["number"].to_pylist() == numbers
+        assert tables[0] == tables[1]
+        if files:
+            assert tables[0] != tables[1].with_column("number", pa.array([-1] * len(files)))
 
 
 def small(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(sorting, "HELD_ROWS", 2)
-    patched.setattr(sorting, "FAN_IN", 2)
+    patched.setattr(sort, "HELD_ROWS", 2)
+    patched.setattr(files_module, "FILE_ROWS", 3)
 
 
 def tree(root: Path) -> Path:
@@ -115,8 +137,8 @@ def both(inputs: list[str], **options: Any) -> tuple[Listing, Listing]:
     with pytest.MonkeyPatch.context() as patched:
         small(patched)
         stored = list_inputs(inputs, **options)
-    assert isinstance(held.files, tuple)
-    assert isinstance(stored.files, StoredFiles)
+    assert not isinstance(held.files._stored, FileBatches)
+    assert isinstance(stored.files._stored, FileBatches)
     return held, stored
 
 
@@ -158,13 +180,14 @@ def test_plans_of_files_on_a_disk_are_those_of_files_in_memory(tmp_path: Path) -
     held, stored = both([str(tree(tmp_path / "in"))])
     assert detect_kind(stored) == detect_kind(held)
     one, other = (plan_text(listing, TextOptions(), PlanOptions()) for listing in (held, stored))
-    assert isinstance(other.files, StoredFiles)
-    assert (other, list(other.classes)) == (one, list(one.classes))
+    assert isinstance(other.files._stored, FileBatches)
+    assert other == one
+    assert set(one.files.column("class_name").to_pylist()) == {"cat", "dog"}
     assert {file.split for file in one.files} == {"train", "test"}
     for number, path in enumerate(sorted(tmp_path.rglob("*.txt"))):
         path.rename(path.with_suffix(".xyz" if number == 3 else ".jpg"))
     held, stored = both([str(tmp_path / "in")])
     pictures, others = (plan_images(listing, None, PlanOptions()) for listing in (held, stored))
-    assert isinstance(others.files, StoredFiles)
+    assert isinstance(others.files._stored, FileBatches)
     assert len(others.files) == 17
     assert others == pictures
