@@ -205,7 +205,7 @@ def test_an_empty_split(tmp_path: Path) -> None:
     assert len(ds) == 0
     assert ds.to_table().num_rows == 0
     assert ds.to_table().schema.names == list(MIXED.names)
-    assert list(ds.batches(4)) == list(ds.batches(4, epochs=None)) == []
+    assert list(ds.batches(4, shuffle=False)) == list(ds.batches(4, shuffle=False, epochs=None)) == []
     assert ds.to_numpy()["matrix"].shape == (0, 2, 3)
     with pytest.raises(IndexError):
         ds[0]
