@@ -325,10 +325,10 @@ def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
 LEFT = """
 import sys, time
 import recordmill
-from recordmill.reader.faces import tf as face
+from recordmill.reader.tensorflow import dataset as face
 blocks = face._blocks
-def slowly(*given):
-    for block in blocks(*given):
+def slowly(*given, **more):
+    for block in blocks(*given, **more):
         time.sleep(1)  # so that TensorFlow is fed while the process ends
         yield block
 face._blocks = slowly
