@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.reader.arrays import rebatched
 from recordmill.reader.display import DatasetDisplay, headline, show_tables
@@ -39,6 +40,7 @@ from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.sample import Sample
 from recordmill.storage.files import bound_requests, local_path
 
+_CACHE_BYTES = "10GiB"
 Columns = dict[str, Array | Ragged | Strings]
 Result = TypeVar("Result")
 
@@ -53,7 +55,7 @@ def open(
     infer_from: str | int | None = None,
     where: str | pc.Expression | None = None,
     cache: str | os.PathLike[str] | None = None,
-    cache_bytes: int | str = "10GiB",
+    cache_bytes: int | str = _CACHE_BYTES,
     storage_requests: int | None = None,
     decode_raw: Mapping[str, str] | Sequence[str] | str | None = None,
     reshape: Mapping[str, str | Sequence[int]] | Sequence[str] | str | None = None,
@@ -97,6 +99,8 @@ def open(
     show_tables()
     bound_requests(storage_requests)
     catalog = find(inputs, split)
+    if cache is None and cache_bytes != _CACHE_BYTES:
+        raise UsageError(f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder")
     if cache is not None or storage_requests is not None:
         folder = "" if cache is None else local_path(cache)
         catalog = on_terms(catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes"))

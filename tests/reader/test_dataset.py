@@ -290,3 +290,9 @@ class TestDamage:
         index.write_bytes(b"nonsense")
         with pytest.raises(DataError, match="is no index"):
             open(out)[299]
+
+
+def test_a_limit_of_no_cache_is_refused(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(3)}, shards=1)
+    with pytest.raises(UsageError, match="cache_bytes= bounds what cache= keeps"):
+        open(out, cache_bytes="1GiB")
