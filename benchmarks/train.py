@@ -25,7 +25,7 @@ import tensorflow as tf
 import train_peers
 
 import recordmill
-from recordmill.reader.faces.tf_parse import parser
+from recordmill.reader.tensorflow.portable import parser
 
 BATCH, BUFFER, OPEN_FILES = 256, 10_000, 16
 LISTS, MOST_ITEMS, SHARDS = 1_000_000, 200, 8
@@ -78,7 +78,7 @@ def padded(ds: recordmill.Dataset) -> dict[str, str]:
     return {feature.name: "padded" for feature in ds.schema if feature.ragged_rank}
 
 
-def ways_of(ds: recordmill.Dataset) -> dict[str, Way]:
+def collations_of(ds: recordmill.Dataset) -> dict[str, Way]:
     how = {"collate": padded(ds)}
     return {
         "tuned tf.data": tuned(ds),
@@ -131,7 +131,7 @@ def main(out: str, rounds: int) -> None:
     print(
         ", ".join(f"{name}: {'installed' if has else 'not installed'}" for name, has in train_peers.installed().items())
     )
-    ways = {name: (way, len(ds)) for name, way in ways_of(ds).items()} | train_peers.of_tables(ds)
+    ways = {name: (way, len(ds)) for name, way in collations_of(ds).items()} | train_peers.of_tables(ds)
     found: dict[str, list[tuple[float, float, float]]] = {}
     for seed in range(rounds):
         for name, (way, _) in ways.items():

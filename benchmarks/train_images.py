@@ -84,7 +84,7 @@ def tuned(ds: recordmill.Dataset, scaled: bool, dct_method: str = "") -> Way:
     return batches
 
 
-def ways_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
+def collations_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
     wanted = Images(SIDE, SIDE, scale=1 / 255 if scaled else None)
     ways: dict[str, Way] = {
         "tuned tf.data": tuned(ds, scaled),
@@ -100,8 +100,8 @@ def ways_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
 
 def floors(ds: recordmill.Dataset, scaled: bool) -> None:
     """CPU time of one image by one thread: decoded, and decoded and resized, with nothing around it."""
+    from recordmill.reader.images.columns import decoded
     from recordmill.reader.images.decode import Encoded
-    from recordmill.reader.images.rows import decoded
 
     wanted = Images(SIDE, SIDE, scale=1 / 255 if scaled else None)
     images = [np.frombuffer(data, np.uint8) for data in ds[:DISTINCT:8].column("image").to_pylist()]
@@ -121,7 +121,7 @@ def main(folder: str, rounds: int, count: int, kinds: list[str]) -> None:
     print("| way | as | images/s | images per CPU s | of tuned tf.data: wall | CPU | first batch |")
     print("|---|---|---|---|---|---|---|")
     for kind in kinds:
-        ways, found = ways_of(ds, kind == "float32"), {}
+        ways, found = collations_of(ds, kind == "float32"), {}
         for seed in range(rounds):
             for name, way in ways.items():
                 found.setdefault(name, []).append(measure(way, seed))

@@ -20,7 +20,7 @@ import numpy as np
 
 import recordmill
 from recordmill.reader import Images
-from recordmill.reader.images.rows import decoded
+from recordmill.reader.images.columns import decoded
 
 BATCH, MOST_RECORDS = 256, 50_000
 Way = Callable[[int], Iterable[object]]

@@ -1,8 +1,8 @@
 """Everything that reads a data set: `open` it, and the types that its columns have."""
 
-from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.images.options import Images, RandomCrop
+from recordmill.reader.options.collation import Bucketed, OneHot, Packed, Padded
+from recordmill.reader.options.images import Images, RandomCrop
 from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.writers.npy import open_columns
 

@@ -22,17 +22,14 @@ import pyarrow.compute as pc
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
-from recordmill.reader.faces.rebatch import rebatched
-from recordmill.reader.faces.training import Trainable
-from recordmill.reader.images.options import Spec, wanted_images
-from recordmill.reader.one_pass import guess_of
-from recordmill.reader.record import Plan, make_record_plan
-from recordmill.reader.rows import read_row, rows_of
-from recordmill.reader.shown import Shown, headline, show_tables
-from recordmill.reader.taking import taken, wanted_numbers
-from recordmill.reader.torch.face import InTorch
-from recordmill.reader.viewed import Viewed
-from recordmill.reader.views import View, steps_of
+from recordmill.reader.arrays import rebatched
+from recordmill.reader.display import DatasetDisplay, headline, show_tables
+from recordmill.reader.options.images import Spec, wanted_images
+from recordmill.reader.rows import Plan, make_record_plan, read_row, rows_of
+from recordmill.reader.scanner import Scanner, guess_of
+from recordmill.reader.take import record_numbers, take_rows
+from recordmill.reader.training import Trainable
+from recordmill.reader.view import View, steps_of
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
 from recordmill.records.inference.confirm import Unconfirmed
@@ -43,6 +40,7 @@ from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.sample import Sample
 from recordmill.storage.files import bound_requests, local_path
 
+_CACHE_BYTES = "10GiB"
 Columns = dict[str, Array | Ragged | Strings]
 Result = TypeVar("Result")
 
@@ -57,7 +55,7 @@ def open(
     infer_from: str | int | None = None,
     where: str | pc.Expression | None = None,
     cache: str | os.PathLike[str] | None = None,
-    cache_bytes: int | str = "10GiB",
+    cache_bytes: int | str = _CACHE_BYTES,
     storage_requests: int | None = None,
     decode_raw: Mapping[str, str] | Sequence[str] | str | None = None,
     reshape: Mapping[str, str | Sequence[int]] | Sequence[str] | str | None = None,
@@ -101,6 +99,8 @@ def open(
     show_tables()
     bound_requests(storage_requests)
     catalog = find(inputs, split)
+    if cache is None and cache_bytes != _CACHE_BYTES:
+        raise UsageError(f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder")
     if cache is not None or storage_requests is not None:
         folder = "" if cache is None else local_path(cache)
         catalog = on_terms(catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes"))
@@ -119,7 +119,7 @@ def open(
     )
 
 
-class Dataset(Viewed, Trainable, InTorch):
+class Dataset(Scanner, Trainable):
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
 
     With `where`, or filtered, it has the records for which that holds. Reading them in order filters on the way; `len`,
@@ -166,8 +166,8 @@ class Dataset(Viewed, Trainable, InTorch):
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
-        wanted = self._among_all(wanted_numbers(records, len(self)))
-        table = taken(self.files, self.ends, wanted, self._decoding, self.threads)
+        wanted = self._among_all(record_numbers(records, len(self)))
+        table = take_rows(self.files, self.ends, wanted, self._decoding, self.threads)
         return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
@@ -197,15 +197,13 @@ class Dataset(Viewed, Trainable, InTorch):
         they may exceed memory; text is then `Strings` instead of an object array. `open_columns(memmap_dir)` opens them
         again.
         """
-        from recordmill.reader.faces import arrays
+        from recordmill.reader.arrays import in_memory, memory_mapped
 
-        return self._in_one_pass(arrays.in_memory) if memmap_dir is None else arrays.memory_mapped(self, memmap_dir)
+        return self._in_one_pass(in_memory) if memmap_dir is None else memory_mapped(self, memmap_dir)
 
     def to_npy(self, folder: str | os.PathLike[str]) -> Columns:
         """The columns as `.npy` files in a new or empty folder, given memory-mapped: `to_numpy(memmap_dir=folder)`."""
-        from recordmill.reader.faces import arrays
-
-        return arrays.memory_mapped(self, folder)
+        return self.to_numpy(folder)
 
     def to_parquet(
         self, path: str | os.PathLike[str], *, compression: str = "zstd", overwrite: bool = False
@@ -221,9 +219,9 @@ class Dataset(Viewed, Trainable, InTorch):
         Raises:
             UsageError: something of that name is there, or there is no such compression.
         """
-        from recordmill.reader.faces import arrays
+        from recordmill.reader.arrays import parquet_file
 
-        return self._in_one_pass(lambda ds: arrays.parquet_file(ds, path, compression, overwrite))
+        return self._in_one_pass(lambda ds: parquet_file(ds, path, compression, overwrite))
 
     def _in_one_pass(self, work: Callable[[Dataset], Result]) -> Result:
         """work(self), which reads all records: by a guess where the schema is not known, if they all confirm it."""
@@ -246,21 +244,21 @@ class Dataset(Viewed, Trainable, InTorch):
             yield from rows_of(batch, self.schema)
 
     def __repr__(self) -> str:
-        return self._shown().text()
+        return self._display().text()
 
     def _repr_html_(self) -> str:
         """What notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
-        return self._shown().html()
+        return self._display().html()
 
-    def _shown(self) -> Shown:
+    def _display(self) -> DatasetDisplay:
         known = self.catalog.manifest is not None or "ends" in self.__dict__
-        found = self.__dict__.get("matching", self.view.kept if not self.view.conditions else None)
+        found = self.__dict__.get("matching", self.view.subset if not self.view.conditions else None)
         conditions = [str(condition.where.predicate) for condition in self.view.conditions]
         about = headline(
             self.catalog,
             self._total if known else None,
             None if found is None else len(found),
-            conditions + ["they were chosen by number"] * (self.view.kept is not None),
+            conditions + ["they were chosen by number"] * (self.view.subset is not None),
         )
         described = self._given_schema is not None or "_known" in self.__dict__
-        return Shown(about, self.schema if described else None)
+        return DatasetDisplay(about, self.schema if described else None)

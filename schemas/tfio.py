@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from recordmill.schemas.feature import BYTES, FLOAT, INT64, PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, PAYLOAD, Feature, Schema
 
 # the dtype that tf.io gives for each kind of list
 DTYPES: Mapping[str, str] = {INT64: "int64", FLOAT: "float32", BYTES: "string"}
@@ -109,3 +109,17 @@ def _finish(feature: Feature) -> Finish:
             row_lengths=tuple(storage.name for storage in feature.storage()[1:] if not feature.per_step),
         )
     return Finish(cast=None if true_dtype == DTYPES[feature.kind] else true_dtype)
+
+
+def tensor_arguments(feature: Feature) -> dict[str, object]:
+    """What `reader.tensorflow.program.tensor_of` takes to make the feature's tensor, besides what is so by default."""
+    finish = _finish(feature)
+    made = {
+        "dtype": "int64" if feature.timestamp else {"bytes": "string"}.get(feature.dtype, feature.dtype),
+        "shape": list(feature.inner_shape),
+        "ragged_rank": feature.ragged_rank,
+        "item_bytes": ITEM_BYTES[feature.dtype] if feature.raw else 0,
+        "lengths": list(finish.row_lengths),
+        "per_step": feature.per_step and feature.raw,
+    }
+    return {name: value for name, value in made.items() if value}

@@ -137,3 +137,8 @@ def _members(
     members["uncompressed"] = starts
     members["compressed"] = np.cumsum([0, *(len(part) for part in packed[:-1])])
     return b"".join(packed), members
+
+
+def windows(shuffle: object, window_bytes: int) -> dict[str, int]:
+    """The option of a way to shuffle, where it has windows: elsewhere it is refused."""
+    return {"window_bytes": window_bytes} if shuffle in (True, "window") else {}

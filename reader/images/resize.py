@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from recordmill.base.kernels import allocating, inlined
 from recordmill.base.room import room
-from recordmill.reader.images.crop import Box
-from recordmill.reader.images.options import Floats, Images
+from recordmill.reader.images.decode import Box
+from recordmill.reader.options.images import Floats, Images
 from recordmill.records.columns.decode_images import Pixels
 
 Ints = npt.NDArray[np.int64]

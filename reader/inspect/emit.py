@@ -1,55 +1,40 @@
 """A `Dataset` as text to go on with: `schema.pbtxt`, a `tf.io` feature specification,
 or a whole tf.data reader as Python source.
 
-The source needs TensorFlow and nothing of recordmill's. It gives the tensors that `Dataset.to_tf(shuffle=False,
-label=False)` gives, and asserts each file's number of records, since TensorFlow takes a file that is cut off inside a
-record's header for one that ends there.
+The source needs TensorFlow and nothing of recordmill's: it is the program that `Dataset.to_tf(portable=True)` runs, so
+it gives the tensors of `to_tf(shuffle=False)`, and a file with another number of records than it had is an error.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.reader.dataset import Dataset
-from recordmill.reader.inspect.emit_parse import helpers, quoted, steps
-from recordmill.schemas import tfio, tfmd
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.schemas.tfio import FixedLen, Parse, parse_spec, tensor_arguments
+from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.storage.folders import has_name, real_path
 from recordmill.storage.walk import has_magic
 
 SCHEMA, PARSE_SPEC, READER = "schema", "parse-spec", "reader"
 WHAT = (SCHEMA, PARSE_SPEC, READER)
 
-_RECORDS = '''
-def records(split=None):
-    """Serialized records of one split, or of all, in order; a file with another number of records than it had is an
-    error.
+_DATASET = '''
+
+def dataset(split=None, batch_size=256, shuffle_records=0, seed=0):
+    """Batches of tensors by feature name, of one split or of all; shuffle_records: how many records are held to draw
+    the next one from, 0 for the files' order.
     """
     files = [file for name, files in FILES.items() for file in files if split in (None, name)]
-    paths, compressions, counts = ([file[part] for file in files] for part in range(3))
-    shards = tf.data.Dataset.from_tensor_slices(
-        (tf.constant(paths, tf.string), tf.constant(compressions, tf.string), tf.constant(counts, tf.int64))
-    )
-
-    def read(path, compression, count):
-        return tf.data.TFRecordDataset(path, compression, 1 << 20).apply(tf.data.experimental.assert_cardinality(count))
-
-    return shards.flat_map(read).apply(tf.data.experimental.assert_cardinality(sum(counts)))
-'''
-
-_DATASET = '''
-def dataset(split=None, batch_size=256, shuffle_records=0, seed=7):
-    """Batches of tensors by feature name; shuffle_records: how many records are held to draw the next one from, 0 for
-    the files' order.
-    """
-    found = records(split)
-    if shuffle_records:
-        found = found.shuffle(shuffle_records, seed)
-    parsed = found.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    batches = read_records(files, shuffle_records, seed).batch(batch_size)
+    tensors = unconverted(lambda serialized: parse(serialized, %s, TENSORS))
+    parsed = batches.map(tensors, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return parsed.prefetch(tf.data.AUTOTUNE)
 
 
@@ -58,6 +43,7 @@ if __name__ == "__main__":
         for name, tensor in batch.items():
             print(name, tensor.dtype.name, tensor.shape)
 '''
+_SPECS = {PAYLOAD: "None, None", SEQUENCE_EXAMPLE: "CONTEXT, FEATURE_LISTS"}  # of each message, else FEATURES
 
 
 def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
@@ -72,7 +58,7 @@ def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
     if what not in WHAT:
         raise UsageError(f"{option('emit', what)}: one of {', '.join(WHAT)}")
     if what == SCHEMA:
-        return tfmd.to_pbtxt(dataset.schema)
+        return to_pbtxt(dataset.schema)
     if what == PARSE_SPEC:
         if dataset.schema.message == PAYLOAD:
             raise UsageError(
@@ -84,19 +70,37 @@ def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
 
 
 def _reader(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
-    schema = dataset.schema
+    """The program that `to_tf(portable=True)` runs, between what it is and the constants of this data set."""
+    schema, program = dataset.schema, _program()
     count = len(dataset.catalog.files)
     of = f"{len(dataset):,} records of {count:,} TFRecord file{'' if count == 1 else 's'}"
     yield f'"""Reads {of} with tf.data; made by `recordmill inspect --emit reader`."""'
-    yield from ("", "import tensorflow as tf", "")
+    yield ""
+    yield program[0]
+    yield ""
     yield from _files(dataset, inputs)
+    yield ""
     if schema.message != PAYLOAD:
-        yield ""
         yield from _spec(schema)
-    yield _RECORDS
-    yield from helpers(schema)
-    yield from _parse(schema)
-    yield _DATASET.rstrip()
+        yield ""
+    yield "TENSORS = {  # what `tensor_of` takes for each feature, besides what is so by default"
+    for feature in schema:
+        yield f"    {quoted(feature.name)}: {tensor_arguments(feature) if schema.message != PAYLOAD else {}},"
+    yield "}"
+    yield ""
+    yield program[1]
+    yield (_DATASET % _SPECS.get(schema.message, "FEATURES, None")).rstrip()
+
+
+def _program() -> tuple[str, str]:
+    """The imports and the rest of the source of `reader.tensorflow.program`, which is not imported for it."""
+    source = pkgutil.get_data("recordmill.reader.tensorflow", "program.py")
+    assert source is not None
+    text = source.decode("utf-8")
+    described, *nodes = ast.parse(text).body
+    behind = next(node.lineno for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)) - 1
+    lines = text.splitlines()
+    return "\n".join(lines[described.end_lineno or 0 : behind]).strip(), "\n".join(lines[behind:])
 
 
 def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
@@ -133,7 +137,7 @@ def as_typed(path: str, inputs: Sequence[str]) -> str:
 
 def _spec(schema: Schema) -> Iterator[str]:
     """The specification, in two parts where the records are SequenceExamples."""
-    spec = tfio.parse_spec(schema)
+    spec = parse_spec(schema)
     if schema.message != SEQUENCE_EXAMPLE:
         yield from _dict("FEATURES", list(schema), spec)
         return
@@ -141,7 +145,7 @@ def _spec(schema: Schema) -> Iterator[str]:
     yield from _dict("FEATURE_LISTS", [feature for feature in schema if feature.per_step], spec)
 
 
-def _dict(name: str, features: Sequence[Feature], spec: Mapping[str, tfio.Parse]) -> Iterator[str]:
+def _dict(name: str, features: Sequence[Feature], spec: Mapping[str, Parse]) -> Iterator[str]:
     if not features:
         yield f"{name} = {{}}"
         return
@@ -162,9 +166,9 @@ def _about(feature: Feature) -> str:
     return f"{feature.describe()}{raw}{'' if feature.required else ', or missing'}{classes}{more}"
 
 
-def _tf_feature(parse: tfio.Parse) -> str:
+def _tf_feature(parse: Parse) -> str:
     dtype = f"tf.{parse.dtype}"
-    if isinstance(parse, tfio.FixedLen):
+    if isinstance(parse, FixedLen):
         return f"tf.io.FixedLenFeature({list(parse.shape)}, {dtype})"
     kinds = "tf.io.RaggedFeature"
     parts = ", ".join(
@@ -177,26 +181,10 @@ def _tf_feature(parse: tfio.Parse) -> str:
     )
 
 
-def _parse(schema: Schema) -> Iterator[str]:
-    yield "def parse(serialized):"
-    yield (
-        f'    """[batch] serialized {"records" if schema.message == PAYLOAD else schema.message + "s"} to '
-        'tensors by feature name."""'
-    )
-    if schema.message == PAYLOAD:
-        (name,) = schema.names
-        yield f"    return {{{quoted(name)}: serialized}}"
-    else:
-        if schema.message == SEQUENCE_EXAMPLE:
-            yield (
-                "    context, lists, _ = tf.io.parse_sequence_example(serialized, CONTEXT or None, FEATURE_LISTS "
-                "or None)"
-            )
-            yield "    found = {**context, **lists}"
-        else:
-            yield "    found = tf.io.parse_example(serialized, FEATURES)"
-        yield "    result = {}"
-        for feature, parse in zip(schema, tfio.parse_spec(schema).values(), strict=True):
-            yield from (f"    {line}" for line in steps(feature, parse))
-        yield "    return result"
-    yield ""
+def quoted(text: str) -> str:
+    """A Python string literal, in double quotes where JSON's escapes are Python's.
+
+    >>> print(quoted('a "b"'))
+    "a \\"b\\""
+    """
+    return json.dumps(text, ensure_ascii=False) if text.isprintable() else repr(text)

@@ -47,9 +47,9 @@ def permuted_within(numbers: Int64s, edges: Int64s, key: int) -> Int64s:
         edges: int64 [stretches + 1], ascending: stretch i is [edges[i], edges[i + 1]).
     """
     numbers = np.ascontiguousarray(numbers, np.int64)
-    stretches = np.searchsorted(edges, numbers, "right") - 1
+    intervals = np.searchsorted(edges, numbers, "right") - 1
     out = np.empty_like(numbers)
-    _permute(numbers, stretches, np.ascontiguousarray(edges, np.int64), np.uint64(key), out)
+    _permute(numbers, intervals, np.ascontiguousarray(edges, np.int64), np.uint64(key), out)
     return out
 
 
@@ -61,14 +61,14 @@ def _mixed(word: np.uint64) -> np.uint64:
 
 
 @kernel
-def _permute(numbers: Int64s, stretches: Int64s, edges: Int64s, key: np.uint64, out: Int64s) -> None:
+def _permute(numbers: Int64s, intervals: Int64s, edges: Int64s, key: np.uint64, out: Int64s) -> None:
     last = -1
     start, size = 0, np.uint64(0)
     own, low_bits = key, np.uint64(0)
     low = high = np.uint64(0)
     for i in range(len(numbers)):
-        if stretches[i] != last:
-            last = stretches[i]
+        if intervals[i] != last:
+            last = intervals[i]
             start = edges[last]
             size = np.uint64(edges[last + 1] - start)
             own = _mixed(key + np.uint64(last + 1) * _STEP)

@@ -1,8 +1,10 @@
-"""`Schedule`: every step of a training run, from a position on. A sampler and steps in, stretches and record numbers
-out, and a state in JSON from which another run goes on.
+"""`Steps`: which positions of an epoch each step gets, and which of them each host. `Schedule`: every step of a run
+from a position on, and a state in JSON from which another run goes on.
 
-The position counts the records of the epoch that all hosts together have had, so a run goes on on another number of
-hosts with exactly those that nobody has had.
+A step of all hosts together is `batch_size * num_hosts` consecutive positions, cut into equal parts, so that every
+host has equally many batches. The positions that are left at an epoch's end are a shorter batch (on one host), are
+left out, or are filled up with the epoch's first ones. The position counts the records of the epoch that all hosts
+together have had, so a run goes on on another number of hosts with exactly those that nobody has had.
 """
 
 from __future__ import annotations
@@ -10,16 +12,88 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.sampling.mixture import MixtureSampler
+from recordmill.base.sizes import whole
 from recordmill.reader.sampling.permutation import Int64s
-from recordmill.reader.sampling.sampler import Sampler
-from recordmill.reader.sampling.steps import Steps, Stretch
+from recordmill.reader.sampling.sampler import MixtureSampler, Sampler
+
+End = Literal["short", "drop", "pad"]
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Steps of one epoch: so many, from a position on, each of them or every so many-th one."""
+
+    epoch: int
+    position: int
+    steps: int
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class Steps:
+    """records: of an epoch. batch_size: of one host. end: what becomes of the positions that do not fill a step.
+
+    Raises:
+        UsageError: a number is none.
+    """
+
+    records: int
+    batch_size: int
+    end: End = "short"
+    num_hosts: int = 1
+    host_index: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("num_hosts", 1), ("host_index", None)):
+            object.__setattr__(self, name, whole(getattr(self, name), name, least))
+        if not 0 <= self.host_index < self.num_hosts:
+            raise UsageError(
+                f"host_index must be from 0 to {self.num_hosts - 1} (num_hosts - 1), not {self.host_index}"
+            )
+
+    @property
+    def span(self) -> int:
+        """Positions of one step of all hosts."""
+        return self.batch_size * self.num_hosts
+
+    def count(self, position: int = 0) -> int:
+        """How many steps an epoch has from a position on.
+
+        >>> Steps(100, 8).count(), Steps(100, 8, "drop").count(), Steps(100, 8, "pad", num_hosts=3).count(48)
+        (13, 12, 3)
+        """
+        left = max(self.records - position, 0)
+        return left // self.span if self.end == "drop" else -(-left // self.span)
+
+    def check_end(self, position: int) -> None:
+        """Refuse a last step that hosts can't share, from a position on.
+
+        Raises:
+            UsageError: its records can't be cut into equal parts.
+        """
+        left = (self.records - position) % self.span
+        if self.end == "short" and self.num_hosts > 1 and left:
+            raise UsageError(
+                f"the last step of an epoch has {left} records, which {self.num_hosts} hosts can't share in batches of "
+                f"{self.batch_size}: drop_remainder=True leaves them out, pad_remainder=True fills the batches up and "
+                'says in "mask" which rows count'
+            )
+
+    def positions(self, step_range: StepRange) -> Int64s:
+        """[rows] this host's positions of these steps, one step after the other; those from `records` on are none,
+        but fill a batch up.
+        """
+        steps = step_range.position + self.span * step_range.every * np.arange(step_range.steps, dtype=np.int64)
+        own = steps[:, None] + (self.host_index * self.batch_size + np.arange(self.batch_size, dtype=np.int64))
+        found = own.reshape(-1)
+        return found if self.end == "pad" else found[found < self.records]
+
 
 State = dict[str, Any]
 _FORMAT = 1  # of a state; another meaning of its fields, or another order, is another format
@@ -52,7 +126,7 @@ class Schedule:
             return None if self.steps.count() or self.steps.count(self.position) else 0
         return self.steps.count(self.position) + (self.epochs - self.epoch - 1) * self.steps.count()
 
-    def stretches(self, most: int, *, by_windows: bool = False, every: int = 1) -> Iterator[Stretch]:
+    def step_ranges(self, most: int, *, by_windows: bool = False, every: int = 1) -> Iterator[StepRange]:
         """All steps that are left, at most so many at once; never of two epochs, and, by_windows, of no window that the
         step before does not reach into. every: only the first step and every so many-th one behind it, counted across
         the ends of epochs: what one of so many that take turns gets.
@@ -68,17 +142,17 @@ class Schedule:
                 if by_windows:
                     behind = self.sampler.window_of(epoch, begin)[1]
                     taken = min(taken, -(-(behind - begin) // (self.steps.span * every)))
-                yield Stretch(epoch, begin, taken, every)
+                yield StepRange(epoch, begin, taken, every)
                 step += taken * every
             position, step = 0, step - left
 
-    def numbers(self, stretch: Stretch) -> Int64s:
+    def numbers(self, step_range: StepRange) -> Int64s:
         """[rows] the records of this host's batches of a stretch, one after the other."""
-        return self.sampler.at(stretch.epoch, self.steps.positions(stretch) % max(self.steps.records, 1))
+        return self.sampler.at(step_range.epoch, self.steps.positions(step_range) % max(self.steps.records, 1))
 
-    def mask(self, stretch: Stretch) -> npt.NDArray[np.bool_]:
+    def mask(self, step_range: StepRange) -> npt.NDArray[np.bool_]:
         """[rows] which of them count, and don't only fill a batch up."""
-        counted: npt.NDArray[np.bool_] = self.steps.positions(stretch) < self.steps.records
+        counted: npt.NDArray[np.bool_] = self.steps.positions(step_range) < self.steps.records
         return counted
 
     def after(self, step: int) -> Schedule:

@@ -12,18 +12,26 @@ A consumer may change them: no two tensors share memory. The types are the schem
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from recordmill.reader.collating.form import Batch, Form
-from recordmill.reader.collating.ways import OneHot, Way
+from recordmill.reader.batches.collate import VALID, Batch
+from recordmill.reader.batches.iterator import count_cut
+from recordmill.reader.batches.on_bad import Refill, image_step
+from recordmill.reader.batches.plan import StepChunk, StepPlan
+from recordmill.reader.batches.source import BatchSource
+from recordmill.reader.images.columns import ImageDecoder
+from recordmill.reader.options.collation import Collation, OneHot
+from recordmill.reader.prefetch.prefetcher import records_of
+from recordmill.reader.prefetch.timing import timed
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
 
-VALID = "/valid"  # behind the name of a feature that may be missing, as `to_tf` has it
+Place = tuple[int, int] | None  # (epoch, position)
 
 
 class RaggedRows(NamedTuple):
@@ -40,20 +48,20 @@ class RaggedRows(NamedTuple):
         return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
 
 
-def filled(columns: Batch, schema: Schema, ways: Mapping[str, Way]) -> Batch:
+def filled(columns: Batch, schema: Schema, collations: Mapping[str, Collation]) -> Batch:
     """The columns without gaps, and which rows have a value, where the schema lets them lack it."""
     features = {feature.name: feature for feature in schema}
     there: Batch = {}
     for name, column in columns.items():
-        known = isinstance(ways.get(name), OneHot)  # a missing number is no class
+        known = isinstance(collations.get(name), OneHot)  # a missing number is no class
         there |= {name: column} if known else _filled(name, column, features.get(name))
     return there
 
 
-def tensors_of(step: Batch, schema: Schema, form: Form) -> Any:
-    """A step's columns in its form: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
-    wide = {feature.name for feature in schema if feature.dtype == "bfloat16"}
-    return form.given({name: _converted(value, name in wide) for name, value in step.items()})
+def tensors_of(step: Batch, source: BatchSource) -> Any:
+    """A step's columns as they are given: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
+    wide = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
+    return source.collator.assemble({name: _converted(value, name in wide) for name, value in step.items()})
 
 
 def _filled(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
@@ -79,3 +87,51 @@ def _tensor(array: Array) -> torch.Tensor:
     """What can be written to was made for this batch, and its part of it is nobody else's; Arrow's columns can't."""
     own = array.flags.writeable and array.flags.c_contiguous
     return torch.from_numpy(array if own else np.array(array, order="C"))
+
+
+def tensor_batches(
+    source: BatchSource, plan: StepPlan, workers: int, behind: int
+) -> Generator[tuple[Any, Place], None, None]:
+    """The tensors of the steps of one worker of so many that share memory, and where the next step stands if its number
+    does not say it. behind: where bad records are skipped, those of the positions below it are left out.
+    """
+    if (refill := source.refill(plan)) is not None:
+        yield from _refilled(source, plan, refill, workers, behind)
+        return
+    cut: dict[str, int] = {}
+    chunks = source.chunks(plan, lambda chunk: (_steps(source, chunk), chunk.ends, chunk.cut), workers=workers)
+    for steps, ends, more in chunks:
+        count_cut(more, cut)
+        for step, end in zip(steps, ends or repeat(None), strict=False):
+            yield tensors_of(step, source), end
+
+
+def _refilled(
+    source: BatchSource, plan: StepPlan, refill: Refill, workers: int, behind: int
+) -> Iterator[tuple[Any, Place]]:
+    for chunk in source.chunks(plan, lambda chunk: chunk, refill, workers=workers, behind=behind):
+        assert chunk.rows.positions is not None
+        ends = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
+        for step, end in zip(_steps(source, chunk), ends.tolist(), strict=True):
+            yield tensors_of(step, source), (chunk.rows.step_range.epoch, end)
+
+
+def tensor_records(source: BatchSource, numbers: list[int]) -> Any:
+    """The tensors of the records of these numbers.
+
+    Raises:
+        IndexError: there is no such record.
+    """
+    memory, seed = source.options.memory, source.options.order.seed
+    decoder = ImageDecoder(source.images, 1, seed, memory.limit_bytes)
+    decoded = image_step(source.dataset, source.schema, decoder, "error")
+    rows = records_of(source.dataset, np.asarray(numbers, np.int64), source.schema)
+    (step,) = _steps(source, decoded(StepChunk(rows)))
+    return tensors_of(step, source)
+
+
+def _steps(source: BatchSource, chunk: StepChunk) -> list[Batch]:
+    """Columns by name of each step, collated and without gaps."""
+    with timed("collate"):
+        columns = filled(source.columns(chunk), source.schema, source.collator.collations)
+        return source.collator.steps(columns, chunk)

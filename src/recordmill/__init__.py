@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from recordmill.pipelines.remote.doctor import doctor
     from recordmill.pipelines.remote.status import status
     from recordmill.preprocessing.serving import serving_layer, serving_objects
-    from recordmill.reader.collating.ways import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.dataset import Dataset, open
-    from recordmill.reader.hosts import hosts
-    from recordmill.reader.images.options import Images, RandomCrop
-    from recordmill.reader.mixing.mixture import mixture
+    from recordmill.reader.mixture import mixture
+    from recordmill.reader.options.collation import Bucketed, OneHot, Packed, Padded
+    from recordmill.reader.options.images import Images, RandomCrop
+    from recordmill.reader.options.training import hosts
     from recordmill.records.example.by_hand import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.store_run import clean
@@ -42,14 +42,14 @@ _PLACES = {
     "ReadResult": "pipelines.read",
     "open": "reader.dataset",
     "Dataset": "reader.dataset",
-    "mixture": "reader.mixing.mixture",
-    "hosts": "reader.hosts",
-    "Images": "reader.images.options",
-    "Bucketed": "reader.collating.ways",
-    "OneHot": "reader.collating.ways",
-    "Packed": "reader.collating.ways",
-    "Padded": "reader.collating.ways",
-    "RandomCrop": "reader.images.options",
+    "mixture": "reader.mixture",
+    "hosts": "reader.options.training",
+    "Images": "reader.options.images",
+    "Bucketed": "reader.options.collation",
+    "OneHot": "reader.options.collation",
+    "Packed": "reader.options.collation",
+    "Padded": "reader.options.collation",
+    "RandomCrop": "reader.options.images",
     "example": "records.example.by_hand",
     "parse_example": "records.example.by_hand",
     "serving_layer": "preprocessing.serving",

@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     from recordmill.pipelines.convert_options import parse_size
     from recordmill.pipelines.options.command_line import given
+    from recordmill.reader.bench import measure, prepare
     from recordmill.reader.dataset import open
-    from recordmill.reader.measure import measure, prepare
 
     prepare(args.face)
     size = None if args.image_size is None else parse_size(args.image_size, "image_size")

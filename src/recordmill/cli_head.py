@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from recordmill.base.errors import UsageError
     from recordmill.pipelines.options.command_line import given
     from recordmill.reader.dataset import open
-    from recordmill.reader.inspect.show import show_value
+    from recordmill.reader.display import show_value
 
     count = (5 if args.at is None else 1) if args.n is None else args.n
     if count < 0:

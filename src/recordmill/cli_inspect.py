@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from recordmill.base.progress import Progress
     from recordmill.pipelines.display import Display
     from recordmill.pipelines.options.command_line import given
-    from recordmill.reader.inspect.look import inspect
+    from recordmill.reader.inspect.summary import inspect
 
     if args.emit is not None:
         return _emit(args)

@@ -54,20 +54,21 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "exporting.stored": "base exporting records.columns shards storage",
     "exporting.spread": "base building.spread exporting records.writers shards storage",
     "reader.sampling": "base",
-    "reader.fetching": "base reader.sampling records.columns records.tfrecord schemas shards shards.loads",
-    "reader.images": "base images reader.fetching reader.sampling records.columns schemas",
-    "reader.collating": "base base.people reader.fetching reader.sampling records.columns schemas",
-    "reader.faces": "base base.people reader.collating reader.fetching reader.images reader.sampling records.columns "
-    "records.writers schemas storage",
-    "reader.torch": "base reader.collating reader.faces reader.fetching reader.images reader.sampling records.columns "
-    "schemas",
-    "reader.mixing": "base reader.faces reader.fetching reader.sampling reader.torch records.columns records.tfrecord "
-    "schemas shards",
-    "reader": "base base.people reader.collating reader.faces reader.fetching reader.images "
-    "reader.sampling reader.torch records.columns records.inference records.tfrecord records.writers schemas shards "
+    "reader.options": "base base.people reader.sampling records.columns schemas",
+    "reader.prefetch": "base reader.options reader.sampling records.columns records.tfrecord schemas shards "
+    "shards.loads",
+    "reader.images": "base images reader.options reader.prefetch reader.sampling records.columns schemas",
+    "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns schemas "
+    "shards",
+    "reader.tensorflow": "base base.people images reader.batches reader.images reader.options reader.prefetch "
+    "records.columns schemas storage",
+    "reader.torch": "base reader.batches reader.images reader.options reader.prefetch reader.sampling "
+    "records.columns schemas",
+    "reader": "base base.people images reader.batches reader.images reader.options reader.prefetch "
+    "reader.sampling reader.torch records.columns records.inference records.tfrecord records.writers "
+    "schemas shards shards.loads storage",
+    "reader.inspect": "base images reader records.columns records.inference records.protobuf schemas shards "
     "shards.loads storage",
-    "reader.inspect": "base images reader reader.faces records.columns records.inference "
-    "records.protobuf schemas shards shards.loads storage",
     "transforms": "base building building.spread building.straight exporting exporting.spread records.example "
     "records.tfrecord schemas shards shards.entries sources.arrow sources.values storage",
     "transforms.tft": "base building building.spread preprocessing schemas shards sources.inputs storage transforms",

@@ -54,11 +54,11 @@ def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
 
 
 def import_all(folder: str) -> str:
-    """All modules but those for PyTorch, which the others import when it is asked for."""
+    """All modules but those for PyTorch and tf.data, which the others import when they are asked for."""
     names = [
         f"recordmill.{path.relative_to(ROOT).with_suffix('').as_posix().replace('/', '.')}".removesuffix(".__init__")
         for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.parent != ROOT / "reader" / "torch"
+        if path.parent not in (ROOT / "reader" / "torch", ROOT / "reader" / "tensorflow")
     ]
     return "import " + ", ".join(names)
 

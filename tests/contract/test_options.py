@@ -90,7 +90,7 @@ def test_open_and_verify_have_the_keywords_that_are_declared() -> None:
         shown = inspect.signature(call).parameters
         for option in keywords_of(command):
             assert shown[option.name].default == option.default, f"{command}: {option.name}"
-    from recordmill.reader.inspect.look import inspect as look
+    from recordmill.reader.inspect.summary import inspect as look
 
     for option in keywords_of("inspect"):
         if option.name not in ("quiet",):

@@ -14,10 +14,11 @@ from rooms import FOLDERS, ROOMS, ROOT, folder_of, imports, is_any, is_standard,
 # what the base install has
 BASE = {"numpy", "pyarrow", "numba", "llvmlite", "PIL", "tensorflow_metadata", "google.protobuf", "blake3", "isal"}
 # may import it in functions: a saved graph, tf.data, and a ragged value that becomes a tf.RaggedTensor
-TENSORFLOW = {"preprocessing", "reader", "reader.faces", "reader.images", "records/columns/ragged.py"}
+TENSORFLOW = {"preprocessing", "records/columns/ragged.py"}
 SHELL = {"apache_beam", "grpc", "tensorflow_transform", "tfx_bsl"}  # the Beam shell's own, in SHELL_FOLDERS only
 SHELL_FOLDERS = ("transforms", "transforms.tft", "pipelines.remote", "pipelines")
-TORCH = "reader.torch"  # may import torch at the top of a module: its datasets are what PyTorch's classes make of them
+# may import a framework at the top of a module; the others import their modules when they are asked for
+FRAMEWORKS = {"reader.torch": {"torch"}, "reader.tensorflow": {"tensorflow"}}
 
 
 def test_the_table_names_every_room() -> None:
@@ -95,7 +96,7 @@ def test_outside_the_beam_shell_modules_need_the_base_install_only(room: str) ->
     wrong = []
     for path in modules(room):
         for name, line, at_import in imports(path):
-            if is_standard(name) or is_any(name, {"recordmill"} | BASE | ({"torch"} if room == TORCH else set())):
+            if is_standard(name) or is_any(name, {"recordmill"} | BASE | FRAMEWORKS.get(room, set())):
                 continue
             for_tensorflow = {room, path.relative_to(ROOT).as_posix()} & TENSORFLOW
             if is_any(name, SHELL) or at_import or (is_any(name, {"tensorflow", "keras"}) and not for_tensorflow):

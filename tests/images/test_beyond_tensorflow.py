@@ -13,7 +13,7 @@ import pytest
 import recordmill
 from recordmill.images.check import check_structure
 from recordmill.images.header import BadImage
-from recordmill.reader.inspect.look import inspect
+from recordmill.reader.inspect.summary import inspect
 from recordmill.storage.files import read_range
 
 # GIF whose blocks TensorFlow's reader does not understand: no header says so

@@ -15,7 +15,7 @@ from PIL import Image
 
 import recordmill
 from recordmill.images.stored import stored_size
-from recordmill.reader.inspect.show import show_item
+from recordmill.reader.display import show_item
 from recordmill.schemas.feature import Feature, Schema
 
 STORED = np.asarray(picture())  # [17, 23, 3]

@@ -191,7 +191,7 @@ def test_arrays_in_memory_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_passes: list[int], what: str, compress: bool
 ) -> None:
     source = write(tmp_path / "in", example(LATE[what]), compress)
-    monkeypatch.setattr("recordmill.reader.viewed.infer_files", schema_of.infer_files)
+    monkeypatch.setattr("recordmill.reader.scanner.infer_files", schema_of.infer_files)
     for options in ({}, {"columns": "n,raw", "decode_raw": "raw=uint8[8]"}):
         full_passes.clear()
         guessed = columns(source, **options)

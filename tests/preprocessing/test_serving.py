@@ -107,7 +107,9 @@ def test_a_model_with_the_layer_predicts_the_same_after_it_was_saved_and_exporte
     joined = keras.layers.Dense(8, "relu")(keras.layers.Concatenate()(columns))
     trained = keras.Model(taken, keras.layers.Dense(2)(joined))
     trained.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    trained.fit(train.to_tf(64).map(lambda x, y: ({name: x[name] for name in names}, y)), epochs=1, verbose=0)
+    trained.fit(
+        train.to_tf(64, label=True).map(lambda x, y: ({name: x[name] for name in names}, y)), epochs=1, verbose=0
+    )
 
     layer = serving_layer(sets["made"])
     inputs = {name: tensor for name, tensor in layer.inputs().items() if name.split("/")[0] in names}

@@ -33,7 +33,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 def test_lists_are_padded_and_their_true_lengths_told(ds: Dataset, how: Any, length: int) -> None:
     fill = how.value if isinstance(how, Padded) else 0
     at = 0
-    for batch in ds.batches(20, collate={"tokens": how}):
+    for batch in ds.batches(20, shuffle=False, collate={"tokens": how}):
         rows = TOKENS[at : at + 20]
         at += 20
         assert batch["tokens"].tolist() == [(row + [fill] * length)[:length] for row in rows]
@@ -41,7 +41,7 @@ def test_lists_are_padded_and_their_true_lengths_told(ds: Dataset, how: Any, len
 
 
 def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
-    for batch in ds.batches(1, collate={"boxes": "dense", "tokens": "ragged"}):
+    for batch in ds.batches(1, shuffle=False, collate={"boxes": "dense", "tokens": "ragged"}):
         assert batch["boxes"].shape[0] == 1
         assert batch["boxes"].shape[2:] == (4,)
     with pytest.raises(DataError, match="'boxes' has rows of 0 to 2 items in one batch"):
@@ -49,11 +49,11 @@ def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
 
 
 def test_labels_and_weights_stand_beside_the_rest(ds: Dataset) -> None:
-    x, y, weights = next(ds.batches(8, label="label", weights="exact"))
+    x, y, weights = next(ds.batches(8, shuffle=False, label="label", weights="exact"))
     assert y.tolist() == [i % 3 for i in range(8)]
     assert weights.tolist() == [i + 1e-12 for i in range(8)]
     assert {"label", "exact"}.isdisjoint(x)
-    x, y = next(Dataset(ds.catalog, ds.full_schema, ["matrix", "label"]).batches(8, label="label"))
+    x, y = next(Dataset(ds.catalog, ds.full_schema, ["matrix", "label"]).batches(8, shuffle=False, label="label"))
     assert x.shape == (8, 2, 3)
     with pytest.raises(DataError, match="maybe"):
         list(ds.batches(8, label="maybe"))

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_data_set import write_data_set
+from made_data_set import windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader import Bucketed, OneHot, Packed, Padded
-from recordmill.reader.collating.bucketing import quantiles
-from recordmill.reader.collating.packing import Packs
+from recordmill.reader.batches.grouping import Packs, quantiles
 from recordmill.reader.dataset import Dataset, open
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -60,12 +59,12 @@ def ids(batches: Any) -> list[list[int]]:
 
 
 MODES = [False, "window", "global"]
-BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((8, 16, 32), steps=5)}, "window_bytes": 9000}
+BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((8, 16, 32), steps=5)}}
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_bucketed_batches_are_the_epoch_and_hold_rows_of_about_one_length(ds: Dataset, mode: Any) -> None:
-    batches = list(ds.batches(16, shuffle=mode, seed=2, **BUCKETED))
+    batches = list(ds.batches(16, shuffle=mode, seed=2, **windows(mode, 9000), **BUCKETED))
     assert [len(batch["id"]) for batch in batches] == [16] * 19 + [13]
     assert sorted(chain.from_iterable(ids(batches))) == list(range(ROWS))
     filled = asked = 0
@@ -93,7 +92,7 @@ def test_groups_keep_their_records(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_bucketed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
-    options = {"shuffle": mode, "seed": 4, "epochs": 2, **BUCKETED}
+    options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **BUCKETED}
     running, whole = ds.batches(16, **options), ids(ds.batches(16, **options))
     assert ids(Dataset(ds.catalog, ds.full_schema, ["id", "tokens"], threads=1).batches(16, **options)) == whole
     for step in range(len(whole) + 1):
@@ -133,17 +132,22 @@ def test_hosts_share_bucketed_steps_of_like_lengths(ds: Dataset) -> None:
 
 
 def test_a_place_among_bucketed_steps_is_none_of_others(ds: Dataset) -> None:
-    running = ds.batches(16, seed=1, shuffle=True, **BUCKETED)
+    running = ds.batches(16, seed=1, shuffle=True, window_bytes=9000, **BUCKETED)
     next(running)
     state = running.state()
     with pytest.raises(UsageError, match="bucketed together: go on bucketed"):
         ds.batches(16, seed=1, shuffle=True, window_bytes=9000, state=state)
     other = {**BUCKETED, "collate": {"tokens": Bucketed((8, 16), steps=5)}}
     with pytest.raises(UsageError, match=r"boundaries \[8, 16, 32\] where it is \[8, 16\] now"):
-        ds.batches(16, seed=1, shuffle=True, **other, state=state)
+        ds.batches(16, seed=1, shuffle=True, window_bytes=9000, **other, state=state)
     with pytest.raises(UsageError, match="group 99"):
         ds.batches(
-            16, seed=1, shuffle=True, **BUCKETED, state={**state, "bucketed": {**state["bucketed"], "group": 99}}
+            16,
+            seed=1,
+            shuffle=True,
+            window_bytes=9000,
+            **BUCKETED,
+            state={**state, "bucketed": {**state["bucketed"], "group": 99}},
         )
 
 
@@ -156,7 +160,7 @@ def test_boundaries_come_from_the_lengths(ds: Dataset) -> None:
     for batch in ds.batches(16, shuffle=True, collate={"tokens": Bucketed(buckets=4)}):
         assert batch["tokens"].shape[1] in boundaries
     assert quantiles([], 4) == (1,)
-    (none,) = Dataset(ds.catalog, ds.full_schema, ["tags"]).batches(ROWS, collate={"tags": "bucketed"})
+    (none,) = Dataset(ds.catalog, ds.full_schema, ["tags"]).batches(ROWS, shuffle=False, collate={"tags": "bucketed"})
     assert none["tags"][1].tolist() == ["t", "", ""]
 
 
@@ -209,13 +213,13 @@ def test_packed_rows_hold_every_record_once(ds: Dataset, mode: Any) -> None:
 
 def test_what_is_cut_is_told(ds: Dataset) -> None:
     with pytest.warns(UserWarning, match="feature 'tokens' has records that are longer than a packed row"):
-        next(ds.batches(8, collate={"tokens": Packed(4)}))
+        next(ds.batches(8, shuffle=False, collate={"tokens": Packed(4)}))
 
 
 @pytest.mark.filterwarnings("ignore:feature")
 @pytest.mark.parametrize("mode", MODES)
 def test_packed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
-    options = {"shuffle": mode, "seed": 4, "epochs": 2, "window_bytes": 9000, **PACKED}
+    options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **PACKED}
     whole = [unpacked(batch) for batch in ds.batches(8, **options)]
     little = Dataset(ds.catalog, ds.full_schema, ["id", "tokens", "weight"], threads=1)
     assert [unpacked(batch) for batch in little.batches(8, **options, memory_bytes=1)] == whole
@@ -251,8 +255,8 @@ def test_hosts_share_packed_steps_and_others_go_on(ds: Dataset) -> None:
 
 @pytest.mark.filterwarnings("ignore:feature")
 def test_an_epochs_last_packed_batch_is_dropped_where_that_is_asked(ds: Dataset) -> None:
-    whole = [unpacked(batch) for batch in ds.batches(8, epochs=2, **PACKED)]
-    fewer = [unpacked(batch) for batch in ds.batches(8, epochs=2, drop_remainder=True, **PACKED)]
+    whole = [unpacked(batch) for batch in ds.batches(8, shuffle=False, epochs=2, **PACKED)]
+    fewer = [unpacked(batch) for batch in ds.batches(8, shuffle=False, epochs=2, drop_remainder=True, **PACKED)]
     assert fewer == [batch for at, batch in enumerate(whole) if at not in (len(whole) // 2 - 1, len(whole) - 1)]
     with pytest.raises(UsageError, match="no remainder"):
         ds.batches(8, pad_remainder=True, **PACKED)
@@ -280,12 +284,12 @@ def test_first_fit_is_the_textbooks(lengths: list[int], rows: int, limit: int) -
 
 
 def test_numbers_become_one_hot(ds: Dataset) -> None:
-    for batch in ds.batches(50, collate={"kind": "one_hot", "id": OneHot(ROWS)}):
+    for batch in ds.batches(50, shuffle=False, collate={"kind": "one_hot", "id": OneHot(ROWS)}):
         assert batch["id"].argmax(1).tolist() == batch["id"].nonzero()[1].tolist()
         for record, row in zip(batch["id"].argmax(1), batch["kind"], strict=True):
             assert row.tolist() == [float(record % 7 > 0 and record % 3 == i) for i in range(3)]
     with pytest.raises(DataError, match="feature 'id' is 5, and there are 5 classes"):
-        next(ds.batches(50, collate={"id": OneHot(5)}))
+        next(ds.batches(50, shuffle=False, collate={"id": OneHot(5)}))
 
 
 @pytest.mark.parametrize(
@@ -323,7 +327,7 @@ def test_ways_of_numbers_that_are_none() -> None:
 
 def test_text_is_filled_up_with_text(ds: Dataset) -> None:
     for value, filled in ((0, ""), ("-", "-")):
-        (batch,) = ds.batches(ROWS, collate={"tags": Padded(3, value=value)})
+        (batch,) = ds.batches(ROWS, shuffle=False, collate={"tags": Padded(3, value=value)})
         for record, row in zip(batch["id"], batch["tags"], strict=True):
             there = 0 if record % 5 == 0 else record % 4
             assert row.tolist() == ["t"] * there + [filled] * (3 - there)
@@ -331,6 +335,6 @@ def test_text_is_filled_up_with_text(ds: Dataset) -> None:
 
 def test_labels_of_packed_batches_are_rows_too(tmp_path: Path, ds: Dataset) -> None:
     small = ds.select(["tokens", "weight"])
-    x, y = next(small.batches(4, label="weight", collate={"tokens": Packed(100), "weight": Packed(100)}))
+    x, y = next(small.batches(4, shuffle=False, label="weight", collate={"tokens": Packed(100), "weight": Packed(100)}))
     assert y.shape == (4, 100)
     assert sorted(x) == ["tokens", "tokens/position", "tokens/segment", "weight/position", "weight/segment"]

@@ -113,8 +113,8 @@ def test_shapes_are_known_where_they_are_the_same(ds: Dataset) -> None:
 def test_labels_and_weights_go_beside_the_rest(ds: Dataset) -> None:
     few = Dataset(ds.catalog, ds.full_schema, ["tokens", "exact", "label"])
     collate: dict[str, Any] = {"tokens": Padded(3), "label": "one_hot"}
-    x, y, weights = next(iter(few.to_tf(8, shuffle=False, weights="exact", collate=collate)))
-    mine, labels, ours = next(few.batches(8, label="label", weights="exact", collate=collate))
+    x, y, weights = next(iter(few.to_tf(8, shuffle=False, weights="exact", collate=collate, label=True)))
+    mine, labels, ours = next(few.batches(8, shuffle=False, label="label", weights="exact", collate=collate))
     same(x, mine)
     assert y.numpy().tolist() == labels.tolist()
     assert weights.numpy().tolist() == ours.tolist()

@@ -205,7 +205,7 @@ def test_an_empty_split(tmp_path: Path) -> None:
     assert len(ds) == 0
     assert ds.to_table().num_rows == 0
     assert ds.to_table().schema.names == list(MIXED.names)
-    assert list(ds.batches(4)) == list(ds.batches(4, epochs=None)) == []
+    assert list(ds.batches(4, shuffle=False)) == list(ds.batches(4, shuffle=False, epochs=None)) == []
     assert ds.to_numpy()["matrix"].shape == (0, 2, 3)
     with pytest.raises(IndexError):
         ds[0]
@@ -290,3 +290,9 @@ class TestDamage:
         index.write_bytes(b"nonsense")
         with pytest.raises(DataError, match="is no index"):
             open(out)[299]
+
+
+def test_a_limit_of_no_cache_is_refused(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(3)}, shards=1)
+    with pytest.raises(UsageError, match="cache_bytes= bounds what cache= keeps"):
+        open(out, cache_bytes="1GiB")

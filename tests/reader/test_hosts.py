@@ -10,7 +10,7 @@ from made_data_set import mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import open
-from recordmill.reader.hosts import hosts
+from recordmill.reader.options.training import hosts
 
 
 def test_of_jax() -> None:

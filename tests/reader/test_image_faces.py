@@ -17,7 +17,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.reader import Images, RandomCrop
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.images import decode
-from recordmill.reader.images.rows import decoded
+from recordmill.reader.images.columns import decoded
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -51,7 +51,7 @@ def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 
 def of_all_faces(ds: Dataset, wanted: Any) -> list[np.ndarray]:
     """The images in order by `batches`, by `to_tf`, and by its portable graph."""
-    (mine,) = ds.batches(100, decode_images=wanted)
+    (mine,) = ds.batches(100, shuffle=False, decode_images=wanted)
     found = [mine["image"]]
     for portable in (False, True):
         (theirs,) = ds.to_tf(100, shuffle=False, portable=portable, decode_images=wanted)
@@ -99,7 +99,7 @@ def test_numbers_are_those_of_tensorflow(ds: Dataset, antialias: bool) -> None:
 
 def test_tutorials_divide_by_255(ds: Dataset) -> None:
     pytest.importorskip("tensorflow")
-    (plain,) = ds.batches(100, decode_images=Images(24, 32, dtype="float32"))
+    (plain,) = ds.batches(100, shuffle=False, decode_images=Images(24, 32, dtype="float32"))
     for dtype in ("float32", "float16"):
         for found in of_all_faces(ds, Images(24, 32, scale=1 / 255, dtype=dtype)):
             assert found.dtype == dtype
@@ -204,7 +204,7 @@ def test_random_parts_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> N
 
 
 def test_random_parts_are_as_large_as_said() -> None:
-    from recordmill.reader.images.crop import box_of
+    from recordmill.reader.images.decode import box_of
 
     wanted = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
     boxes = [box_of(300, 400, wanted, 5, number) for number in range(2000)]
@@ -223,10 +223,10 @@ def test_random_parts_are_as_large_as_said() -> None:
 
 def test_each_feature_has_its_own_size(tmp_path: Path) -> None:
     ds = image_set(tmp_path, photographs(), [encoded("PNG", picture("L"))] * len(SIZES))
-    (batch,) = ds.batches(100, decode_images={"image": (6, 7), "mask": Images(3, 4, 1)})
+    (batch,) = ds.batches(100, shuffle=False, decode_images={"image": (6, 7), "mask": Images(3, 4, 1)})
     assert batch["image"].shape == (len(SIZES), 6, 7, 3)
     assert batch["mask"].shape == (len(SIZES), 3, 4, 1)
-    (batch,) = ds.batches(100, decode_images={"mask": (3, 4)})
+    (batch,) = ds.batches(100, shuffle=False, decode_images={"mask": (3, 4)})
     assert isinstance(batch["image"][0], bytes)
 
 
@@ -244,7 +244,7 @@ def test_something_stands_for_a_missing_image(tmp_path: Path) -> None:
 
 def test_little_memory_and_one_thread_give_the_same(tmp_path: Path) -> None:
     ds = image_set(tmp_path, photographs() * 4)
-    (whole,) = ds.batches(100, decode_images=(9, 9))
+    (whole,) = ds.batches(100, shuffle=False, decode_images=(9, 9))
     alone = Dataset(ds.catalog, ds.full_schema, threads=1)
     for some, options in ((ds, {"memory_bytes": 1}), (alone, {}), (alone, {"memory_bytes": 1})):
         parts = [batch["image"] for batch in some.batches(5, decode_images=(9, 9), **options)]

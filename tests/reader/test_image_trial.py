@@ -56,7 +56,7 @@ def test_a_classifier_of_photographs_learns(shared_data: Path, tmp_path: Path) -
         model = keras.Sequential([keras.Input((32, 32, 3)), *layers, *tail])
         model.compile(keras.optimizers.Adam(0.003), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         if way != "batches":
-            batches = data.to_tf(32, decode_images=wanted, portable=way == "portable")
+            batches = data.to_tf(32, label=True, decode_images=wanted, portable=way == "portable")
             return losses(model.fit(batches, epochs=8, verbose=0))
         batches = data.batches(32, shuffle=True, label="y", epochs=8, decode_images=wanted)
         found = [float(model.train_on_batch(x, y)) for x, y in batches]
@@ -99,7 +99,7 @@ def test_a_detector_of_cells_learns(shared_data: Path, tmp_path: Path) -> None:
         shares = keras.layers.Softmax()(keras.layers.Flatten()(heat))
         model = keras.Model(x, keras.ops.matmul(shares, grid))
         model.compile(keras.optimizers.Adam(0.02), "mse")
-        batches = data.to_tf(32, decode_images=size, collate={"boxes": Padded(1)})
+        batches = data.to_tf(32, label=True, decode_images=size, collate={"boxes": Padded(1)})
         pairs = batches.map(lambda b: (b["image"], (b["boxes"][:, 0, :2] + b["boxes"][:, 0, 2:]) / 2))
         return losses(model.fit(pairs, epochs=15, verbose=0))
 

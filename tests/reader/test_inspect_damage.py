@@ -10,7 +10,7 @@ import pytest
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.inspect.look import inspect
+from recordmill.reader.inspect.summary import inspect
 from recordmill.shards.rejects import TooManyRejects
 
 ROWS = 50

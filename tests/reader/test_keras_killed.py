@@ -52,7 +52,7 @@ ds = recordmill.open(out, columns=["id", "matrix", "label"])
 per_epoch = int(ds.to_tf({BATCH}).cardinality())
 
 def fit(step, epochs):
-    batches = ds.to_tf({BATCH}, shuffle="window", seed=3, window_bytes=20_000, start_step=step)
+    batches = ds.to_tf({BATCH}, shuffle="window", seed=3, window_bytes=20_000, start_step=step, label=True)
     model.fit(batches, initial_epoch=step // per_epoch, epochs=epochs, callbacks=[Saving()], verbose=0)
 
 if step % per_epoch:

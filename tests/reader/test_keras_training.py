@@ -33,7 +33,7 @@ def made(out: Path, schema: Schema, columns: dict[str, list[object]]) -> Dataset
 
 def accuracy(model: keras.Model, ds: Dataset, epochs: int, **options: object) -> float:
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    batches = ds.to_tf(32, **options)
+    batches = ds.to_tf(32, **options, label=True)
     history = model.fit(batches, epochs=epochs, verbose=0)
     assert model.optimizer.iterations.numpy() == epochs * -(-ROWS // 32)
     return float(history.history["accuracy"][-1])
@@ -82,7 +82,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path: Path, built: bool
         if weights is not None:
             model.build((None, 3))
             model.set_weights(weights)
-        batches = ds.to_tf(32, seed=5, epochs=None, start_step=start_step)
+        batches = ds.to_tf(32, seed=5, epochs=None, start_step=start_step, label=True)
         model.fit(batches, steps_per_epoch=steps, epochs=1, verbose=0)
         return model.get_weights()  # type: ignore[no-any-return]
 
@@ -104,9 +104,9 @@ def test_epochs_of_keras_are_those_of_the_reader(tmp_path: Path) -> None:
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "tanh")])
         model.compile(keras.optimizers.SGD(0.1), "mse")
         if endless:
-            model.fit(ds.to_tf(32, seed=5, epochs=None), steps_per_epoch=19, epochs=3, verbose=0)
+            model.fit(ds.to_tf(32, seed=5, epochs=None, label=True), steps_per_epoch=19, epochs=3, verbose=0)
         else:
-            model.fit(ds.to_tf(32, seed=5), epochs=3, verbose=0)
+            model.fit(ds.to_tf(32, seed=5, label=True), epochs=3, verbose=0)
         results.append(model.get_weights())
     assert all(np.array_equal(one, other) for one, other in zip(*results, strict=True))
 
@@ -143,10 +143,10 @@ def test_text(tmp_path: Path) -> None:
         },
     )
     vectorize = keras.layers.TextVectorization(max_tokens=100, output_mode="multi_hot")
-    vectorize.adapt(ds.to_tf(64, shuffle=False).map(lambda x, y: x))
+    vectorize.adapt(ds.to_tf(64, shuffle=False, label=True).map(lambda x, y: x))
     model = keras.Sequential([keras.layers.Dense(2, "softmax")])
     model.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    history = model.fit(ds.to_tf(32).map(lambda x, y: (vectorize(x), y)), epochs=12, verbose=0)
+    history = model.fit(ds.to_tf(32, label=True).map(lambda x, y: (vectorize(x), y)), epochs=12, verbose=0)
     assert history.history["accuracy"][-1] > 0.95
 
 

@@ -19,8 +19,8 @@ from made_data_set import MIXED, mixed_rows, write_data_set
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.mixing.mixture import Mixture, mixture
-from recordmill.reader.sampling.proportions import Proportions
+from recordmill.reader.mixture import Mixture, mixture
+from recordmill.reader.sampling.sampler import Proportions
 from recordmill.schemas.feature import Feature, Schema
 
 SIZES = {"a": 90, "b": 50, "c": 40}
@@ -67,7 +67,7 @@ def test_proportions_are_exact_and_each_data_set_keeps_its_order(
     for name, ds in sets.items():
         own = [number for number in found if source_of(number) == name]
         if shuffle is False:
-            assert own == flat(ds.batches(7, epochs=3))[: len(own)]
+            assert own == flat(ds.batches(7, shuffle=False, epochs=3))[: len(own)]
         assert sorted(own) == sorted(flat(ds.batches(7, shuffle=shuffle, seed=4, epochs=3))[: len(own)])
     for cycle in range(0, len(found), 6):
         assert Counter(map(source_of, found[cycle : cycle + 6])) == {"a": 3, "b": 1, "c": 2}
@@ -120,7 +120,7 @@ def test_rows_stay_what_they_are_and_say_which_they_are(sets: dict[str, Dataset]
 
 
 def test_a_state_of_another_mixture_is_refused(sets: dict[str, Dataset], mixed: Mixture) -> None:
-    state = mixed.batches(8).state()
+    state = mixed.batches(8, shuffle=False).state()
     other = mixture([(sets["a"], 2), (sets["b"], 1), (sets["c"], 2)])
     with pytest.raises(UsageError, match="another data set"):
         other.batches(8, state=state)
@@ -187,7 +187,7 @@ def test_a_feature_that_may_be_missing_in_one_may_be_missing(sets: dict[str, Dat
     mixed = mixture(
         [(open(paths["a"], schema=strict, columns=["id"]), 1), (open(paths["c"], schema=loose, columns=["id"]), 1)]
     )
-    assert isinstance(next(mixed.batches(8))["id"], np.ma.MaskedArray)
+    assert isinstance(next(mixed.batches(8, shuffle=False))["id"], np.ma.MaskedArray)
 
 
 def test_tensorflow_gets_the_same(mixed: Mixture) -> None:

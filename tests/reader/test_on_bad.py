@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from image_samples import encoded
-from made_data_set import FOLDER, mixed_rows, write_data_set
+from made_data_set import FOLDER, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
@@ -54,8 +54,8 @@ def by_epoch(rows: list[list[int]], epochs: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("shuffle", MODES)
 def test_the_others_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -> None:
-    order = by_epoch(numbers(ds.batches(8, shuffle=shuffle, epochs=2, window_bytes=3000)), 2)
-    batches = ds.batches(8, shuffle=shuffle, epochs=2, window_bytes=3000, **SKIP)
+    order = by_epoch(numbers(ds.batches(8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000))), 2)
+    batches = ds.batches(8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000), **SKIP)
     found = []
     for batch in batches:
         found.append(batch["n"].tolist())
@@ -64,7 +64,7 @@ def test_the_others_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -
     assert [len(rows) for rows in found] == [8, 8, 8, 8, 8, 4] * 2
     assert by_epoch(found, 2) == [[n for n in epoch if n not in BAD_IMAGES] for epoch in order]
     assert batches.skipped == 2 * len(BAD_IMAGES)
-    dropped = numbers(ds.batches(8, shuffle=shuffle, epochs=2, window_bytes=3000, drop_remainder=True, **SKIP))
+    dropped = numbers(ds.batches(8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000), drop_remainder=True, **SKIP))
     assert dropped == [rows for rows in found if len(rows) == 8]
 
 
@@ -88,7 +88,7 @@ def test_little_memory_and_one_thread_give_the_same(ds: Dataset) -> None:
 
 
 def test_how_many_they_are_is_known_at_the_end_and_told(ds: Dataset) -> None:
-    batches = ds.batches(8, epochs=2, **SKIP)
+    batches = ds.batches(8, shuffle=False, epochs=2, **SKIP)
     with pytest.raises(TypeError, match="known at the end"):
         len(batches)
     with warnings.catch_warnings(record=True) as told:
@@ -100,22 +100,22 @@ def test_how_many_they_are_is_known_at_the_end_and_told(ds: Dataset) -> None:
     assert "train-00000-of-00003.tfrecord: record 0: feature 'image': " in said
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        list(ds.batches(8, on_bad="skip"))  # nothing was skipped
+        list(ds.batches(8, shuffle=False, on_bad="skip"))  # nothing was skipped
 
 
 def test_tf_data_skips_the_same(ds: Dataset) -> None:
     tf = pytest.importorskip("tensorflow")
     for options in ({"shuffle": False}, {"shuffle": "global", "drop_remainder": True}):
-        expected = numbers(ds.batches(8, seed=7, epochs=2, **SKIP, **options))
+        expected = numbers(ds.batches(8, epochs=2, **SKIP, **options))
         fed = ds.to_tf(8, epochs=2, **SKIP, **options)
         assert fed.cardinality() == tf.data.UNKNOWN_CARDINALITY
         assert numbers(fed) == expected
     single = [int(row["n"]) for row in ds.to_tf(None, shuffle=False, **SKIP)]
     assert single == [n for n in range(ROWS) if n not in BAD_IMAGES]
-    state = ds.batches(8, seed=7, shuffle="global", **SKIP)
+    state = ds.batches(8, shuffle="global", **SKIP)
     next(state)
     on = ds.to_tf(8, shuffle="global", state=state.state(), **SKIP)
-    assert numbers(on) == numbers(ds.batches(8, seed=7, shuffle="global", **SKIP))[1:]
+    assert numbers(on) == numbers(ds.batches(8, shuffle="global", **SKIP))[1:]
 
 
 def test_a_portable_graph_skips_them_too(ds: Dataset) -> None:
@@ -134,8 +134,8 @@ def test_an_epoch_of_bad_records_ends(tmp_path: Path) -> None:
     schema = Schema((Feature("image", "bytes", (), True), Feature("n", "int64", (), True)))
     rows = [pa.array([encoded("PNG"), *[encoded("PNG")[:60]] * 9], pa.large_binary()), pa.array(range(10))]
     ds = open(write_data_set(tmp_path / "out", {"train": pa.table(rows, schema=to_arrow(schema))}, schema))
-    assert numbers(ds.batches(3, epochs=3, **SKIP)) == [[0]] * 3
-    assert numbers(ds.batches(3, epochs=3, drop_remainder=True, **SKIP)) == []
+    assert numbers(ds.batches(3, shuffle=False, epochs=3, **SKIP)) == [[0]] * 3
+    assert numbers(ds.batches(3, shuffle=False, epochs=3, drop_remainder=True, **SKIP)) == []
 
 
 def damaged(folder: Path, records: list[int]) -> Dataset:
@@ -165,11 +165,16 @@ def test_records_that_do_not_fit_the_schema_are_left_out(tmp_path: Path) -> None
     there = Dataset(ds.catalog, strict, ["id", "maybe"])
     with pytest.raises(DataError, match="maybe"):
         list(there.batches(8))
-    batches = there.batches(8, on_bad="skip")
+    batches = there.batches(8, shuffle=False, on_bad="skip")
     with pytest.warns(UserWarning, match="record 0: feature 'maybe': missing"):
         found = [n for batch in batches for n in batch["id"].tolist()]
     assert found == [n for n in range(ROWS) if n % 3]
-    labelled = [y for _, y in open(tmp_path / "out", columns=["id", "flag"]).batches(8, label="flag", on_bad="skip")]
+    labelled = [
+        y
+        for _, y in open(tmp_path / "out", columns=["id", "flag"]).batches(
+            8, shuffle=False, label="flag", on_bad="skip"
+        )
+    ]
     assert sum(map(len, labelled)) == ROWS - ROWS // 5
 
 

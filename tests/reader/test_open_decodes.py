@@ -17,7 +17,7 @@ from PIL import Image
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.mixing.mixture import mixture
+from recordmill.reader.mixture import mixture
 from recordmill.records.columns.ragged import Ragged
 from recordmill.schemas.feature import Feature, Schema
 
@@ -91,7 +91,7 @@ def test_arrays_in_every_face(out: Path, tmp_path: Path, given: dict[str, Any]) 
     for batch in ds.batches(16, shuffle="global"):
         np.testing.assert_array_equal(batch["depth"], DEPTH[batch["id"]])
         _check_boxes(batch["boxes"], batch["id"].tolist())
-    padded = next(ds.rename({"boxes": "b"}).batches(8, collate={"b": recordmill.Padded(3)}))
+    padded = next(ds.rename({"boxes": "b"}).batches(8, shuffle=False, collate={"b": recordmill.Padded(3)}))
     np.testing.assert_array_equal(padded["b"][2, :2], BOXES[2])
 
 
@@ -102,15 +102,15 @@ def test_what_is_decoded_is_part_of_a_state(out: Path) -> None:
     assert len(prints) == 4
     assert raw.fingerprint == recordmill.open(out, **SPELLED).fingerprint == raw.select(["id"]).fingerprint
     for one in (raw, images):
-        state = one.batches(8).state()
-        assert one.batches(8, state=state).state() == state
+        state = one.batches(8, shuffle=False).state()
+        assert one.batches(8, shuffle=False, state=state).state() == state
         with pytest.raises(UsageError, match="another data set"):
             plain.batches(8, state=state)
 
 
 def test_images_in_every_face(out: Path, tmp_path: Path) -> None:
     plain = recordmill.open(out, columns="id,image", threads=2)
-    wanted = np.concatenate([batch["image"] for batch in plain.batches(ROWS, decode_images=IMAGES)])
+    wanted = np.concatenate([batch["image"] for batch in plain.batches(ROWS, shuffle=False, decode_images=IMAGES)])
     for how in (IMAGES, {"image": IMAGES}):
         ds = recordmill.open(out, columns="id,image", threads=2, decode_images=how)
         assert ds.schema["image"].describe() == "float32 [5, 7, 3]"
@@ -122,19 +122,19 @@ def test_images_in_every_face(out: Path, tmp_path: Path) -> None:
             for batch in view.batches(16, shuffle=True):
                 np.testing.assert_array_equal(batch["image"], wanted[batch["id"]])
     renamed = ds.rename({"image": "pixels"}).select(["pixels"])
-    np.testing.assert_array_equal(next(renamed.batches(4))["pixels"], wanted[:4])
+    np.testing.assert_array_equal(next(renamed.batches(4, shuffle=False))["pixels"], wanted[:4])
     np.testing.assert_array_equal(renamed.to_npy(tmp_path / "npy")["pixels"], wanted)
-    assert next(ds.batches(4, decode_images=(3, 3)))["image"].shape == (4, 3, 3, 3)
-    assert next(ds.select(["id"]).batches(4)).keys() == {"id"}
+    assert next(ds.batches(4, shuffle=False, decode_images=(3, 3)))["image"].shape == (4, 3, 3, 3)
+    assert next(ds.select(["id"]).batches(4, shuffle=False)).keys() == {"id"}
     both = mixture([(ds.filter(range(30)), 1), (ds.filter(range(30, 60)), 1)])
-    batch = next(both.batches(8))
+    batch = next(both.batches(8, shuffle=False))
     np.testing.assert_array_equal(batch["image"], wanted[batch["id"]])
     with pytest.raises(UsageError, match="different decode_images"):
         mixture(
             [(ds, 1), (recordmill.open(out, columns="id,image", decode_images=recordmill.Images(5, 7, scale=2)), 1)]
         )
     cut = recordmill.open(out, decode_images=recordmill.Images(5, 7, crop=recordmill.RandomCrop()))
-    assert next(cut.batches(4))["image"].shape == (4, 5, 7, 3)
+    assert next(cut.batches(4, shuffle=False))["image"].shape == (4, 5, 7, 3)
     with pytest.raises(UsageError, match="cut at random"):
         cut.head()
     assert cut["id"].tolist() == list(range(ROWS))
@@ -181,7 +181,7 @@ def test_what_can_not_be_is_refused_at_once(out: Path, how: dict[str, Any], told
         recordmill.open(out, **how)
 
 
-FACES: dict[str, Any] = {
+OUTPUTS: dict[str, Any] = {
     "to_numpy": lambda ds: ds.to_numpy(),
     "getitem": lambda ds: ds[41],
     "take": lambda ds: ds.take([41, 2]),
@@ -191,7 +191,7 @@ FACES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", OUTPUTS)
 def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, face: str) -> None:
     raw = TABLE.column("depth").to_pylist()
     raw[41] = raw[41][:-1]
@@ -200,11 +200,11 @@ def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, face:
     shard = next((out / FOLDER).glob("train-*"))
     ds = recordmill.open(out, **{**GIVEN, "decode_raw": {"depth": "float32[6]"}})
     with pytest.raises(DataError, match=r"feature 'depth': 23 bytes, which are no float32 \[6\]") as caught:
-        FACES[face](ds)
+        OUTPUTS[face](ds)
     assert shard.name in str(caught.value)
     assert "record 41" in str(caught.value)
     with pytest.warns(UserWarning, match="1 of 60 records was skipped"):
-        left = [i for batch in ds.batches(8, on_bad="skip") for i in batch["id"].tolist()]
+        left = [i for batch in ds.batches(8, shuffle=False, on_bad="skip") for i in batch["id"].tolist()]
     assert left == [i for i in range(ROWS) if i != 41]
 
 

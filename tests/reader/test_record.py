@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.base.errors import DataError
-from recordmill.reader.record import make_record_plan, parse_record
-from recordmill.reader.rows import value_of
+from recordmill.reader.rows import make_record_plan, parse_record, value_of
 from recordmill.records.example.by_hand import example
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode

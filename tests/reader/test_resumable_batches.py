@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_data_set import FOLDER, mixed_rows, write_data_set
+from made_data_set import FOLDER, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.reader.batches.plan import make_schedule
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.fetching.fetcher import Fetcher
-from recordmill.reader.fetching.order import Order, make_schedule
-from recordmill.reader.fetching.streams import Streams
+from recordmill.reader.options.training import Order
+from recordmill.reader.prefetch.frames import Streams
+from recordmill.reader.prefetch.prefetcher import Fetcher
 from recordmill.records.columns.where import Where
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
@@ -62,25 +63,27 @@ def ids(batches: Any) -> list[list[int]]:
 
 
 def test_rows_stay_what_they_are_in_every_mode(ds: Dataset) -> None:
-    (whole,) = ds.batches(ROWS)
+    (whole,) = ds.batches(ROWS, shuffle=False)
     truth = rows_of(whole)
     assert [row[0] for row in truth] == list(range(ROWS))
     for mode in modes(ds):
-        found = [row for batch in ds.batches(64, shuffle=mode, seed=2, window_bytes=20_000) for row in rows_of(batch)]
+        found = [
+            row for batch in ds.batches(64, shuffle=mode, seed=2, **windows(mode, 20_000)) for row in rows_of(batch)
+        ]
         assert sorted(found) == truth
         assert (found == truth) == (mode is False)
 
 
 def test_one_thread_little_memory_and_other_columns_give_the_same_order(ds: Dataset) -> None:
     for mode in modes(ds):
-        options: dict[str, Any] = {"shuffle": mode, "seed": 4, "window_bytes": 15_000, "epochs": 2}
+        options: dict[str, Any] = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 15_000)}
         one = Dataset(ds.catalog, ds.full_schema, ["id"], threads=1)
         assert ids(one.batches(7, **options, memory_bytes=1)) == ids(ds.batches(7, **options))
 
 
 def test_it_goes_on_at_every_step(ds: Dataset) -> None:
     for mode in modes(ds):
-        options: dict[str, Any] = {"shuffle": mode, "seed": 4, "window_bytes": 15_000, "epochs": 2}
+        options: dict[str, Any] = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 15_000)}
         running = ds.batches(100, **options)
         whole = ids(ds.batches(100, **options))
         for step in range(len(whole) + 1):
@@ -107,7 +110,7 @@ def test_hosts_share_and_fewer_go_on(ds: Dataset) -> None:
 
 
 def test_padding_says_which_rows_count(ds: Dataset) -> None:
-    *full, last = ds.batches(64, pad_remainder=True)
+    *full, last = ds.batches(64, shuffle=False, pad_remainder=True)
     assert all(batch["mask"].all() for batch in full)
     assert len(last["id"]) == 64
     assert last["mask"].tolist() == [i < ROWS % 64 for i in range(64)]
@@ -117,8 +120,8 @@ def test_padding_says_which_rows_count(ds: Dataset) -> None:
 def test_what_hosts_can_not_share_is_refused(ds: Dataset) -> None:
     with pytest.raises(UsageError, match=r"has 52 records, which 2 hosts can't share .* drop_remainder=True"):
         ds.batches(32, num_hosts=2, host_index=0)
-    assert len(ds.batches(25, num_hosts=2, host_index=1)) == 10
-    assert len(ds.batches(32, num_hosts=2, host_index=1, drop_remainder=True)) == 7
+    assert len(ds.batches(25, shuffle=False, num_hosts=2, host_index=1)) == 10
+    assert len(ds.batches(32, shuffle=False, num_hosts=2, host_index=1, drop_remainder=True)) == 7
 
 
 @pytest.mark.parametrize(
@@ -157,21 +160,21 @@ def test_a_state_of_other_options_is_refused(ds: Dataset, changed: dict[str, Any
 def test_a_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
     one = write_data_set(tmp_path / "one", {"train": mixed_rows(40)}, shards=1)
     other = write_data_set(tmp_path / "other", {"train": mixed_rows(40, 1)}, shards=1)
-    state = open(one).batches(8).state()
+    state = open(one).batches(8, shuffle=False).state()
     (tmp_path / "one").rename(tmp_path / "moved")
-    assert len(list(open(tmp_path / "moved").batches(8, state=state))) == 5
+    assert len(list(open(tmp_path / "moved").batches(8, shuffle=False, state=state))) == 5
     with pytest.raises(UsageError, match="another data set"):
-        open(other).batches(8, state=state)
+        open(other).batches(8, shuffle=False, state=state)
     with pytest.raises(UsageError, match="another data set"):
-        open(tmp_path / "moved", where="id >= 0").batches(8, state=state)
+        open(tmp_path / "moved", where="id >= 0").batches(8, shuffle=False, state=state)
     with pytest.raises(UsageError, match="position 41, and an epoch has 40 records"):
-        open(tmp_path / "moved").batches(8, state={**state, "position": 41})
+        open(tmp_path / "moved").batches(8, shuffle=False, state={**state, "position": 41})
 
 
 def test_a_condition_chooses_what_is_shuffled(ds: Dataset) -> None:
     even = Dataset(ds.catalog, ds.full_schema, ["id", "name"], threads=2, where=Where("id % 2 = 0"))
     for mode in modes(ds):
-        batches = ids(even.batches(16, shuffle=mode, seed=3, window_bytes=10_000))
+        batches = ids(even.batches(16, shuffle=mode, seed=3, **windows(mode, 10_000)))
         assert sorted(chain.from_iterable(batches)) == list(range(0, ROWS, 2))
 
 
@@ -229,9 +232,9 @@ def test_streamed_files_are_let_go_when_they_are_done_with(tmp_path: Path) -> No
 
 def test_what_is_cheap_to_begin_with_is_read_in_small_stretches(ds: Dataset) -> None:
     def steps(mode: Any) -> list[int]:
-        order = Order(mode, 0, window_bytes=10_000)
-        fetcher = Fetcher(ds, make_schedule(ds, 10, order), ds.schema)
-        return [stretch.steps for stretch in fetcher._stretches(fetcher._row_bytes())]
+        order = Order(mode, window_bytes=10_000)
+        fetcher = Fetcher(ds, replace(make_schedule(ds, 10, order), epochs=1), ds.schema)
+        return [stretch.steps for stretch in fetcher._step_ranges(fetcher._row_bytes())]
 
     assert steps(False) == [50]
     windows = steps("window")

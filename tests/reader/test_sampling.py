@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.sampling.layout import Extent, Layout
 from recordmill.reader.sampling.permutation import permuted, permuted_within
-from recordmill.reader.sampling.sampler import MODES, Sampler, mode_of
-from recordmill.reader.sampling.schedule import Schedule
-from recordmill.reader.sampling.steps import Steps
+from recordmill.reader.sampling.sampler import MODES, Extent, Layout, Sampler, mode_of
+from recordmill.reader.sampling.schedule import Schedule, Steps
 
 PINNED: dict[object, list[int]] = {
     False: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
@@ -147,7 +145,7 @@ def test_hosts_share_every_epoch_and_others_go_on(
         per_host = []
         for schedule in schedules:
             steps: list[list[int]] = []
-            for stretch in schedule.stretches(at_once):
+            for stretch in schedule.step_ranges(at_once):
                 numbers, mask = schedule.numbers(stretch), schedule.mask(stretch)
                 for i in range(stretch.steps):
                     rows = slice(i * batch, (i + 1) * batch)
@@ -206,7 +204,7 @@ def test_workers_take_the_steps_in_turn(
 
     def steps(schedule: Schedule, every: int, by_windows: bool) -> list[list[int]]:
         found = []
-        for stretch in schedule.stretches(at_once, by_windows=by_windows, every=every):
+        for stretch in schedule.step_ranges(at_once, by_windows=by_windows, every=every):
             numbers = schedule.numbers(stretch).tolist()
             found += [numbers[i * batch : (i + 1) * batch] for i in range(stretch.steps)]
         return found

@@ -14,7 +14,7 @@ from made_data_set import mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.fetching.fetcher import Fetcher
+from recordmill.reader.prefetch.prefetcher import Fetcher
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = 2000
@@ -33,7 +33,7 @@ def ids(ds: Dataset, **options: object) -> list[list[int]]:
 
 
 def test_without_shuffle_the_order_is_that_of_the_shards(ds: Dataset) -> None:
-    batches = ids(ds)
+    batches = ids(ds, shuffle=False)
     assert [i for batch in batches for i in batch] == list(range(ROWS))
     assert {len(batch) for batch in batches[:-1]} == {64}
     assert len(batches[-1]) == ROWS % 64
@@ -85,17 +85,17 @@ def test_without_end(ds: Dataset) -> None:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (lambda ds: ds.batches(0), "batch_size must be at least 1, not 0"),
-        (lambda ds: ds.batches(64.0), "batch_size is a whole number, not 64.0"),
-        (lambda ds: ds.batches("64"), "batch_size is a whole number, not '64'"),
-        (lambda ds: ds.batches(True), "batch_size is a whole number, not True"),
-        (lambda ds: ds.batches(64, seed=1.5), "seed is a whole number, not 1.5"),
+        (lambda ds: ds.batches(0, shuffle=False), "batch_size must be at least 1, not 0"),
+        (lambda ds: ds.batches(64.0, shuffle=False), "batch_size is a whole number, not 64.0"),
+        (lambda ds: ds.batches("64", shuffle=False), "batch_size is a whole number, not '64'"),
+        (lambda ds: ds.batches(True, shuffle=False), "batch_size is a whole number, not True"),
+        (lambda ds: ds.batches(64, shuffle=False, seed=1.5), "seed is a whole number, not 1.5"),
         (lambda ds: ds.batches(64, shuffle=True, seed=None), "seed is a whole number, not None"),
-        (lambda ds: ds.batches(1, epochs=-1), "epochs"),
-        (lambda ds: ds.batches(64, epochs=2.5), "epochs is a whole number, not 2.5"),
-        (lambda ds: ds.batches(64, num_hosts=2.0), "num_hosts is a whole number"),
-        (lambda ds: ds.batches(64, collate=["tokens"]), "collate is a way by feature name"),
-        (lambda ds: ds.select([]).batches(64), "no feature is read"),
+        (lambda ds: ds.batches(1, shuffle=False, epochs=-1), "epochs"),
+        (lambda ds: ds.batches(64, shuffle=False, epochs=2.5), "epochs is a whole number, not 2.5"),
+        (lambda ds: ds.batches(64, shuffle=False, num_hosts=2.0), "num_hosts is a whole number"),
+        (lambda ds: ds.batches(64, shuffle=False, collate=["tokens"]), "collate is a way by feature name"),
+        (lambda ds: ds.select([]).batches(64, shuffle=False), "no feature is read"),
     ],
 )
 def test_wrong_options_are_named(ds: Dataset, use: Callable[[Dataset], object], said: str) -> None:
@@ -115,5 +115,5 @@ def test_an_iterator_says_how_it_is_saved(ds: Dataset) -> None:
 
 def test_batches_of_one_record_come_as_soon_as_others(ds: Dataset) -> None:
     """A stretch is no more steps than can be made at once, however small they are."""
-    stretches = Fetcher(ds, ds.batches(1).schedule, ds.schema)._stretches(1)
+    stretches = Fetcher(ds, ds.batches(1, shuffle=False).schedule, ds.schema)._step_ranges(1)
     assert [stretch.steps for stretch in stretches] == [256] * (ROWS // 256) + [ROWS % 256]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 from PIL import Image
 
 from recordmill.base.errors import DataError, UsageError
@@ -48,7 +48,7 @@ def expected(feature: Feature, table: pa.Table) -> list[Any]:
 
 @pytest.mark.parametrize("portable", [False, True])
 def test_every_feature_has_its_dtype_and_values(out: Path, portable: bool) -> None:
-    ds = open(out).to_tf(64, shuffle=False, portable=portable)
+    ds = open(out).to_tf(64, shuffle=False, portable=portable, label=True)
     batches = list(ds)
     for feature in MIXED:
         if feature.name == "label":
@@ -140,9 +140,10 @@ def test_payloads_that_are_no_examples(tmp_path: Path, portable: bool) -> None:
 @pytest.mark.parametrize("portable", [False, True])
 def test_the_order_is_the_seeds(out: Path, portable: bool) -> None:
     def ids(**options: Any) -> list[int]:
+        buffer = {"shuffle_records": 50} if portable and options.get("shuffle", True) else {}
         return [
             i
-            for x in open(out, columns=["id"]).to_tf(64, label=False, shuffle_records=50, portable=portable, **options)
+            for x in open(out, columns=["id"]).to_tf(64, label=False, portable=portable, **buffer, **options)
             for i in x["id"].numpy().tolist()
         ]
 
@@ -164,13 +165,13 @@ def test_cardinality_is_known(out: Path, portable: bool) -> None:
     assert ds.to_tf(64, epochs=3, portable=portable).cardinality().numpy() == 15
     assert ds.to_tf(64, epochs=None, portable=portable).cardinality().numpy() == tf.data.INFINITE_CARDINALITY
     assert ds.to_tf(None, portable=portable).cardinality().numpy() == ROWS
-    x, y = next(iter(ds.to_tf(None, shuffle=False, portable=portable)))
+    x, y = next(iter(ds.to_tf(None, shuffle=False, portable=portable, label=True)))
     assert x.shape == (2, 3)
     assert y.numpy() == 0
 
 
 def test_labels_and_what_is_left(out: Path) -> None:
-    x, y = next(iter(open(out, columns=["matrix", "label"]).to_tf(8)))
+    x, y = next(iter(open(out, columns=["matrix", "label"]).to_tf(8, label=True)))
     assert x.shape == (8, 2, 3)
     x, y = next(iter(open(out).to_tf(8, label="exact", shuffle=False)))
     assert y.numpy().tolist() == TABLE["exact"].to_pylist()[:8]
@@ -187,7 +188,7 @@ def test_labels_and_what_is_left(out: Path) -> None:
 @pytest.mark.parametrize("portable", [False, True])
 def test_defaults_replace_the_mask(out: Path, portable: bool) -> None:
     defaults = {"maybe": -1.0, "flag": True, "payload": b"none", "when": 5}
-    ds = open(out).to_tf(ROWS, shuffle=False, defaults=defaults, portable=portable)
+    ds = open(out).to_tf(ROWS, shuffle=False, defaults=defaults, portable=portable, label=True)
     x, _ = next(iter(ds))
     assert x["maybe"].numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()]
     assert x["flag"].numpy().tolist() == [True if v is None else v for v in TABLE["flag"].to_pylist()]
@@ -249,8 +250,8 @@ def test_it_has_the_order_and_the_values_of_batches(out: Path) -> None:
     ds = open(out, columns=["id", "matrix"])
     for mode in ("window", "global"):
         for options in ({}, {"drop_remainder": True}, {"num_hosts": 2, "host_index": 1, "drop_remainder": True}):
-            fed = ds.to_tf(32, shuffle=mode, seed=3, epochs=2, window_bytes=20_000, **options)
-            same = ds.batches(32, shuffle=mode, seed=3, epochs=2, window_bytes=20_000, **options)
+            fed = ds.to_tf(32, shuffle=mode, seed=3, epochs=2, **windows(mode, 20_000), **options)
+            same = ds.batches(32, shuffle=mode, seed=3, epochs=2, **windows(mode, 20_000), **options)
             for x, batch in zip(fed, same, strict=True):
                 assert x["id"].numpy().tolist() == batch["id"].tolist()
                 assert x["matrix"].numpy().tolist() == batch["matrix"].tolist()
@@ -279,7 +280,7 @@ def test_it_goes_on_at_any_step(out: Path) -> None:
 
 
 def test_what_portable_can_not_give_is_refused(out: Path) -> None:
-    for options in ({"shuffle": "global"}, {"start_step": 1}, {"num_hosts": 2}):
+    for options in ({"shuffle": "global"}, {"start_step": 1}, {"num_hosts": 2, "host_index": 0}):
         with pytest.raises(UsageError, match="portable=True has an order of its own"):
             open(out).to_tf(64, portable=True, **options)
 
@@ -302,7 +303,7 @@ def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
     )
     out = write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)
     portable, batch = (
-        next(iter(open(out).to_tf(8, shuffle=False, decode_images=(12, 16), portable=portable)))
+        next(iter(open(out).to_tf(8, shuffle=False, label=True, decode_images=(12, 16), portable=portable)))
         for portable in (True, False)
     )
     assert np.array_equal(portable[0]["image"].numpy(), batch[0]["image"].numpy())
@@ -324,10 +325,10 @@ def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
 LEFT = """
 import sys, time
 import recordmill
-from recordmill.reader.faces import tf as face
+from recordmill.reader.tensorflow import dataset as face
 blocks = face._blocks
-def slowly(*given):
-    for block in blocks(*given):
+def slowly(*given, **more):
+    for block in blocks(*given, **more):
         time.sleep(1)  # so that TensorFlow is fed while the process ends
         yield block
 face._blocks = slowly

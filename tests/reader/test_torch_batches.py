@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
@@ -46,7 +46,7 @@ def loader(batches: Any, workers: int = 0, **options: Any) -> Any:
 
 
 def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
-    batches = list(loader(open(out).to_torch(BATCH), 1))
+    batches = list(loader(open(out).to_torch(BATCH, shuffle=False), 1))
     for feature in MIXED:
         values = [batch[feature.name] for batch in batches]
         truth = TABLE[feature.name].to_pylist()
@@ -82,46 +82,48 @@ def _rows(value: Any) -> list[Any]:
 
 
 def test_a_batch_has_the_form_that_is_asked_for(out: Path) -> None:
-    from recordmill.reader.collating.ways import Padded
+    from recordmill.reader.options.collation import Padded
 
     ds = open(out, columns=["maybe", "exact", "label"])
-    x, y, weights = next(iter(ds.to_torch(8, label="label", weights="exact")))
+    x, y, weights = next(iter(ds.to_torch(8, shuffle=False, label="label", weights="exact")))
     assert sorted(x) == ["maybe", "maybe/valid"]
     assert y.tolist() == [i % 3 for i in range(8)]
     assert weights.dtype == torch.float64
-    x, y = next(iter(open(out, columns=["matrix", "label"]).to_torch(8, label="label")))
+    x, y = next(iter(open(out, columns=["matrix", "label"]).to_torch(8, shuffle=False, label="label")))
     assert x.shape == (8, 2, 3)
-    padded = next(iter(open(out, columns=["tokens"]).to_torch(8, collate={"tokens": Padded(5, value=-1)})))
+    padded = next(
+        iter(open(out, columns=["tokens"]).to_torch(8, shuffle=False, collate={"tokens": Padded(5, value=-1)}))
+    )
     assert padded["tokens"].shape == (8, 5)
     assert padded["tokens/length"].tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
-    nested = next(iter(open(out, columns=["tokens"]).to_torch(8)))["tokens"].to_nested()
+    nested = next(iter(open(out, columns=["tokens"]).to_torch(8, shuffle=False)))["tokens"].to_nested()
     assert [len(row) for row in nested.unbind()] == [0, 1, 2, 0, 0, 1, 2, 3]
     x.add_(1)  # a consumer may write into what it gets
 
 
 def test_who_writes_into_a_batch_changes_no_other(out: Path) -> None:
-    from recordmill.reader.collating.ways import Padded
+    from recordmill.reader.options.collation import Padded
 
     options: dict[str, Any] = {"shuffle": True, "epochs": 2, "collate": {"tokens": Padded()}}
-    truth = [_shown(batch) for batch in list(open(out).to_torch(BATCH, **options))]
+    truth = [_display(batch) for batch in list(open(out).to_torch(BATCH, **options))]
     for batch, untouched in zip(open(out).to_torch(BATCH, **options), truth, strict=True):
-        assert _shown(batch) == untouched
+        assert _display(batch) == untouched
         for name, column in batch.items():
             values = column.values if isinstance(column, RaggedRows) else column
             if isinstance(values, torch.Tensor):
-                before = _shown({other: value for other, value in batch.items() if other != name})
+                before = _display({other: value for other, value in batch.items() if other != name})
                 values.fill_(1)
-                assert _shown({other: value for other, value in batch.items() if other != name}) == before
+                assert _display({other: value for other, value in batch.items() if other != name}) == before
 
 
-def _shown(batch: Any) -> str:
+def _display(batch: Any) -> str:
     return str({name: _rows(value) if isinstance(value, RaggedRows) else value for name, value in batch.items()})
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
 def test_the_order_is_that_of_batches_however_many_workers(ds: Dataset, shuffle: Any, workers: int) -> None:
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "window_bytes": 20_000}
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, **windows(shuffle, 20_000)}
     truth = ids(ds.batches(BATCH, **options, epochs=4))
     assert ids(loader(ds.to_torch(BATCH, **options, epochs=4), workers)) == truth
     batches = ds.to_torch(BATCH, **options, epochs=2)

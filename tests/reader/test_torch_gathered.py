@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from image_samples import encoded
-from made_data_set import write_data_set
+from made_data_set import windows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader import Bucketed, Packed, Padded
@@ -81,7 +81,7 @@ def all_of(batches: Any) -> list[Any]:
 def test_the_batches_are_those_of_numpy_however_many_workers(
     ds: Dataset, way: dict[str, Any], shuffle: Any, workers: int
 ) -> None:
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "window_bytes": 2000, **way}
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, **windows(shuffle, 2000), **way}
     truth = all_of(ds.batches(8, **options, epochs=4))
     loading = DataLoader(ds.to_torch(8, **options, epochs=2), batch_size=None, num_workers=workers)
     assert all_of(loading) + all_of(loading) == truth
@@ -129,7 +129,7 @@ def test_a_state_goes_on_in_one_process_without_torchdata(ds: Dataset, way: dict
 @pytest.mark.parametrize("shuffle", MODES)
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_workers_that_skip_give_every_record_that_can_be_used_once(ds: Dataset, shuffle: Any, workers: int) -> None:
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 4, "window_bytes": 2000, **SKIP}
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 4, **windows(shuffle, 2000), **SKIP}
     loading = loader(ds.to_torch(8, **options), workers)
     usable = [row for row in range(ROWS) if row not in BAD]
     for epoch in range(2):

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_data_set import FOLDER, mixed_rows, write_data_set
+from made_data_set import FOLDER, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.sampling.kept import Keeping, Kept
+from recordmill.reader.sampling.bitmap import BitmapBuilder, RecordBitmap
 
 ROWS = 900
 TABLE = mixed_rows(ROWS)
@@ -30,10 +30,10 @@ def test_numbers_are_found_both_ways(data: st.DataObject, total: int) -> None:
     kept = np.random.default_rng(total).random(total) < share
     numbers = np.flatnonzero(kept)
     cut = data.draw(st.integers(0, total))
-    keeping = Keeping(total)
+    keeping = BitmapBuilder(total)
     keeping.put(kept[:cut])
     keeping.put(kept[cut:])
-    for found in (keeping.done(), Kept.of_numbers(numbers[::-1], total)):
+    for found in (keeping.done(), RecordBitmap.of_numbers(numbers[::-1], total)):
         assert len(found) == len(numbers)
         assert found.at(np.arange(len(numbers))).tolist() == numbers.tolist()
         assert found.below(np.arange(total + 1)).tolist() == np.concatenate([[0], np.cumsum(kept)]).tolist()
@@ -104,11 +104,13 @@ def test_every_face_has_the_records_that_are_kept(ds: Dataset, tmp_path: Path, h
     assert view["id"].tolist() == view.to_numpy(tmp_path / "columns")["id"].tolist() == ids
     assert view.select(["name"]).drop([])["name"].tolist() == wanted["name"].to_pylist()
     for mode in (False, "window"):
-        found = [i for batch in view.batches(16, shuffle=mode, seed=1, window_bytes=9000) for i in batch["id"].tolist()]
+        found = [
+            i for batch in view.batches(16, shuffle=mode, seed=1, **windows(mode, 9000)) for i in batch["id"].tolist()
+        ]
         assert sorted(found) == ids
         assert len(ids) < 5 or (found == ids) == (mode is False)
-    state = view.batches(16).state()
-    assert not ids or view.batches(16, state=state).state() == state
+    state = view.batches(16, shuffle=False).state()
+    assert not ids or view.batches(16, shuffle=False, state=state).state() == state
     with pytest.raises(UsageError, match="another data set"):
         ds.batches(16, state=state)
 
@@ -146,7 +148,7 @@ def test_tensorflow_has_the_same(tmp_path: Path) -> None:
     ids = NUMBERS.tolist()
     for portable in (False, True):
         for defaults in ({}, {"perhaps": -1.0}):
-            found = list(view.to_tf(64, shuffle=False, portable=portable, defaults=defaults))
+            found = list(view.to_tf(64, shuffle=False, label=True, portable=portable, defaults=defaults))
             x = {name: [batch[0][name] for batch in found] for name in found[0][0]}
             assert tf.concat(x["number"], 0).numpy().tolist() == ids
             assert tf.concat([y for _, y in found], 0).numpy().tolist() == [i % 3 for i in ids]
@@ -196,7 +198,7 @@ def test_a_view_says_what_it_is(ds: Dataset) -> None:
 
 
 def test_little_is_held(tmp_path: Path) -> None:
-    kept = Kept.of_numbers(np.arange(0, 1 << 20, 2), 1 << 20)
+    kept = RecordBitmap.of_numbers(np.arange(0, 1 << 20, 2), 1 << 20)
     assert len(pickle.dumps(kept)) < (1 << 20) / 8 * 1.2
 
 

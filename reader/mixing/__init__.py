@@ -1,1 +1,0 @@
-"""Several data sets and weights in, one sequence for training out."""

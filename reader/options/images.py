@@ -1,0 +1,147 @@
+"""`Images`: what encoded images are to become, and `RandomCrop`, a part of it. Nothing is decoded here.
+
+Pixels are uint8 as stored; then they are, in this order, turned upright, cut (`crop`), resized, and, where numbers are
+wanted, `(pixel * scale - mean) / std`. All faces do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import UsageError
+
+Floats = npt.NDArray[np.float32]
+Dtype = Literal["uint8", "float16", "float32"]
+PerChannel = float | Sequence[float]
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """A random part of each image, another one in each epoch, decided by seed, epoch and the record's number alone.
+
+    area: its share of the image's pixels, between two bounds. ratio: its width by its height, likewise, drawn by the
+    logarithm. Where ten draws give none that fits, it is the largest part in the middle whose ratio lies between the
+    bounds.
+
+    Raises:
+        UsageError: bounds that are none.
+    """
+
+    area: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.area[0] <= self.area[1] <= 1:
+            raise UsageError(f"RandomCrop: area is two shares in ascending order, above 0 and up to 1, not {self.area}")
+        if not 0 < self.ratio[0] <= self.ratio[1] < float("inf"):
+            raise UsageError(f"RandomCrop: ratio is two numbers above 0 in ascending order, not {self.ratio}")
+
+
+@dataclass(frozen=True)
+class Images:
+    """What an encoded image becomes: [height, width, channels].
+
+    Args:
+        height, width: in pixels; resized bilinearly, as `tf.image.resize` and Keras do.
+        channels: 1 gray, 3 RGB, 4 RGBA.
+        antialias: resize with it, as `tf.image.resize(antialias=True)` does: better where images become much smaller,
+            and slower.
+        orientation: turn images upright, as their EXIF data says; without, pixels are as they are stored.
+        shrink: decode a JPEG at a half, a quarter or an eighth of its size where that is still as large as wanted:
+            large photographs many times faster, and pixels that are averages instead of single ones.
+        crop: "center": the largest part in the middle that has the ratio wanted, so that nothing is distorted;
+            `RandomCrop(...)`: a random part; None: the whole image.
+        scale, mean, std: `(pixel * scale - mean) / std`; mean and std are a number, or one per channel.
+        dtype: "uint8" (rounded), "float32" or "float16"; None: "uint8", or "float32" where pixels are scaled.
+
+    Raises:
+        UsageError: a value that is none of an image.
+    """
+
+    height: int
+    width: int
+    channels: int = 3
+    antialias: bool = False
+    orientation: bool = False
+    shrink: bool = False
+    crop: Literal["center"] | RandomCrop | None = None
+    scale: float | None = None
+    mean: PerChannel | None = None
+    std: PerChannel | None = None
+    dtype: Dtype | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width) < 1:
+            raise UsageError(f"decode_images: height and width must be at least 1, not {self.height}, {self.width}")
+        if self.channels not in (1, 3, 4):
+            raise UsageError(f"channels must be 1, 3 or 4, not {self.channels}")
+        if self.crop not in (None, "center") and not isinstance(self.crop, RandomCrop):
+            raise UsageError(f'crop is "center" or RandomCrop(...), not {self.crop!r}')
+        if self.dtype not in (None, "uint8", "float16", "float32"):
+            raise UsageError(f'dtype is "uint8", "float32" or "float16", not {self.dtype!r}')
+        if self.dtype == "uint8" and self._is_scaled:
+            raise UsageError("scale, mean and std make numbers that uint8 can't hold: leave dtype out, or say float32")
+        for name, value in (("scale", self.scale), ("mean", self.mean), ("std", self.std)):
+            self._check(name, value)
+
+    def _check(self, name: str, value: PerChannel | None) -> None:
+        values = np.asarray(0 if value is None else value, np.float64)
+        if values.ndim > (name != "scale") or values.size not in (1, self.channels) or not np.isfinite(values).all():
+            raise UsageError(f"{name} is a number{'' if name == 'scale' else ' or one per channel'}, not {value!r}")
+        if name == "std" and value is not None and not values.all():
+            raise UsageError(f"std must not be 0: {value!r}")
+        if isinstance(value, Sequence):  # a list would make it unhashable
+            object.__setattr__(self, name, tuple(float(one) for one in value))
+
+    @property
+    def _is_scaled(self) -> bool:
+        return not (self.scale is None and self.mean is None and self.std is None)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.dtype or ("float32" if self._is_scaled else "uint8"))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.height, self.width, self.channels
+
+    @property
+    def row_bytes(self) -> int:
+        return self.height * self.width * self.channels * self.numpy_dtype.itemsize
+
+    def arithmetic(self) -> tuple[Floats, Floats]:
+        """([channels] factor, [channels] offset): a pixel becomes `pixel * factor - offset`, in float32."""
+        std = np.broadcast_to(np.asarray(1.0 if self.std is None else self.std, np.float64), self.channels)
+        mean = np.broadcast_to(np.asarray(0.0 if self.mean is None else self.mean, np.float64), self.channels)
+        scale = 1.0 if self.scale is None else self.scale
+        return (scale / std).astype(np.float32), (mean / std).astype(np.float32)
+
+
+Wanted = Images | Mapping[str, Images]  # of all features that hold images, or of these
+Spec = tuple[int, int] | Images | Mapping[str, tuple[int, int] | Images]  # what users say
+
+
+def wanted_images(spec: Spec | None, channels: int = 3, antialias: bool = False) -> Wanted | None:
+    """What `decode_images=` says; `channels` and `antialias` are of a size.
+
+    Raises:
+        UsageError: a value that is none of an image.
+    """
+    if spec is None or isinstance(spec, Images):
+        return spec
+    if isinstance(spec, Mapping):
+        return {name: one if isinstance(one, Images) else _of_size(one, 3, False) for name, one in spec.items()}
+    return _of_size(spec, channels, antialias)
+
+
+def _of_size(size: Any, channels: int, antialias: bool) -> Images:
+    if not (isinstance(size, Sequence) and len(size) == 2 and all(isinstance(side, int | np.integer) for side in size)):
+        raise UsageError(
+            f"decode_images is (height, width), Images(...), or one of them by feature name, not {size!r:.99}"
+        )
+    return Images(int(size[0]), int(size[1]), channels, antialias)

@@ -1,0 +1,54 @@
+"""Where the reader's threads spend their time while somebody measures: `spent("decode")` stands around what is done.
+
+A stage is a stretch of some thousand records, so that looking at the clock costs nothing beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+STAGES = ("read", "check", "decode", "images", "collate")
+
+
+class Clock:
+    """seconds: of all threads together, by stage."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self._lock = threading.Lock()
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Count what a thread spent on a stage."""
+        with self._lock:
+            self.seconds[stage] += seconds
+
+
+_running: list[Clock] = []
+
+
+@contextlib.contextmanager
+def measuring() -> Iterator[Clock]:
+    """What this process's readers spend within it."""
+    clock = Clock()
+    _running.append(clock)
+    try:
+        yield clock
+    finally:
+        _running.remove(clock)
+
+
+@contextlib.contextmanager
+def timed(stage: str) -> Iterator[None]:
+    """What is done within it is that stage."""
+    if not _running:
+        yield
+        return
+    begun = time.perf_counter()
+    try:
+        yield
+    finally:
+        for clock in tuple(_running):
+            clock.add(stage, time.perf_counter() - begun)

@@ -1,0 +1,116 @@
+"""What a data set can do for training: `batches`, `to_tf`, `to_torch`. Keywords in, outputs out; TensorFlow and PyTorch
+are imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from recordmill.base.errors import MissingExtraError
+from recordmill.reader.options.training import BATCH_SIZE, FORM, TENSORFLOW, TRAINING, Training, shows
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from typing_extensions import Unpack
+
+    from recordmill.reader.batches.iterator import Batches
+    from recordmill.reader.options.training import FormKeywords, TensorFlowKeywords, TrainingKeywords
+    from recordmill.reader.prefetch.protocols import Fetchable
+    from recordmill.reader.torch.datasets import TorchBatches, TorchRecords
+
+
+class Trainable:
+    """Batches in an exact order, which is the same by every output. To be mixed into what is `Fetchable`."""
+
+    @shows(*TRAINING)
+    def batches(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> Batches:
+        """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
+
+        batch_size: rows of a batch, of this host.
+
+        Raises:
+            UsageError: options that do not fit, or a state of something else.
+        """
+        from recordmill.reader.batches.iterator import Batches
+
+        return Batches(self, Training.of(batch_size, options))
+
+    @shows(*TENSORFLOW)
+    def to_tf(
+        self: Fetchable, batch_size: int | None = BATCH_SIZE, **options: Unpack[TensorFlowKeywords]
+    ) -> tf.data.Dataset:
+        """A tf.data.Dataset of batches, in the order and with the values of `batches`; which tensors a feature becomes:
+        `recordmill.reader.tensorflow.program`.
+
+        batch_size: rows of a batch; None: single records. Iterated again, as Keras does for each epoch, it goes on with
+        the next epochs.
+
+        Raises:
+            MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
+        """
+        made: tf.data.Dataset = _extra("to_tf", "tensorflow", "tensorflow.dataset").tf_dataset(
+            self, Training.of(batch_size, options, TENSORFLOW)
+        )
+        return made
+
+    @shows(*TRAINING)
+    def to_torch(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> TorchBatches:
+        """An IterableDataset of batches of tensors, in the order and with the values of `batches`; what becomes of each
+        feature: `recordmill.reader.torch.tensors`.
+
+        Give it to `DataLoader(batches, batch_size=None, num_workers=...)`: the workers share the steps, and the order
+        stays that of the seed. Iterated again it goes on with the next epochs; `set_epoch` says another one. Of batches
+        that are bucketed or packed each worker reads the records of all, and makes its own. See also `state_dict` and
+        `state_after` of what is returned.
+
+        batch_size: rows of a batch, of this host.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed. UsageError: options that do not fit, or a state of something
+                else.
+        """
+        from recordmill.reader.batches.source import BatchSource
+
+        datasets = _extra("to_torch", "torch", "torch.datasets")
+        made = Training.of(batch_size, options)
+        ranked = None
+        if made.order.num_hosts is None:
+            ranked, rank = datasets.ranks()
+            made = replace(made, order=replace(made.order, num_hosts=ranked, host_index=rank))
+        source = BatchSource.of(self, made)
+        batches: TorchBatches = datasets.TorchBatches(source, source.plan(batch_size).at_a_step(), ranked)
+        return batches
+
+    @shows(*FORM)
+    def to_torch_map(self: Fetchable, **options: Unpack[FormKeywords]) -> TorchRecords:
+        """A map-style Dataset, whose records a loader's own sampler chooses by number: `DataLoader(records, batch_size,
+        shuffle=True)`. Records with lists need `collate={name: Padded(length)}`, or a `collate_fn` of one's own.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed. UsageError: options that do not fit.
+        """
+        from recordmill.reader.batches.source import BatchSource
+        from recordmill.reader.options.collation import refuse_gathered
+
+        datasets = _extra("to_torch", "torch", "torch.datasets")
+        source = BatchSource.of(self, Training.of(BATCH_SIZE, options, FORM))
+        refuse_gathered(source.collator.collations)
+        records: TorchRecords = datasets.TorchRecords(source)
+        return records
+
+
+def _extra(method: str, package: str, module: str) -> Any:
+    """A module of `reader` that needs this package.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import_module(package)
+        return import_module(f"recordmill.reader.{module}")
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != package:
+            raise
+        raise MissingExtraError(method, {"tensorflow": "tf"}.get(package, package), package) from None

@@ -1,0 +1,136 @@
+"""The options of training are declared once: keywords, groups and signatures say the same, and what has no effect is
+refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import recordmill
+from recordmill.base.errors import UsageError
+from recordmill.reader.mixture import Mixture
+from recordmill.reader.options import training
+from recordmill.reader.options.training import FORM, TENSORFLOW, TRAINING, Training
+
+METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
+    "batches": (training.TrainingKeywords, TRAINING),
+    "to_torch": (training.TrainingKeywords, TRAINING),
+    "to_tf": (training.TensorFlowKeywords, TENSORFLOW),
+    "to_torch_map": (training.FormKeywords, FORM),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("owner", [recordmill.Dataset, Mixture])
+def test_signatures_keywords_and_groups_are_the_same(owner: type, method: str) -> None:
+    keywords, groups = METHODS[method]
+    declared = {one.name: one for group in groups for one in dataclasses.fields(group)}
+    assert len(declared) == sum(len(dataclasses.fields(group)) for group in groups), "an option stands in two groups"
+    typed = {
+        name: note.__forward_arg__
+        for kind in keywords.__mro__
+        for name, note in getattr(kind, "__annotations__", {}).items()
+    }
+    assert typed == {name: one.type for name, one in declared.items()}
+    shown = inspect.signature(getattr(owner, method)).parameters
+    own = {"self"} if method == "to_torch_map" else {"self", "batch_size"}
+    assert set(shown) - set(declared) == own
+    for name, one in declared.items():
+        assert (shown[name].default, shown[name].annotation) == (one.default, one.type)
+        assert shown[name].kind == inspect.Parameter.KEYWORD_ONLY
+        assert f"{name}:" in (getattr(owner, method).__doc__ or ""), name
+
+
+def test_an_unknown_option_is_told_with_the_one_that_is_meant() -> None:
+    with pytest.raises(TypeError, match="no option shufle; did you mean shuffle"):
+        Training.of(8, {"shufle": True})
+    with pytest.raises(TypeError, match="no option portable"):
+        Training.of(8, {"portable": True})
+
+
+OTHER: dict[str, Any] = {  # a value of each option that isn't the one by default
+    "shuffle": False,
+    "seed": 3,
+    "epochs": 2,
+    "drop_remainder": True,
+    "pad_remainder": True,
+    "num_hosts": 2,
+    "host_index": 1,
+    "state": {"format": 1},
+    "start_step": 1,
+    "window_bytes": "1MiB",
+    "label": "y",
+    "weights": "w",
+    "collate": {"x": "ragged"},
+    "ids": True,
+    "decode_images": (4, 4),
+    "channels": 1,
+    "antialias": True,
+    "memory_bytes": "1MiB",
+    "on_bad": "skip",
+    "defaults": {"x": 0},
+    "portable": True,
+    "shuffle_records": 5,
+}
+NEEDS: dict[str, dict[str, Any]] = {  # what it stands beside at least
+    "num_hosts": {"host_index": 1},
+    "host_index": {"num_hosts": 2},
+    "weights": {"label": "y"},
+    "channels": {"decode_images": (4, 4)},
+    "antialias": {"decode_images": (4, 4)},
+    "shuffle_records": {"portable": True},
+}
+REFUSED = [  # beside each other
+    {"shuffle", "window_bytes"},
+    {"shuffle", "shuffle_records"},
+    {"drop_remainder", "pad_remainder"},
+    *({"portable", name} for name in ("num_hosts", "host_index", "state", "start_step", "window_bytes")),
+    *({"portable", name} for name in ("memory_bytes", "pad_remainder", "ids")),
+    *({"on_bad", name} for name in ("num_hosts", "host_index", "pad_remainder", "start_step")),
+]
+
+
+def test_there_is_a_value_for_every_option() -> None:
+    assert list(OTHER) == [one.name for group in TENSORFLOW for one in dataclasses.fields(group)]
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_an_option_without_effect_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        Training.of(8, {name: OTHER[name]}, TENSORFLOW)
+
+
+@pytest.mark.parametrize("pair", itertools.combinations(OTHER, 2), ids="-".join)
+def test_every_pair_of_options_is_served_or_refused(pair: tuple[str, str]) -> None:
+    one, two = pair
+    options = {one: OTHER[one], two: OTHER[two]}
+    options = {**NEEDS.get(one, {}), **NEEDS.get(two, {}), **options}
+    if any(both <= set(options) for both in REFUSED):
+        with pytest.raises(UsageError) as error:
+            Training.of(8, options, TENSORFLOW)
+        assert any(name in str(error.value) for name in options)
+    else:
+        made = Training.of(8, options, TENSORFLOW)
+        assert {name for name, _ in made._given()} == set(options)
+
+
+@pytest.mark.parametrize("name", ["drop_remainder", "pad_remainder", "start_step"])
+def test_single_records_have_no_batches_options(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} has no meaning here: batch_size=None"):
+        Training.of(None, {name: OTHER[name]}, TENSORFLOW)
+
+
+def test_a_global_shuffle_is_not_portable() -> None:
+    with pytest.raises(UsageError, match="portable=True has an order of its own"):
+        Training.of(8, {"shuffle": "global", "portable": True}, TENSORFLOW)
+
+
+def test_values_of_numpy_are_options() -> None:
+    made = Training.of(np.int64(8), {"seed": np.int32(3), "epochs": np.int64(2)})
+    assert (made.batch_size, made.order.seed, made.order.epochs) == (8, 3, 2)
