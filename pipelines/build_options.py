@@ -8,7 +8,6 @@ import operator
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from recordmill.base.errors import UsageError
@@ -17,7 +16,7 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
-from recordmill.pipelines.options.given import fill, of_kind
+from recordmill.pipelines.options.given import fill, of_kind, refuse_unserved
 from recordmill.pipelines.options.pairs import parse_dtypes, parse_splits
 from recordmill.pipelines.remote.flags import as_flags
 from recordmill.schemas.feature import Schema
@@ -34,6 +33,7 @@ _THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's 
 class BuildOptions:
     """The options of `recordmill build`, whose `--help` says what each does;
     all have the default that is right on a laptop. may_lack: features of the schema that inputs need not have.
+    given: the options as they were given.
     """
 
     kind: str | None = None
@@ -60,6 +60,7 @@ class BuildOptions:
     fit_on: str = DEFAULT_SPLIT
     keep_raw: bool = False
     storage_requests: int | None = None
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def told(self) -> dict[str, Any]:
         """What the sources were told that decides which records come out, for the manifest and its fingerprint."""
@@ -79,12 +80,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
     """
     key_bits = given.pop("key_bits", 64)  # fewer in tests, where keys are to collide
     values = fill("build", given)
-    if values.key is not None and not values.shuffle:
-        raise UsageError(
-            f"{option('key')} says where records are shuffled to; it excludes {option('shuffle', False)}, which "
-            "keeps their order"
-        )
-    _check_transform(values)
+    refuse_unserved("build", {**_fields(values.options), **given})
     memory_bytes = _memory(values.memory)
     dtypes = values.dtypes or {}
     return BuildOptions(
@@ -119,21 +115,13 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         keep_raw=values.keep_raw,
         storage_requests=values.storage_requests,
+        given=given,
     )
 
 
-def _check_transform(values: SimpleNamespace) -> None:
-    if values.transform is not None and values.transform_from is not None:
-        raise UsageError(
-            f"{option('transform')} fits one, and {option('transform_from')} takes one as it is: give one of them"
-        )
-    fitting = {
-        option("keep_raw", True): values.keep_raw,
-        option("fit_on"): values.fit_on is not None,
-        option("transform_cache"): values.transform_cache is not None,
-    }
-    if values.transform is None and (needing := [name for name, is_given in fitting.items() if is_given]):
-        raise UsageError(f"{needing[0]} needs {option('transform')}")
+def _fields(whole: Any) -> Mapping[str, Any]:
+    """The options in an object of one kind's, or in a mapping."""
+    return whole if isinstance(whole, Mapping) else vars(whole) if is_dataclass(whole) else {}
 
 
 def _kind_options(whole: Any, given: Mapping[str, Any]) -> Any:
@@ -164,8 +152,6 @@ def _plain(value: Any) -> Any:
 
 
 def _shards(shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
-    if shard_size is not None and num_shards is not None:
-        raise UsageError(f"{option('shard_size')} and {option('num_shards')} exclude each other: give one")
     if shard_size is not None:
         return ShardOptions(parse_size(shard_size, "shard_size"))
     return ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "num_shards"), grows=True)

@@ -10,6 +10,7 @@ from recordmill.base.option_names import option, spelled
 from recordmill.base.sizes import show_size
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.plan import held_bytes, plan_read
+from recordmill.pipelines.options.given import refuse_unserved
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import find_output
 from recordmill.shards.catalog import Inputs
@@ -22,6 +23,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
         UsageError: an option or an input can't be served. DataError: a record that was looked at is damaged.
     """
     settings = make_settings(**options)
+    refuse_unserved("read", {**options, "dry_run": True})
     plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
     found = estimate(plan, held_bytes(settings.threads))
     check_fits(found, settings.memory_bytes)

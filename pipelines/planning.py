@@ -13,6 +13,8 @@ from recordmill.base.people.nearest import did_you_mean
 from recordmill.building.plan import kept_bytes, parsed_bytes
 from recordmill.pipelines.beam_run import is_local
 from recordmill.pipelines.build_options import BuildOptions
+from recordmill.pipelines.options.declare import FROM_MEMORY, FROM_SOURCE
+from recordmill.pipelines.options.given import refuse_unserved
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
@@ -42,7 +44,10 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         common = replace(common, kept_bytes=kept, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
     inputs = _paths(source)
     if inputs is None and is_meant_as_source(source):
-        return _own(source, settings)
+        refuse_unserved("build", settings.given, inputs=FROM_SOURCE)
+        return check_source(source)
+    if inputs is None:
+        refuse_unserved("build", settings.given, inputs=FROM_MEMORY)
     if inputs is None and (records := _whole_records(source)) is not None:
         listing = list_inputs(records, data_extensions=DATA_EXTENSIONS)
         given = settings.schema or source.full_schema
@@ -76,20 +81,6 @@ def _for_workers(listing: Listing) -> Listing:
     if not isinstance(files, StoredFiles):  # whose paths are whole, since they were walked or listed
         files = tuple(replace(file, path=whole(file.path)) for file in files)
     return replace(listing, files=files, named=frozenset(map(whole, listing.named)))
-
-
-def _own(source: Any, settings: BuildOptions) -> Source:
-    """The user's Source, which alone says what it reads and how."""
-    given = {
-        "kind": settings.kind,
-        "schema": settings.schema,
-        "dtypes": settings.dtypes,
-        "label": settings.label,
-        "options": settings.kind_options,
-    }
-    if told := [name for name, value in given.items() if value]:
-        raise UsageError(f"{told[0]}= is not for a Source of your own: it has its schema, and reads as it was made to")
-    return check_source(source)
 
 
 def _paths(source: Any) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,10 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.pipelines.convert_options import parse_images, parse_steps
-from recordmill.pipelines.options.commands import keywords_of
-from recordmill.pipelines.options.given import fill
+from recordmill.pipelines.options.given import fill, refuse_unserved
 from recordmill.pipelines.remote.flags import as_flags
 from recordmill.records.columns.where import Where
-from recordmill.records.writers.outputs import SERVED_BY_SOME, Output, find_output, serving
+from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.rejects import RejectBudget
@@ -47,7 +46,7 @@ def make_settings(**given: Any) -> ReadSettings:
     """
     values = fill("read", given)
     output = find_output(values.to)
-    _check_served(given, output)
+    refuse_unserved("read", given, output=output.name)
     budget = RejectBudget.parse(values.max_rejects)
     images = parse_images(values.decode_images, values.resize, values.channels, ragged=output.holds_ragged)
     steps = {name: getattr(values, name) for name in _STEPS}
@@ -77,15 +76,6 @@ def make_settings(**given: Any) -> ReadSettings:
         values.preflight,
         values.storage_requests,
     )
-
-
-def _check_served(given: Mapping[str, Any], output: Output) -> None:
-    """Raises UsageError for an option that was given, and that other outputs serve."""
-    for each in keywords_of("read"):
-        if each.name in SERVED_BY_SOME - output.options and given.get(each.name) not in (None, each.default):
-            others = " and ".join(option("to", name) for name in serving(each.name))
-            refused = option(each.name, given[each.name])
-            raise UsageError(f"{refused}: an option of {others}, not of {option('to', output.name)}")
 
 
 def _room(threads: int, memory: str | int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.reader.faces.rebatch import rebatched
 from recordmill.reader.faces.training import Trainable
@@ -103,6 +104,8 @@ def open(
     if cache is not None or storage_requests is not None:
         folder = "" if cache is None else local_path(cache)
         catalog = on_terms(catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes"))
+    if infer_from is not None and schema is not None:
+        raise UsageError(f"{option('infer_from')} and {option('schema')} exclude each other: give one of them")
     of_files = None if infer_from is None else Sample.parse(infer_from)
     given = load_schema(schema)
     return Dataset(

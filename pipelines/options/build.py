@@ -5,6 +5,8 @@ from __future__ import annotations
 from recordmill.pipelines.options.declare import (
     CHARACTER,
     EITHER,
+    FROM_FILES,
+    FROM_MEMORY,
     NAMES,
     OFF,
     REPEATED,
@@ -56,6 +58,7 @@ _RECORDS: Options = (
         group=RECORDS,
         decides=True,
         keyword_only=True,
+        inputs=(FROM_FILES,),
     ),
     Option(
         "options",
@@ -63,13 +66,19 @@ _RECORDS: Options = (
         annotation="Any",
         group=RECORDS,
         keyword_only=True,
+        inputs=(FROM_FILES,),
     ),
     grouped(
         OVERWRITE,
         RECORDS,
         help="replace the data set that OUT holds; readers of the old one can finish",
     ),
-    grouped(SCHEMA, RECORDS, help="a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data"),
+    grouped(
+        SCHEMA,
+        RECORDS,
+        help="a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data",
+        inputs=(FROM_FILES, FROM_MEMORY),
+    ),
     Option(
         "dtypes",
         "instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable",
@@ -79,6 +88,7 @@ _RECORDS: Options = (
         group=RECORDS,
         common=True,
         decides=True,
+        inputs=(FROM_FILES, FROM_MEMORY),
     ),
     Option(
         "label",
@@ -87,6 +97,7 @@ _RECORDS: Options = (
         group=RECORDS,
         common=True,
         decides=True,
+        inputs=(FROM_FILES, FROM_MEMORY),
     ),
     grouped(MAX_REJECTS, RECORDS),
     Option(
@@ -95,10 +106,21 @@ _RECORDS: Options = (
         form=SWITCH,
         default=False,
         group=RECORDS,
+        inputs=(FROM_FILES,),
     ),
 )
 _ORDER: Options = (
-    Option("seed", "of the shuffle", form=WHOLE, default=0, metavar="N", group=ORDER, common=True, decides=True),
+    Option(
+        "seed",
+        "of the shuffle",
+        form=WHOLE,
+        default=0,
+        metavar="N",
+        group=ORDER,
+        common=True,
+        decides=True,
+        excludes=(("shuffle", False),),
+    ),
     Option("shuffle", "keep the order of the input", form=OFF, default=True, group=ORDER, common=True, decides=True),
     Option(
         "key",
@@ -106,6 +128,7 @@ _ORDER: Options = (
         metavar="COLUMN",
         group=ORDER,
         decides=True,
+        excludes=(("shuffle", False),),
     ),
     Option(
         "splits",
@@ -133,8 +156,18 @@ _ORDER: Options = (
         group=ORDER,
         common=True,
         decides=True,
+        needs=("splits",),
     ),
-    Option("split_seed", "of the division into splits", form=WHOLE, default=0, metavar="N", group=ORDER, decides=True),
+    Option(
+        "split_seed",
+        "of the division into splits",
+        form=WHOLE,
+        default=0,
+        metavar="N",
+        group=ORDER,
+        decides=True,
+        needs=("splits",),
+    ),
 )
 _SHARDS: Options = (
     Option(
@@ -155,6 +188,7 @@ _SHARDS: Options = (
         group=SHARDS,
         common=True,
         decides=True,
+        excludes=(("shard_size", None),),
     ),
     Option(
         "compression",
@@ -186,6 +220,7 @@ _IMAGE: Options = (
         group=IMAGES,
         decides=True,
         kinds=_IMAGES,
+        needs=("labels",),
     ),
     Option(
         "missing",
@@ -195,6 +230,7 @@ _IMAGE: Options = (
         group=IMAGES,
         decides=True,
         kinds=_IMAGES,
+        needs=("labels",),
     ),
     Option(
         "check",
@@ -234,6 +270,7 @@ _FOLDERS: Options = (
         group=CLASSES,
         decides=True,
         kinds=_CLASSED,
+        excludes=(("labels", None),),
     ),
     Option(
         "unknown_class",
@@ -243,6 +280,7 @@ _FOLDERS: Options = (
         group=CLASSES,
         decides=True,
         kinds=_CLASSED,
+        needs=("schema", "transform_from"),
     ),
 )
 _TRANSFORM: Options = (
@@ -255,6 +293,7 @@ _TRANSFORM: Options = (
         group=TRANSFORM,
         common=True,
         decides=True,
+        excludes=(("transform_from", None),),
     ),
     Option(
         "fit_on",
@@ -263,6 +302,7 @@ _TRANSFORM: Options = (
         metavar="SPLIT",
         group=TRANSFORM,
         decides=True,
+        needs=("transform",),
     ),
     Option(
         "keep_raw",
@@ -271,6 +311,7 @@ _TRANSFORM: Options = (
         default=False,
         group=TRANSFORM,
         decides=True,
+        needs=("transform",),
     ),
     Option(
         "transform_cache",
@@ -278,6 +319,7 @@ _TRANSFORM: Options = (
         metavar="DIR",
         annotation="str | os.PathLike[str]",
         group=TRANSFORM,
+        needs=("transform",),
     ),
     Option(
         "transform_from",
@@ -433,6 +475,7 @@ _TEXT: Options = (
         group=TEXT,
         decides=True,
         kinds=("text",),
+        excludes=(("mode", "documents"),),
     ),
     Option(
         "max_line_bytes",

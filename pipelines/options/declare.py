@@ -14,6 +14,8 @@ REPEATED = "repeated"  # may be given several times, once each for as many featu
 SWITCH, OFF = "switch", "off"  # `--overwrite` is True; `--no-shuffle` makes shuffle False
 EITHER = "either"  # `--header` is True, `--no-header` False, neither leaves the choice
 ALL_OR_NAMES = "all or names"  # `--decode-images`, or `--decode-images A,B`
+# Inputs of a build: paths, rows that this process has, or an object that reads.
+FROM_FILES, FROM_MEMORY, FROM_SOURCE = "files", "data in memory", "a Source of your own"
 FORMS = (TEXT, WHOLE, NUMBER, SIZE, NAMES, CHARACTER, REPEATED, SWITCH, OFF, EITHER, ALL_OR_NAMES)
 
 _ANNOTATIONS = {
@@ -42,6 +44,8 @@ class Option:
     group: the heading under which it stands. common: `--help` shows it; `--help-all` shows all.
     decides: it decides which bytes come out; such options of a build stand in the manifest. kinds: of input that it is
         for; empty: all.
+    inputs: of a build that it is for; one with kinds is for files. needs: it has an effect beside one of these options
+        only. excludes: (name, value) of options beside which it has none; None: whatever their value.
     shell_only, keyword_only: it means something to a shell, or in Python, only.
     """
 
@@ -58,6 +62,9 @@ class Option:
     common: bool = False
     decides: bool = False
     kinds: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = (FROM_FILES, FROM_MEMORY, FROM_SOURCE)
+    needs: tuple[str, ...] = ()
+    excludes: tuple[tuple[str, Any], ...] = ()
     shell_only: bool = False
     keyword_only: bool = False
 
@@ -70,6 +77,14 @@ class Option:
     def all_flags(self) -> tuple[str, ...]:
         """`--header` and `--no-header`; of most options there is one."""
         return (self.flags, f"--no-{self.flags.removeprefix('--')}") if self.form == EITHER else (self.flags,)
+
+    def is_given(self, value: Any) -> bool:
+        """Whether the value says more than the option's absence."""
+        return value is not None and not (isinstance(value, str | int | float | tuple) and value == self.default)
+
+    def serves(self, what: str) -> bool:
+        """Whether it is for that input of a build."""
+        return what in self.inputs and (what == FROM_FILES or not self.kinds)
 
     @property
     def keyword_type(self) -> str:

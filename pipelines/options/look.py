@@ -30,6 +30,7 @@ INFER_FROM = Option(
     annotation="str | int",
     group=CHOICE,
     common=True,
+    excludes=(("schema", None),),
 )
 CACHE = Option(
     "cache",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from recordmill.pipelines.options.declare import ALL_OR_NAMES, NUMBER, REPEATED, SIZE, SWITCH, WHOLE, Option, Options
 from recordmill.pipelines.options.shared import (
     BEAM_ARGS,
@@ -135,7 +137,16 @@ _CHOICE: Options = (
         common=True,
         decides=True,
     ),
-    Option("seed", "of --sample", form=WHOLE, default=0, metavar="N", group=CHOICE, decides=True),
+    Option(
+        "seed",
+        "of --sample",
+        form=WHOLE,
+        default=0,
+        metavar="N",
+        group=CHOICE,
+        decides=True,
+        needs=("sample",),
+    ),
 )
 DECODE_RAW = Option(
     "decode_raw",
@@ -172,6 +183,7 @@ _CONVERSIONS: Options = (
         group=CONVERSIONS,
         common=True,
         decides=True,
+        needs=("decode_images",),
     ),
     Option(
         "channels",
@@ -181,6 +193,7 @@ _CONVERSIONS: Options = (
         metavar="N",
         group=CONVERSIONS,
         decides=True,
+        needs=("decode_images",),
     ),
     Option(
         "decode_tensor",
@@ -224,8 +237,8 @@ _RUN: Options = (
     MEMORY,
     THREADS,
     STORAGE_REQUESTS,
-    grouped(RUNNER, RUN, told_default="threads of this process, without Beam"),
-    BEAM_ARGS,
+    grouped(RUNNER, RUN, told_default="threads of this process, without Beam", excludes=(("dry_run", None),)),
+    replace(BEAM_ARGS, needs=("runner",)),
     PREFLIGHT,
     QUIET,
     JSON,

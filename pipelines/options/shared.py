@@ -74,6 +74,7 @@ PREFLIGHT = Option(
     form=OFF,
     default=True,
     group=RUN,
+    needs=("runner",),
 )
 DETACH = Option(
     "detach",
@@ -82,6 +83,7 @@ DETACH = Option(
     default=False,
     group=RUN,
     shell_only=True,
+    needs=("runner",),
 )
 QUIET = Option(
     "quiet", "no progress and no summary", form=SWITCH, default=False, group=RUN, common=True, shell_only=True

@@ -128,6 +128,8 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
     )
     files = with_splits(files, layout.splits)
     mode, reason = _mode(files, layout, options)
+    if mode == DOCUMENTS and not options.blank_lines:
+        raise UsageError(f"{option('blank_lines', False)} is of lines, and these were read as {mode}: {reason}")
     notes = (f"read as {mode}: {reason}", *listing.notes, *left, *layout.notes)
     schema, left_out = _schema(mode, layout, common)
     notes = (*notes, *left_out)

@@ -145,7 +145,7 @@ def test_messages_name_keywords_in_python_and_flags_on_the_command_line(
         ({"max_rejects": "x"}, ["--max-rejects", "x"], 'max_rejects="x"'),
         ({"memory": "1"}, ["--memory", "1"], 'memory="1": at least 128MiB'),
         ({"label": "c"}, ["--label", "c"], 'label="c": no such column'),
-        ({"key": "c", "shuffle": False}, ["--key", "c", "--no-shuffle"], "key= says where"),
+        ({"key": "c", "shuffle": False}, ["--key", "c", "--no-shuffle"], "key= and shuffle=False exclude"),
         ({"max_rejects": "1 of 2"}, ["--max-rejects", "1 of 2"], 'max_rejects="1 of 2"'),
         ({"max_pixels": 3, "kind": "csv"}, ["--max-pixels", "3"], "max_pixels= is not for csv"),
     ):

@@ -146,10 +146,10 @@ def test_selection(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"to": "xml"}, "to=xml: one of parquet, npy, npz, arrow,"), ({"limit": -1}, "limit=-1"),
-        ({"max_rejects": "many"}, "max_rejects=many"), ({"memory": "10MiB"}, "is too little"),
+        ({"to": "xml"}, 'to="xml": one of parquet, npy, npz, arrow,'), ({"limit": -1}, "limit=-1"),
+        ({"max_rejects": "many"}, 'max_rejects="many"'), ({"memory": "10MiB"}, "is too little"),
         ({"threads": -1}, "threads=-1"), ({"columns": "a,,b"}, "columns="), ({"columns": "id,id"}, "twice"),
-        ({"file_size": 0}, "file_size="), ({"schema": "nowhere.pbtxt"}, "schema=nowhere.pbtxt"),
+        ({"file_size": 0}, "file_size="), ({"schema": "nowhere.pbtxt"}, 'schema="nowhere.pbtxt"'),
     ],
 )  # fmt: skip
 def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -130,7 +130,7 @@ def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
 def test_limit_and_features_go_with_conversions(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", columns="depth", limit=9, decode_raw="depth=float32[8]")
     assert pq.read_table(result.paths[0])["depth"].to_pylist() == [list(range(i, i + 8)) for i in range(9)]
-    with pytest.raises(UsageError, match="decode_tensor=tensor: no such feature; there are depth"):
+    with pytest.raises(UsageError, match='decode_tensor="tensor": no such feature; there are depth'):
         read(out, tmp_path / "x", columns="depth", decode_tensor="tensor")
 
 

@@ -371,12 +371,15 @@ def test_which_feature_becomes_the_files(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": rows}, schema)
     for options, message in (
         ({}, "2 features hold encoded images .left, right.; say with file_feature="),
-        ({"file_feature": "nope"}, "file_feature=nope: no such feature; there are left, right"),
+        ({"file_feature": "nope"}, 'file_feature="nope": no such feature; there are left, right'),
         ({"file_feature": "n"}, r"as it is stored; n is int64 \[\?\]"),
-        ({"file_feature": "left", "name_feature": "n"}, "name_feature=n: a name is one text"),
+        ({"file_feature": "left", "name_feature": "n"}, 'name_feature="n": a name is one text'),
         ({"file_feature": "left", "name_feature": "left"}, "name another one"),
-        ({"file_feature": "left", "name_feature": "nope"}, "name_feature=nope: no such feature"),
-        ({"to": "parquet", "file_feature": "left"}, "file_feature=left: an option of to=.files., not of to=parquet"),
+        ({"file_feature": "left", "name_feature": "nope"}, 'name_feature="nope": no such feature'),
+        (
+            {"to": "parquet", "file_feature": "left"},
+            'file_feature="left": an option of to="files", not of to="parquet"',
+        ),
         ({"columns": "n,text,mask,left,right"}, "2 features hold encoded images"),
     ):
         with pytest.raises(UsageError, match=message):

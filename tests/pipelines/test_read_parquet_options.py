@@ -54,7 +54,7 @@ def test_duckdb_and_pandas_open_it(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compression": "lzma"}, "compression=lzma: one of zstd"),
+        ({"compression": "lzma"}, 'compression="lzma": one of zstd'),
         ({"compression": "zstd:fast"}, "as in zstd:9"),
         ({"compression": "zstd:23"}, "levels 1 to 22"),
         ({"compression": "snappy:2"}, "no levels"),

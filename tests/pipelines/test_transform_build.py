@@ -333,7 +333,7 @@ def test_a_fit_says_nothing_of_its_own_making(tmp_path: Path, capfd: pytest.Capt
 
 def test_options_that_do_not_go_together_are_refused(inputs: Path, out: Path, tmp_path: Path) -> None:
     for options, message in (
-        ({"transform": DECLARED, "fit_on": "dev"}, "fit_on=dev: no such split; there are train"),
+        ({"transform": DECLARED, "fit_on": "dev"}, 'fit_on="dev": no such split; there are train'),
         ({"transform": DECLARED, "transform_from": out}, "give one of them"),
         ({"fit_on": "train"}, "fit_on= needs transform="),
         ({"keep_raw": True}, "keep_raw=True needs transform="),

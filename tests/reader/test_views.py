@@ -215,7 +215,7 @@ def test_a_view_becomes_files(ds: Dataset, tmp_path: Path) -> None:
     assert pq.read_table(path) == found
     ds.select(["id"]).to_parquet(path, overwrite=True)
     assert pq.read_table(path).column_names == ["id"]
-    with pytest.raises(UsageError, match="compression=bogus: one of zstd"):
+    with pytest.raises(UsageError, match='compression="bogus": one of zstd'):
         ds.to_parquet(tmp_path / "other.parquet", compression="bogus")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["columns", "view.parquet"]
 

@@ -1,0 +1,165 @@
+"""Every option is honoured or refused: each is given alone for every kind of input and every output, and beside those
+that it needs or excludes; what its declaration does not say it serves is refused by name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import recordmill
+from recordmill.base.errors import UsageError
+from recordmill.pipelines.build_options import make_options
+from recordmill.pipelines.options.commands import CALLS, keywords_of
+from recordmill.pipelines.options.declare import FROM_FILES, FROM_MEMORY, FROM_SOURCE, SWITCH, Option
+from recordmill.pipelines.options.given import refuse_unserved
+from recordmill.pipelines.planning import plan_source
+from recordmill.pipelines.read_options import make_settings
+from recordmill.records.writers.outputs import OUTPUT_NAMES, serving
+from recordmill.schemas.feature import Schema
+from recordmill.shards.run_folder import RunFolder
+from recordmill.sources.registry import KIND_NAMES, KINDS
+
+BUILD = [option for option in keywords_of("build") if option.name != "kind"]
+OF_KINDS = [option for option in BUILD if option.kinds]
+READ = [option for option in keywords_of("read") if option.name != "to"]
+# of those that text, a number or a switch would not do for; the others get what their form says
+VALUES: dict[str, Any] = {
+    "compression": "gzip", "max_rejects": "1%", "splits": "train=0.5,test=0.5", "columns": "id", "dtypes": "id=int64",
+    "decode_raw": "x=int8", "decode_tensor": "x", "reshape": "x=[1]", "pad": "x=1:0", "pad_or_cut": "x=1:0",
+    "ragged": "x", "resize": "2x2", "channels": 1, "sample": 0.5, "delimiter": ";", "quote": "'", "escape": "!",
+    "comment": "#", "names": "a,b", "encoding": "latin-1", "where": "id = 1", "row_group_rows": 7,
+    "options": {}, "memory": "1GiB", "preflight": False, "shard_size": "1MiB", "file_size": "1MiB", "schema": None,
+    "beam_args": ["--a=1"], "row_group_size": "1MiB", "max_row_bytes": "1MiB", "max_line_bytes": "1MiB", "header": True,
+}  # fmt: skip
+
+
+def value_of(option: Option) -> Any:
+    """One that is not its default."""
+    if option.name in VALUES:
+        return VALUES[option.name]
+    if option.choices:
+        return next(choice for choice in option.choices if choice != option.default)
+    if isinstance(option.default, bool) or option.form == SWITCH:
+        return not option.default
+    return 3 if option.form == "whole" else "x"
+
+
+NEEDED = {
+    "labels": "x.csv",
+    "schema": Schema(()),
+    "decode_images": True,
+    "runner": "X",
+    "sample": 0.5,
+    "splits": "a=1",
+    "transform": "x.yaml",
+}
+
+
+def beside(option: Option) -> dict[str, Any]:
+    """What it needs, the first of several."""
+    return {name: NEEDED[name] for name in option.needs[:1]}
+
+
+def find(name: str) -> Option:
+    return next(option for options in CALLS.values() for option in options if option.name == name)
+
+
+def write(folder: Path, kind: str) -> list[str]:
+    """An input of the kind, whose records are good by default options."""
+    folder.mkdir()
+    path = folder / f"in.{'txt' if kind == 'text' else kind}"
+    if kind == "csv":
+        path.write_text("id,x\n1,2\n3,4\n")
+    elif kind == "jsonl":
+        path.write_text('{"id": 1}\n{"id": 2}\n')
+    elif kind == "text":
+        path.write_text("a\nb\n")
+    else:
+        path.write_bytes(b"")
+    return [str(path)]
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+@pytest.mark.parametrize("option", OF_KINDS, ids=lambda option: option.name)
+def test_an_option_of_a_kind_is_refused_for_the_others(option: Option, kind: str, tmp_path: Path) -> None:
+    given = {option.name: value_of(option), **beside(option)}
+    refused = None
+    try:
+        settings = make_options(tmp_path / "out", kind=kind, **given)
+        plan_source(write(tmp_path / "in", kind), RunFolder.create(tmp_path / "out"), str(tmp_path / "out"), settings)
+    except UsageError as error:
+        refused = str(error)
+    except (recordmill.DataError, OSError):
+        pass  # of the input, or what it names
+    is_refused = refused is not None and f"is not for {kind}, whose own options are" in refused
+    assert is_refused == (kind not in option.kinds), refused
+
+
+@pytest.mark.parametrize("option", BUILD, ids=lambda option: option.name)
+@pytest.mark.parametrize("what", [FROM_FILES, FROM_MEMORY, FROM_SOURCE])
+def test_an_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, what: str) -> None:
+    given = {option.name: value_of(option) or "x", **beside(option)}
+    expected = [name for name in given if not find(name).serves(what)]
+    if not expected:
+        refuse_unserved("build", given, inputs=what)
+        return
+    with pytest.raises(UsageError, match=f"is not for {what}"):
+        refuse_unserved("build", given, inputs=what)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kind", "csv"), ("delimiter", ";"), ("header", True), ("check", "decode"), ("split_from", "none"),
+        ("columns", "x"), ("follow_links", True), ("options", {"quote": "'"}),
+    ],
+)  # fmt: skip
+def test_a_build_of_data_in_memory_refuses_what_is_of_files(name: str, value: Any, tmp_path: Path) -> None:
+    given: dict[str, Any] = {name: value}
+    with pytest.raises(UsageError, match=f"^{name}=.* is not for data in memory$"):
+        recordmill.build(pa.table({"x": [1, 2]}), tmp_path / "out", **given)
+    assert not list(tmp_path.glob("out/*"))
+
+
+@pytest.mark.parametrize("to", OUTPUT_NAMES)
+@pytest.mark.parametrize("option", READ, ids=lambda option: option.name)
+def test_an_option_is_refused_for_outputs_that_it_does_not_serve(option: Option, to: str) -> None:
+    given = {option.name: value_of(option), **beside(option)}
+    if to in serving(option.name):
+        make_settings(to=to, **given)
+        return
+    with pytest.raises(UsageError, match=f"^{option.name}=.*: an option of .*, not of to=.{to}.$"):
+        make_settings(to=to, **given)
+
+
+@pytest.mark.parametrize("command", ["build", "read"])
+def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(command: str) -> None:
+    seen = 0
+    for option in keywords_of(command):
+        given = {option.name: value_of(option)}
+        for other in option.needs:
+            with pytest.raises(UsageError, match=f"^{option.name}=.* needs .*{other}="):
+                refuse_unserved(command, given)
+            refuse_unserved(command, {**given, other: NEEDED.get(other, "x")})
+            seen += 1
+        for other, setting in option.excludes:
+            excluded = {other: value_of(find(other)) if setting is None else setting}
+            with pytest.raises(UsageError, match=f"^{option.name}=.* and {other}=.* exclude each other"):
+                refuse_unserved(command, {**given, **excluded})
+            refuse_unserved(command, {option.name: option.default, **excluded})
+            seen += 1
+    assert seen > 4
+
+
+def test_what_names_other_options_names_declared_ones() -> None:
+    for command, options in CALLS.items():
+        names = {option.name for option in options}
+        for option in options:
+            others = {*option.needs, *(other for other, _ in option.excludes)}
+            assert others <= names or command == "transform", option.name
+            assert set(option.inputs) <= {FROM_FILES, FROM_MEMORY, FROM_SOURCE}
+            assert set(option.kinds) <= {kind.name for kind in KINDS}
