@@ -10,7 +10,7 @@ from recordmill.base.option_names import option, spelled
 from recordmill.base.sizes import show_size
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.plan import held_bytes, plan_read
-from recordmill.pipelines.options.given import refuse_unserved
+from recordmill.pipelines.options.commands import refuse_unserved
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import find_output
 from recordmill.shards.catalog import Inputs
@@ -42,7 +42,7 @@ def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
 def describe_estimate(found: ReadEstimate) -> str:
     """The estimate as lines for people."""
     splits = ", ".join(f"{name} {count:,}" for name, count in found.records.items()) or "no records"
-    what = "folder" if find_output(found.to).is_folder else "output"
+    what = "folder" if find_output(found.to).has_layout else "output"
     lines = [
         f"{found.rows:,} records ({splits}) would be written to {found.outputs} "
         f"{what}{'s' if found.outputs != 1 else ''} of {found.to}"
