@@ -21,7 +21,7 @@ MAPPED = {f"recordmill.{name}": name.replace(".", "/") for name in ROOMS}
 
 setup(
     license="Apache-2.0",
-    packages=["recordmill", *MAPPED],
+    packages=["recordmill", "recordmill.commands", *MAPPED],
     package_dir={"recordmill": "src/recordmill", **MAPPED},
     package_data={"recordmill": ["py.typed"], "recordmill.transforms": ["*.yaml"]},
 )

@@ -9,9 +9,8 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from recordmill.pipelines.options.commands import COMMANDS, flags_of
-from recordmill.pipelines.options.declare import EITHER, OFF, SWITCH, Option
-from recordmill.pipelines.options.signature import keywords_source
+from recordmill.pipelines.options.commands import COMMANDS, flags_of, keywords_source
+from recordmill.pipelines.options.option import EITHER, OFF, SWITCH, Option
 from recordmill.sources.registry import KIND_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -33,7 +33,7 @@ from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
 from recordmill.pipelines.fitting import find_transform, with_transform
-from recordmill.pipelines.options.signature import with_keywords
+from recordmill.pipelines.options.commands import with_keywords
 from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.remote.held import held
 from recordmill.pipelines.remote.preflight import Seen, preflight, some_of

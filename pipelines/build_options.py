@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
@@ -16,8 +16,7 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
-from recordmill.pipelines.options.given import fill, of_kind, refuse_unserved
-from recordmill.pipelines.options.pairs import parse_dtypes, parse_splits
+from recordmill.pipelines.options.commands import fill, of_kind, refuse_unserved
 from recordmill.pipelines.remote.flags import as_flags
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loads.hints import load_schema
@@ -201,3 +200,40 @@ def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
         letter if letter.isascii() and letter.isalnum() else "_" for letter in os.path.basename(real_path(out)).lower()
     ).strip("_")
     return own if own.isidentifier() else f"dataset_{own}".rstrip("_")
+
+
+def parse_splits(value: str | Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:
+    """(name, fraction) pairs of `train=0.9,validation=0.1`, or of a mapping.
+
+    >>> parse_splits("train=0.9, validation=0.1")
+    (('train', 0.9), ('validation', 0.1))
+    """
+    if value is None:
+        return ()
+    if isinstance(value, Mapping):
+        return tuple((name, float(fraction)) for name, fraction in value.items())
+    pairs = []
+    for item in value.split(","):
+        name, equals, fraction = item.partition("=")
+        try:
+            pairs.append((name.strip(), float(fraction)))
+        except ValueError:
+            equals = ""
+        if not equals or not name.strip():
+            raise UsageError(f"--splits {value}: {item.strip()!r} is not NAME=FRACTION, as in train=0.9,validation=0.1")
+    return tuple(pairs)
+
+
+def parse_dtypes(items: Iterable[str]) -> dict[str, str]:
+    """Feature to dtype of `x=float64` items; the last `=` divides, since names may hold one.
+
+    >>> parse_dtypes(["x=float64", "a=b=int32"])
+    {'x': 'float64', 'a=b': 'int32'}
+    """
+    result = {}
+    for item in items:
+        name, equals, dtype = item.rpartition("=")
+        if not equals or not name or not dtype:
+            raise UsageError(f"--dtype {item}: give FEATURE=DTYPE, as in price=float64")
+        result[name] = dtype
+    return result

@@ -13,8 +13,8 @@ from recordmill.base.people.nearest import did_you_mean
 from recordmill.building.plan import kept_bytes, parsed_bytes
 from recordmill.pipelines.beam_run import is_local
 from recordmill.pipelines.build_options import BuildOptions
-from recordmill.pipelines.options.declare import FROM_MEMORY, FROM_SOURCE
-from recordmill.pipelines.options.given import refuse_unserved
+from recordmill.pipelines.options.commands import refuse_unserved
+from recordmill.pipelines.options.option import FROM_MEMORY, FROM_SOURCE
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder

@@ -32,7 +32,7 @@ from recordmill.exporting.stored.publish import Placed, Uploaded, begin_in_store
 from recordmill.exporting.stored.uploads import uploads_of
 from recordmill.pipelines.beam_run import check_runner, is_local
 from recordmill.pipelines.display import Display
-from recordmill.pipelines.options.signature import with_keywords
+from recordmill.pipelines.options.commands import with_keywords
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.held import held
 from recordmill.pipelines.remote.preflight import Seen, preflight, some_of

@@ -11,7 +11,7 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.pipelines.convert_options import parse_images, parse_steps
-from recordmill.pipelines.options.given import fill, refuse_unserved
+from recordmill.pipelines.options.commands import fill, refuse_unserved
 from recordmill.pipelines.remote.flags import as_flags
 from recordmill.records.columns.where import Where
 from recordmill.records.writers.outputs import find_output

@@ -1,35 +1,33 @@
-"""The options of `build`."""
+"""The options of `build`, and of `transform`: those of a build, whose transform is that of another data set."""
 
 from __future__ import annotations
 
-from recordmill.pipelines.options.declare import (
+from recordmill.pipelines.options.option import (
+    BEAM_ARGS,
     CHARACTER,
+    DETACH,
     EITHER,
     FROM_FILES,
     FROM_MEMORY,
-    NAMES,
-    OFF,
-    REPEATED,
-    SIZE,
-    SWITCH,
-    WHOLE,
-    Option,
-    Options,
-)
-from recordmill.pipelines.options.shared import (
-    BEAM_ARGS,
-    DETACH,
     JSON,
     MAX_REJECTS,
     MEMORY,
+    NAMES,
+    OFF,
     OVERWRITE,
     PREFLIGHT,
     QUIET,
+    REPEATED,
     RUN,
     RUNNER,
     SCHEMA,
+    SIZE,
     STORAGE_REQUESTS,
+    SWITCH,
     THREADS,
+    WHOLE,
+    Option,
+    Options,
     grouped,
 )
 from recordmill.sources.registry import KIND_NAMES
@@ -501,3 +499,20 @@ _RUN: Options = (
     JSON,
 )
 BUILD: Options = (*_RECORDS, *_ORDER, *_SHARDS, *_TRANSFORM, *_IMAGE, *_FOLDERS, *_TABLE, *_TEXT, *_RUN)
+
+
+_FIT = ("transform", "transform_from", "transform_cache", "fit_on", "keep_raw")
+
+APPLY: Options = (
+    Option(
+        "transform_from",
+        "the data set whose transform is applied",
+        metavar="OUT",
+        flag="--with",
+        annotation="str | os.PathLike[str]",
+        group=TRANSFORM,
+        common=True,
+        decides=True,
+    ),
+    *(option for option in BUILD if option.name not in _FIT),
+)

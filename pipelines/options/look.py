@@ -3,22 +3,27 @@
 
 from __future__ import annotations
 
-from recordmill.pipelines.options.declare import NUMBER, SIZE, SWITCH, WHOLE, Option, Options
-from recordmill.pipelines.options.read import DECODE_RAW, RESHAPE, WHERE
-from recordmill.pipelines.options.shared import (
+from recordmill.pipelines.options.option import (
     BEAM_ARGS,
     COLUMNS,
     JSON,
     MAX_REJECTS,
+    NUMBER,
     OVERWRITE,
     QUIET,
     RUNNER,
     SCHEMA,
+    SIZE,
     SPLIT,
     STORAGE_REQUESTS,
+    SWITCH,
     THREADS,
+    WHOLE,
+    Option,
+    Options,
     grouped,
 )
+from recordmill.pipelines.options.read import DECODE_RAW, RESHAPE, WHERE
 
 CHOICE = "what to look at"
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recordmill.pipelines.options.declare import ALL_OR_NAMES, NUMBER, REPEATED, SIZE, SWITCH, WHOLE, Option, Options
-from recordmill.pipelines.options.shared import (
+from recordmill.pipelines.options.option import (
+    ALL_OR_NAMES,
     BEAM_ARGS,
     COLUMNS,
     JSON,
     MAX_REJECTS,
     MEMORY,
+    NUMBER,
     OVERWRITE,
     PREFLIGHT,
     QUIET,
+    REPEATED,
     RUN,
     RUNNER,
     SCHEMA,
+    SIZE,
     SPLIT,
     STORAGE_REQUESTS,
+    SWITCH,
     THREADS,
+    WHOLE,
+    Option,
+    Options,
     grouped,
 )
 from recordmill.records.writers.outputs import OUTPUT_NAMES

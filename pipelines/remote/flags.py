@@ -12,8 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 from recordmill.base.errors import UsageError
 from recordmill.base.people.nearest import there_are
-from recordmill.pipelines.options.command_line import about_unknown
-from recordmill.pipelines.options.commands import flags_of
+from recordmill.pipelines.options.commands import about_unknown, flags_of
 from recordmill.pipelines.remote.server_flags import known_flags
 
 _ASKING_SEC = 10.0

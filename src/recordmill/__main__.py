@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0 done, 1 the data or the run failed, 2 wrong usage, 130 stopped by Ctrl-C."""
     try:
-        from recordmill.cli_main import run
+        from recordmill.commands.main import run
 
         return run(argv)
     except KeyboardInterrupt as stop:

@@ -138,7 +138,7 @@ sys.exit(main(["build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path /
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("module", ["argparse", "recordmill.cli_build", "recordmill.pipelines.build", "pyarrow"])
+@pytest.mark.parametrize("module", ["argparse", "recordmill.commands.build", "recordmill.pipelines.build", "pyarrow"])
 def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path, module: str) -> None:
     """The signal comes when the module is looked for, as it may at any moment of the first seconds."""
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")

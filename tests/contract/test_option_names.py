@@ -12,7 +12,8 @@ import pytest
 from rooms import FOLDERS, ROOT
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.option_names import in_flags, option, shortened, speaking_flags, spelled
+from recordmill.base.option_names import in_flags, option, shortened, speaking_flags, speaks_flags, spelled
+from recordmill.building.spread.place import Place
 from recordmill.pipelines.options.commands import CALLS
 
 DECLARED = {each.name for options in CALLS.values() for each in options}
@@ -124,3 +125,15 @@ def test_what_is_cut_short_holds_no_half_mark() -> None:
     text = f"{'x' * 10} {option('shuffle', False)} and more"
     assert shortened(text, 32) == text
     assert shortened(text, 30) == "xxxxxxxxxx --no-shuffle and mo"
+
+
+def test_a_worker_spells_as_the_caller_of_its_job() -> None:
+    with speaking_flags():
+        job = pickle.dumps(Place("out", "id"))
+    assert not speaks_flags()
+    try:
+        pickle.loads(job)
+        assert str(UsageError(option("to", "npy"))) == "--to npy"
+    finally:
+        pickle.loads(pickle.dumps(Place("out", "id", flags=False)))
+    assert str(UsageError(option("to", "npy"))) == 'to="npy"'

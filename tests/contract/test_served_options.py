@@ -13,14 +13,13 @@ import pytest
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.build_options import make_options
-from recordmill.pipelines.options.commands import CALLS, keywords_of
-from recordmill.pipelines.options.declare import FROM_FILES, FROM_MEMORY, FROM_SOURCE, SWITCH, Option
-from recordmill.pipelines.options.given import refuse_unserved
+from recordmill.pipelines.options.commands import CALLS, keywords_of, refuse_unserved
+from recordmill.pipelines.options.option import FROM_FILES, FROM_MEMORY, FROM_SOURCE, SWITCH, Option
 from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import OUTPUT_NAMES, serving
 from recordmill.schemas.feature import Schema
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.sources.registry import KIND_NAMES, KINDS
 
 BUILD = [option for option in keywords_of("build") if option.name != "kind"]

@@ -28,7 +28,7 @@ NO_STORAGE = {
     "base/compiled/pruning.py": "the same files, when they are old",
     "base/machine.py": "/sys/fs/cgroup, which says how many cores there are",
     "engines/tied.py": "the program that its process becomes, and the end of it",
-    "src/recordmill/cli_main.py": "the standard streams of the process",
+    "src/recordmill/commands/main.py": "the standard streams of the process",
     "reader/torch/turns.py": "a file without a name, which is memory that processes share",
     "records/writers/npy.py": "np.load maps the arrays that a read wrote, for the user",
     "transforms/worker.py": "the program that its process becomes",

@@ -8,7 +8,7 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.cli_main import run
+from recordmill.commands.main import run
 from recordmill.pipelines.beam_run import check_runner
 
 

@@ -337,7 +337,7 @@ def test_a_source_that_tells_nothing_apart_names_nothing(tmp_path: Path) -> None
     names: list[str | None] = ["flickr"] * 10 + ["web"] * 5
     result = read(made(tmp_path, names), tmp_path / "to", to="files")
     assert check(result, table(names))[0] == "00000000.jpg"
-    assert any("name_feature=source takes it nevertheless" in note for note in result.notes)
+    assert any('name_feature="source" takes it nevertheless' in note for note in result.notes)
 
 
 def test_selection(tmp_path: Path) -> None:
@@ -425,7 +425,7 @@ def test_damaged_records_are_rejects(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["openvinotoolkit+datumaro/tests/assets/tf_detection_api_dataset/train.tfrecord"])
 def test_files_of_others(shared_data: Path, tmp_path: Path, path: str) -> None:
     result = read(shared_data / "tfrecord" / path, tmp_path / "a", to="files")
-    assert "named by the record's number; name_feature=image/filename" in result.notes[-1]
+    assert 'named by the record\'s number; name_feature="image/filename"' in result.notes[-1]
     names = [line["image/filename"] for line in metadata(result)]
     assert sorted(tree(tmp_path / "a" / "train")) == [
         *(f"{row:08d}.jpg" for row in range(len(names))),

@@ -235,7 +235,7 @@ def test_features_that_have_the_names_of_functions() -> None:
 
 
 def test_a_predicate_that_fails_on_a_value(out: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train-.*where=CAST\(name AS INTEGER\) = 1: "):
+    with pytest.raises(DataError, match=r'train-.*where="CAST\(name AS INTEGER\) = 1": '):
         read(out, tmp_path / "to", where="CAST(name AS INTEGER) = 1")
 
 

@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-_EPILOG = """\
+from recordmill.commands.parser import add_command, given
+
+_BENCH_HELP = """\
 examples:
   recordmill bench shards                      batches of 256 for five seconds, mixed within windows
   recordmill bench shards --shuffle global --batch-size 1024 --columns tokens,label
@@ -23,27 +25,24 @@ of all threads together; what is left of the threads' time they waited.
 """
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_bench(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.command_line import add_command
-
     add_command(
         commands,
         "bench",
-        run,
+        run_bench,
         usage="recordmill bench INPUT... [options]",
         summary=summary,
         description="Take batches as a training loop would, and print batches, records and bytes a second, where the "
         "time goes, and which option to turn.",
         inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
-        examples=_EPILOG,
+        examples=_BENCH_HELP,
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_bench(args: argparse.Namespace) -> int:
     """Measure and print."""
     from recordmill.pipelines.convert_options import parse_size
-    from recordmill.pipelines.options.command_line import given
     from recordmill.reader.bench import measure, prepare
     from recordmill.reader.dataset import open
 

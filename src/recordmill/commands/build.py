@@ -1,6 +1,4 @@
-"""`recordmill build`: the command line of `pipelines.build`. Arguments in, a summary out;
-nothing is imported before it is needed.
-"""
+"""`recordmill build` and `transform`: arguments in, a summary out. What a build needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +8,10 @@ import json
 import sys
 from typing import Any
 
-_EXAMPLES = """\
+from recordmill.commands.parser import add_command, given
+from recordmill.pipelines.options.commands import about_unknown
+
+_BUILD_HELP = """\
 examples:
   recordmill build images photos/ --out shards
       photos/train/cat/1.jpg, photos/test/dog/7.png: splits and classes from folders
@@ -27,20 +28,18 @@ Any flag that recordmill does not know is handed to Apache Beam, for example
 """
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_build(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.command_line import add_command
-
     add_command(
         commands,
         "build",
-        run,
+        run_build,
         usage="recordmill build [KIND] INPUT... --out OUT [options]",
         summary=summary,
         description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until "
         "all is written and accounted for.",
         inputs=inputs(),
-        examples=_EXAMPLES,
+        examples=_BUILD_HELP,
         takes_beam_flags=True,
     )
 
@@ -55,11 +54,10 @@ def inputs() -> tuple[str, str]:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_build(args: argparse.Namespace) -> int:
     """Build and say what was built; 0 if a data set was committed."""
     from recordmill.base.errors import UsageError
     from recordmill.pipelines.build import build
-    from recordmill.pipelines.options.command_line import given
 
     if args.out is None:
         raise UsageError(f"--out OUT is needed: the folder of the data set{beside(args)}")
@@ -77,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
 def beside(args: argparse.Namespace) -> str:
     """Where a flag is missing: what is known of those that were given and are none of recordmill's."""
-    from recordmill.pipelines.options.command_line import about_unknown
 
     return about_unknown(args.beam_args, args.command) if args.beam_args else ""
 
@@ -85,7 +82,6 @@ def beside(args: argparse.Namespace) -> str:
 def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str]) -> int:
     """Hand the build to an engine, and say where it goes on."""
     from recordmill.pipelines.build import submit
-    from recordmill.pipelines.options.command_line import given
 
     found = submit(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
     if args.json:
@@ -131,3 +127,37 @@ def _kind(inputs: list[str]) -> tuple[str | None, list[str]]:
     if meant and inputs[0].isalnum() and not has_name(inputs[0]):
         raise UsageError(f"{inputs[0]} is neither a kind nor a file{meant}")
     return None, inputs
+
+
+_TRANSFORM_HELP = """\
+examples:
+  recordmill build csv 'trips-2025-*.csv' --out shards --transform transform.yaml
+  recordmill transform csv 'trips-2026-*.csv' --with shards --out newer
+      the same means, vocabularies and buckets; nothing is fitted
+
+The new data has the columns of the old one, and is read with its types.
+"""
+
+
+def add_transform(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    add_command(
+        commands,
+        "transform",
+        run_transform,
+        usage="recordmill transform [KIND] INPUT... --with OUT --out NEW [options]",
+        summary=summary,
+        description="Raw data to a data set, through the transform that the data set OUT was built with, as it is.",
+        inputs=inputs(),
+        examples=_TRANSFORM_HELP,
+        takes_beam_flags=True,
+    )
+
+
+def run_transform(args: argparse.Namespace) -> int:
+    """Build with the transform; 0 if a data set was committed."""
+    from recordmill.base.errors import UsageError
+
+    if "transform_from" not in args:
+        raise UsageError(f"--with OUT is needed: the data set whose transform is applied{beside(args)}")
+    return run_build(args)

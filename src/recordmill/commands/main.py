@@ -27,6 +27,14 @@ _COMMANDS = {
     "status": "what an output folder holds, and the jobs that are at work there",
     "clean": "what killed builds and reads left in an output folder",
 }
+_MODULES = {  # of commands that share one
+    "transform": "build",
+    "head": "inspect",
+    "verify": "checks",
+    "doctor": "checks",
+    "status": "checks",
+    "clean": "checks",
+}
 
 _DESCRIPTION = "Raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy."
 _EPILOG = """\
@@ -49,7 +57,8 @@ def make_parser(wanted: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
         if name == wanted:
-            import_module(f"recordmill.cli_{name}").add_parser(commands, summary)
+            module = import_module(f"recordmill.commands.{_MODULES.get(name, name)}")
+            getattr(module, f"add_{name}")(commands, summary)
         else:
             commands.add_parser(name, help=summary)
     return parser
@@ -79,7 +88,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     _check_command(parser, wanted)
     args, unknown = parser.parse_known_args(argv)
     if wrong := _strays(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
-        from recordmill.pipelines.options.command_line import about_unknown
+        from recordmill.pipelines.options.commands import about_unknown
 
         parser.error(f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}")
     args.beam_args = unknown

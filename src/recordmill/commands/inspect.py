@@ -1,4 +1,4 @@
-"""`recordmill inspect`: what a data set, or any TFRecord files, hold; a table for people or JSON for programs."""
+"""`recordmill inspect` and `head`: what a data set, or any TFRecord files, hold, for people or as JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import Any
 
+from recordmill.commands.parser import add_command, given
+
 _SHOWN = 20  # findings; the others are in the JSON
 
-_EPILOG = """\
+_INSPECT_HELP = """\
 examples:
   recordmill inspect shards
   recordmill inspect 'old/*.tfrecord' --infer-from 10000     or --infer-from 20files
@@ -39,28 +41,25 @@ Every record is read, so ranges and presence are exact; --infer-from looks at fe
 """
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_inspect(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.command_line import add_command
-
     add_command(
         commands,
         "inspect",
-        run,
+        run_inspect,
         usage="recordmill inspect INPUT... [options]",
         summary=summary,
         description="Show what the records hold: a table of features with kind, shape, presence, ranges and examples; "
         "counts, sizes and compression.",
         inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
-        examples=_EPILOG,
+        examples=_INSPECT_HELP,
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_inspect(args: argparse.Namespace) -> int:
     """Inspect and print."""
     from recordmill.base.progress import Progress
     from recordmill.pipelines.display import Display
-    from recordmill.pipelines.options.command_line import given
     from recordmill.reader.inspect.summary import inspect
 
     if args.emit is not None:
@@ -80,7 +79,6 @@ def run(args: argparse.Namespace) -> int:
 def _emit(args: argparse.Namespace) -> int:
     """Print a schema, a specification or a reader."""
     from recordmill.base.errors import UsageError
-    from recordmill.pipelines.options.command_line import given
     from recordmill.reader.dataset import open
     from recordmill.reader.inspect.emit import emit
 
@@ -208,3 +206,54 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [min(max(len(row[i]) for row in rows), 40) for i in range(len(rows[0]) - 1)]
     for row in rows:
         yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+
+
+_HEAD_HELP = """\
+examples:
+  recordmill head shards                       the first 5 records
+  recordmill head shards --split test -n 1
+  recordmill head shards --at 17               record 17, without reading the ones before it
+  recordmill head old.tfrecord --columns image/encoded,label
+"""
+
+
+def add_head(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    add_command(
+        commands,
+        "head",
+        run_head,
+        usage="recordmill head INPUT... [options]",
+        summary=summary,
+        description="Print records readably: images as format and size, long values cut. Records are numbered from 0.",
+        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+        examples=_HEAD_HELP,
+    )
+
+
+def run_head(args: argparse.Namespace) -> int:
+    """Print the records."""
+    from recordmill.base.errors import UsageError
+    from recordmill.reader.dataset import open
+    from recordmill.reader.display import show_value
+
+    count = (5 if args.at is None else 1) if args.n is None else args.n
+    if count < 0:
+        raise UsageError(f"-n {count}: 0 or more")
+    dataset = open(args.inputs, **given(args))
+    if args.at is None:
+        first, table = 0, dataset.head(count)
+    else:
+        first = args.at if args.at >= 0 else args.at + len(dataset)
+        if not 0 <= first < len(dataset):
+            raise UsageError(f"--at {args.at}: there are {len(dataset):,} records, numbered from 0")
+        table = dataset.to_table(first, first + count)
+    width = max((len(name) for name in dataset.schema.names), default=0)
+    columns = [(feature, table.column(feature.name).combine_chunks()) for feature in dataset.schema]
+    for row in range(table.num_rows):
+        print(f"record {first + row}")
+        for feature, column in columns:
+            print(f"  {feature.name:<{width}}  {show_value(column.slice(row, 1), feature)}")
+    if not table.num_rows:
+        print("no records")
+    return 0

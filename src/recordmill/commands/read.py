@@ -1,6 +1,4 @@
-"""`recordmill read`: the command line of `pipelines.read`. Arguments in, a summary out;
-nothing is imported before it is needed.
-"""
+"""`recordmill read`: arguments in, a summary out. What a read needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +8,10 @@ import json
 import sys
 from typing import Any
 
-_EXAMPLES = """\
+from recordmill.commands.parser import add_command, given
+from recordmill.pipelines.options.commands import about_unknown
+
+_READ_HELP = """\
 examples:
   recordmill read shards --out table
       every split to Parquet: table/train-00000-of-00001.parquet, ...
@@ -25,7 +26,7 @@ examples:
   recordmill read big/ --to npy --dry-run
       rows, columns, disk and memory, before anything is written
 """
-_MORE = """
+_READ_MORE = """
 INPUT is the folder of a build, or any TFRecord files: their features are then inferred over all records, or taken from
 --schema.
 
@@ -64,22 +65,21 @@ With --runner the same runs as an Apache Beam pipeline; any flag that recordmill
 """
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_read(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.command_line import add_command
     from recordmill.records.writers.outputs import OUTPUTS
 
     add_command(
         commands,
         "read",
-        run,
+        run_read,
         usage="recordmill read INPUT... --out OUT [options]",
         summary=summary,
         description="Write the records of a data set, or of any TFRecord files, as Parquet, NumPy, Arrow or plain "
         "files, in bounded memory.",
         inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt"),
-        examples=_EXAMPLES,
-        more=_MORE.format(formats="\n".join(map(_about, OUTPUTS))),
+        examples=_READ_HELP,
+        more=_READ_MORE.format(formats="\n".join(map(_about, OUTPUTS))),
         takes_beam_flags=True,
     )
 
@@ -90,10 +90,9 @@ def _about(output: Any) -> str:
     return "\n".join([f"  {output.name:7}  {first}", *(f"{'':11}{line}" for line in others)])
 
 
-def run(args: argparse.Namespace) -> int:
+def run_read(args: argparse.Namespace) -> int:
     """Read and say what was written, or would be; 0 if it was committed."""
     from recordmill.base.errors import UsageError
-    from recordmill.pipelines.options.command_line import about_unknown, given
 
     options = given(args)
     if args.beam_args and "runner" not in options:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from recordmill.base.people.nearest import did_you_mean, nearest
-from recordmill.pipelines.options.commands import COMMANDS, flags_of
-from recordmill.pipelines.options.declare import (
+from recordmill.base.people.nearest import did_you_mean
+from recordmill.pipelines.options.commands import flags_of
+from recordmill.pipelines.options.option import (
     ALL_OR_NAMES,
     EITHER,
     NUMBER,
@@ -71,20 +71,6 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
         for option in flags_of(args.command)
         if not option.shell_only and option.name in args
     }
-
-
-def about_unknown(words: Sequence[str], command: str, more: Iterable[str] = ()) -> str:
-    """What is said behind flags that a command has not: whose each of them is, or which was probably meant, as in
-    `; did you mean --columns?`; else where all are listed. more: flags that it takes beside its own.
-    """
-    own = {flag for option in flags_of(command) for flag in option.all_flags if flag.startswith("--")}
-    theirs = {flag: name for name in reversed([*COMMANDS]) for option in flags_of(name) for flag in option.all_flags}
-    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    said = [f"{flag} is an option of `recordmill {theirs[flag]}`" for flag in flags if flag in theirs]
-    near = [nearest(flag, [*own, *more]) for flag in flags if flag not in theirs]
-    if meant := [flag for flag in near if flag is not None]:
-        said.append(f"did you mean {', '.join(meant)}?")
-    return "; " + "; ".join(said or [f"`recordmill {command} --help-all` says all options"])
 
 
 class _Help(argparse.Action):

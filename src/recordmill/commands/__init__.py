@@ -1,0 +1,1 @@
+"""The command line: a parser of the declared options, and a function for each command; arguments in, exit codes out."""

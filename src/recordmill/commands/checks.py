@@ -1,0 +1,192 @@
+"""`recordmill verify`, `doctor`, `status` and `clean`: what is wrong, would go wrong, is at work or was left behind."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from recordmill.commands.parser import add_command, given
+
+_VERIFY_HELP = """\
+examples:
+  recordmill verify shards                 everything that the manifest promises, byte by byte
+  recordmill verify 'old/*.tfrecord'       frames and CRCs of any TFRecord files
+
+Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, with file and offset.
+"""
+
+
+def add_verify(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    add_command(
+        commands,
+        "verify",
+        run_verify,
+        usage="recordmill verify INPUT... [options]",
+        summary=summary,
+        description="Check a data set against its manifest (count, size, digest, CRCs, sums, index, stray files), or "
+        "any TFRecord files by their CRCs.",
+        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+        examples=_VERIFY_HELP,
+    )
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """Verify and say what is wrong; 1 if anything is that was not mended."""
+    from recordmill.base.progress import Progress
+    from recordmill.pipelines.display import Display
+    from recordmill.shards.verify import verify
+
+    progress = Progress()
+    progress.begin("verify")
+    with Display(progress, args.quiet):
+        found = verify(
+            args.inputs,
+            **given(args),
+            progress=lambda records: progress.advance(records=records),
+        )
+    wrong = [finding for finding in found if not finding.mended]
+    if args.json:
+        findings = [{"file": f.file, "place": f.place, "problem": f.problem, "mended": f.mended} for f in found]
+        print(json.dumps({"records": progress.records, "findings": findings}, indent=1, ensure_ascii=False))
+    else:
+        for finding in found:
+            print(finding)
+        if not args.quiet:
+            verdict = f"{len(wrong)} problem{'s' if len(wrong) != 1 else ''}" if wrong else "nothing is wrong"
+            print(f"{progress.records:,} records checked: {verdict}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+_DOCTOR_HELP = """\
+examples:
+  recordmill doctor --runner=FlinkRunner --flink_master=HOST:8081 --environment_type=EXTERNAL \\
+      --environment_config=localhost:50000
+  recordmill doctor photos/ --out /shared/shards --runner=FlinkRunner --flink_master=HOST:8081 ...
+      also whether the workers see photos/ and /shared/shards
+
+A job of its own, which leaves nothing behind, asks the workers. Builds and reads on an engine look at the same before
+they submit. Any flag that recordmill does not know is handed to Apache Beam.
+"""
+
+
+def add_doctor(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    add_command(
+        commands,
+        "doctor",
+        run_doctor,
+        usage="recordmill doctor --runner RUNNER [--out OUT] [INPUT...] [options]",
+        summary=summary,
+        description="Look whether an engine answers, has free slots, fits the flags, and whether its workers see OUT "
+        "and INPUT and have the same versions installed.",
+        inputs=("INPUT", "files, folders, quoted globs or @list.txt, as build and read take them; none: not looked at"),
+        examples=_DOCTOR_HELP,
+        takes_beam_flags=True,
+        needs_inputs=False,
+    )
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    """Look; 1 if something has to change."""
+    from recordmill.pipelines.beam_run import check_runner
+    from recordmill.pipelines.remote.doctor import doctor
+
+    keywords = given(args)
+    check_runner(keywords.get("runner"), args.beam_args)
+    found = doctor(args.inputs, beam_args=tuple(args.beam_args), **keywords)
+    if args.json:
+        print(json.dumps([finding.to_json() for finding in found], indent=1))
+    else:
+        for finding in found:
+            print(f"{'ok  ' if finding.ok else 'NO  '}{finding}")
+    return 0 if all(finding.ok for finding in found) else 1
+
+
+_STATUS_HELP = """\
+examples:
+  recordmill status shards           the data set, if there is one, and each run that works there, or did
+  recordmill status s3://data/flowers
+
+A run whose engine is Flink is asked about by its REST interface; of other engines only the note of the job is shown.
+"""
+
+
+def add_status(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    add_command(
+        commands,
+        "status",
+        run_status,
+        usage="recordmill status OUT... [options]",
+        summary=summary,
+        description="Say whether OUT holds a data set, and what becomes of the runs that work there: on this machine, "
+        "or as an engine's job.",
+        inputs=("OUT", "a folder that builds or reads write to, also in a store"),
+        examples=_STATUS_HELP,
+    )
+
+
+def run_status(args: argparse.Namespace) -> int:
+    """Say it; 0."""
+    from recordmill.pipelines.remote.status import status
+
+    found = [status(out, **given(args)) for out in args.inputs]
+    if args.json:
+        print(json.dumps([one.to_json() for one in found], indent=1))
+        return 0
+    for one in found:
+        records = ", ".join(f"{name} {count:,}" for name, count in one.records.items())
+        print(f"{one.out}: {f'generation {one.generation}: {records} records' if one.generation else 'no data set'}")
+        for state in one.runs:
+            print(f"  {state}")
+    return 0
+
+
+_CLEAN_HELP = """\
+examples:
+  recordmill clean shards                       what killed builds and reads left there
+  recordmill clean s3://data/flowers --remove   the same in a store, and remove it
+
+Builds and reads clean up by themselves when they begin; this is for an OUT that nobody writes to any more.
+"""
+
+
+def add_clean(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    add_command(
+        commands,
+        "clean",
+        run_clean,
+        usage="recordmill clean OUT... [options]",
+        summary=summary,
+        description="List what builds and reads that were killed left in OUT. Nothing of a data set, nor of a run that "
+        "may be alive, is among it.",
+        inputs=("OUT", "a folder that builds or reads write to, also in a store"),
+        examples=_CLEAN_HELP,
+    )
+
+
+def run_clean(args: argparse.Namespace) -> int:
+    """List, and remove where it is wanted; 0."""
+    from recordmill.shards.store_run import clean
+
+    keywords = given(args)
+    found = {out: clean(out, **keywords) for out in args.inputs}
+    removed = bool(keywords.get("remove"))
+    if args.json:
+        print(json.dumps({"removed": removed, "left": found}, indent=1, ensure_ascii=False))
+        return 0
+    for of_out in found.values():
+        for left in of_out.values():
+            print("\n".join(left))
+    count = sum(len(left) for of_out in found.values() for left in of_out.values())
+    dead = sum(map(len, found.values()))
+    verdict = "removed" if removed else "left there; --remove removes them" if count else "nothing to remove"
+    print(
+        f"{dead} dead run{'s' if dead != 1 else ''}, {count:,} file{'s' if count != 1 else ''}: {verdict}",
+        file=sys.stderr,
+    )
+    return 0
