@@ -47,7 +47,7 @@ print(held("VmHWM") - base)
 @pytest.mark.sweep
 def test_ten_thousand_shards_hold_the_memory_given(tmp_path: Path) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-    rows = 1_200_000
+    rows = 1_600_000
     with (tmp_path / "rows.csv").open("w") as file:
         file.write("id,text,x\n")
         for first in range(0, rows, 10_000):
@@ -58,7 +58,7 @@ def test_ten_thousand_shards_hold_the_memory_given(tmp_path: Path) -> None:
     words = [sys.executable, "-c", SCRIPT, tmp_path / "rows.csv", tmp_path / "out", "10000", str(MEMORY), str(rows)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= MEMORY * 5 // 4
+    assert int(done.stdout) <= MEMORY * 5 // 4, f"{int(done.stdout) / MEMORY:.0%} of the memory"
 
 
 RUNS, RUN_RECORDS, RECORD_BYTES = 3726, 268_384, 1_000  # 1 TB at the defaults, as `spread.scale` counts it
