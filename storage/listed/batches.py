@@ -1,5 +1,5 @@
 """A table of any length as Arrow record batches: in memory, or in a file of Arrow's IPC stream format whose batches are
-read as they are asked for, so that memory does not grow with the table but by 8 bytes a batch.
+read as they are asked for, so that memory does not grow with the table but by some KiB a batch that is looked into.
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ class FileBatches(Batches):
 
     def __init__(self, path: str, schema: pa.Schema, starts: npt.NDArray[np.int64], length: int, rows: int) -> None:
         self.path, self.schema, self.starts, self.length, self.rows = path, schema, starts, length, rows
+        self._open()
+
+    def _open(self) -> None:
         self._mapped: npt.NDArray[np.uint8] | None = None
+        self._views = dict[int, pa.RecordBatch]()  # of the mapped file, which hold nothing but where it is
 
     @classmethod
     def write(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch], rows: int, folder: str | None) -> FileBatches:
@@ -87,16 +91,23 @@ class FileBatches(Batches):
     def batch(self, number: int) -> pa.RecordBatch:
         if self._mapped is None:
             self._mapped = np.memmap(self.path, np.uint8, "r")
-        start, stop = self.starts[number : number + 2].tolist()
-        return pa.ipc.read_record_batch(pa.py_buffer(self._mapped[start:stop]), self.schema)
+        if (found := self._views.get(number)) is None:
+            start, stop = self.starts[number : number + 2].tolist()
+            found = pa.ipc.read_record_batch(pa.py_buffer(self._mapped[start:stop]), self.schema)
+            self._views[number] = found
+        return found
 
     def passed(self) -> Iterator[pa.RecordBatch]:
         with open(self.path, "rb", buffering=0) as file:  # mapped pages would be counted as this process's memory
             for start, stop in zip(self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True):
                 yield pa.ipc.read_record_batch(pa.py_buffer(os.pread(file.fileno(), stop - start, start)), self.schema)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_mapped": None}
+    def __getstate__(self) -> Any:
+        return self.path, self.schema, self.starts, self.length, self.rows
+
+    def __setstate__(self, state: Any) -> None:
+        self.path, self.schema, self.starts, self.length, self.rows = state
+        self._open()
 
 
 def messages(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[memoryview, int]]:

@@ -52,7 +52,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "exporting": "base base.people exporting.choices records.columns records.example records.inference "
     "records.tfrecord records.writers schemas shards shards.loads storage storage.listed",
     "exporting.stored": "base exporting records.columns shards storage",
-    "exporting.spread": "base building.spread exporting records.writers shards storage",
+    "exporting.spread": "base building.spread exporting records.writers shards storage storage.listed",
     "reader.sampling": "base",
     "reader.options": "base base.people reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.options reader.sampling records.columns records.tfrecord schemas shards "
