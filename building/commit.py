@@ -82,7 +82,7 @@ def _conflict(run: Run, base: int) -> CommitConflict:
     return CommitConflict(f"{run.out}: {what}; nothing of this one was kept")
 
 
-def place(run: Run, rejects: Sequence[str]) -> list[str]:
+def place_files(run: Run, rejects: Sequence[str]) -> list[str]:
     """Give the folder of shards, on a disk, and the files of rejects the names by which the manifest will know them,
     durably; gives the names of these below OUT. May be called again, by several at once.
 
@@ -111,7 +111,7 @@ def place(run: Run, rejects: Sequence[str]) -> list[str]:
     return names
 
 
-def upload(run: Run, made: RunFolder, rejects: Sequence[str], memory_bytes: int) -> list[str]:
+def upload_files(run: Run, made: RunFolder, rejects: Sequence[str], memory_bytes: int) -> list[str]:
     """Put what one process has made on this machine into the run's store, under the names by which the manifest will
     know it; gives those of the files of rejects below OUT.
     """

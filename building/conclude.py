@@ -19,7 +19,7 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.option_names import in_flags
 from recordmill.base.progress import Progress, progress_of
 from recordmill.base.threads import both
-from recordmill.building.commit import commit, place, upload
+from recordmill.building.commit import commit, place_files, upload_files
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
@@ -78,10 +78,12 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
     outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, folder.id)
     files = sorted(rejected.files)
     if not plan.store:
-        return commit(folder, *describe_data_set(plan, outcome, folder.data_name, place(folder, files)), plan.base)
+        return commit(
+            folder, *describe_data_set(plan, outcome, folder.data_name, place_files(folder, files)), plan.base
+        )
     with StoreRun(plan.store, folder.id) as run:
         try:
-            names, _ = both(lambda: upload(run, folder, files, plan.memory_bytes), run.remove_dead)
+            names, _ = both(lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead)
             return commit(run, *describe_data_set(plan, outcome, run.data_name, names), plan.base)
         except BaseException:
             run.discard()

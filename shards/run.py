@@ -351,17 +351,27 @@ class RunFolder(Run):
         sync_folder(self.out)
 
     def commit(self, name: str, data: bytes) -> bool:
-        """See `Run.commit`. It stands, too, where the disk failed behind that, as at the last sync."""
+        """See `Run.commit`. It stands, too, where the disk failed behind that, as at the last sync. Nobody can take the
+        run for dead meanwhile; False where somebody has.
+        """
+        held = None
+        with contextlib.suppress(OSError):  # a worker may see OUT by a mount that knows no locks
+            held = self.join(self.path)
+            if held is None:
+                return False
         path = self.out / name
-        make_folder(path.parent, exist_ok=True)
-        sync_folder(self.out)
         try:
+            make_folder(path.parent, exist_ok=True)
+            sync_folder(self.out)
             return put_if_absent(path, data, self.path)
         except BaseException:
             with contextlib.suppress(OSError):
                 if read_range(str(path)).tobytes() == data:
                     return True
             raise
+        finally:
+            if held is not None:
+                held.release()
 
     def discard(self) -> bool:
         """Remove the shards, and the files of rejects, unless they were committed."""

@@ -13,8 +13,7 @@ from pathlib import Path
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.commit import commit, tidy
-from recordmill.building.commit import place as place_files
+from recordmill.building.commit import commit, place_files, tidy
 from recordmill.building.conclude import (
     AccountsError,
     Outcome,

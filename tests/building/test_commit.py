@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.building.commit import CommitConflict, commit, place, tidy
+from recordmill.building.commit import CommitConflict, commit, place_files, tidy
+from recordmill.shards import run
 from recordmill.shards.dead_runs import LOCK_NAME, clean_dead
 from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.manifest import Manifest, Part, generations, is_data_set, load, manifest_path
@@ -28,7 +29,7 @@ SHARD = "train-00000-of-00001.tfrecord"
 
 def publish(folder: RunFolder, content: bytes, base: int) -> Manifest:
     (folder.data / SHARD).write_bytes(content)
-    rejects = place(folder, sorted(str(path) for path in folder.rejects.iterdir()))
+    rejects = place_files(folder, sorted(str(path) for path in folder.rejects.iterdir()))
     info = ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16)
     part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
     about = {"files": rejects}
@@ -106,7 +107,7 @@ def test_closing_without_a_commit_leaves_nothing(tmp_path: Path) -> None:
 def test_what_was_placed_and_not_committed_goes_with_the_run(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "out")
     (folder.rejects / "000000-x.jsonl").write_text("{}\n")
-    place(folder, [str(folder.rejects / "000000-x.jsonl")])
+    place_files(folder, [str(folder.rejects / "000000-x.jsonl")])
     assert folder.data == folder.out / folder.data_name
     folder.close()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -116,14 +117,32 @@ def test_a_commit_that_is_repeated_gives_what_it_gave(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path)
     (folder.rejects / "000000-x.jsonl").write_text("{}\n")
     rejects = [str(folder.rejects / "000000-x.jsonl")]
-    names = place(folder, rejects)
-    assert place(folder, rejects) == names  # as an attempt that died
+    names = place_files(folder, rejects)
+    assert place_files(folder, rejects) == names  # as an attempt that died
     manifest = publish(folder, b"x", 0)
     assert publish(folder, b"x", 0) == manifest
     assert publish(RunFolder.attach(folder.path), b"x", 0) == manifest
     folder.close()
     assert generations(tmp_path) == [1]
     assert load(tmp_path) == manifest
+
+
+def test_nobody_takes_a_run_for_dead_while_it_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = RunFolder.create(tmp_path)
+    worker = RunFolder.attach(driver.path)
+    driver.release()
+    put, cleaned = run.put_if_absent, []
+
+    def meanwhile(*args: Any) -> bool:
+        cleaned.append(clean_dead(tmp_path))
+        return put(*args)
+
+    monkeypatch.setattr(run, "put_if_absent", meanwhile)
+    manifest = publish(worker, b"x", 0)
+    assert cleaned == [[]]
+    assert shard(tmp_path, load(tmp_path)) == b"x"
+    assert clean_dead(tmp_path) == [worker.path.name]
+    assert shard(tmp_path, manifest) == b"x"
 
 
 def test_a_worker_whose_run_was_taken_for_dead_commits_nothing(tmp_path: Path) -> None:

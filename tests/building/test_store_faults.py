@@ -13,7 +13,7 @@ from store_server import Store, of_s3, settings
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import both
 from recordmill.building.commit import commit as commit_run
-from recordmill.building.commit import upload
+from recordmill.building.commit import upload_files
 from recordmill.shards import store_run
 from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.manifest import Manifest, Part, generations, load
@@ -42,7 +42,7 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
         with StoreRun(out, folder.id) as run:  # as `conclude` does
             try:
                 files = [str(folder.rejects / "000000-x.jsonl")]
-                rejects, _ = both(lambda: upload(run, folder, files, 1 << 30), run.remove_dead)
+                rejects, _ = both(lambda: upload_files(run, folder, files, 1 << 30), run.remove_dead)
                 about = {"count": 1, "reasons": {}, "files": rejects}
                 manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
                 return commit_run(run, manifest, {"features.json": "{}"}, base)

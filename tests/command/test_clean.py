@@ -10,6 +10,7 @@ import pytest
 
 import recordmill
 from recordmill.__main__ import main
+from recordmill.building.commit import place_files
 from recordmill.shards.run import RunFolder
 
 
@@ -35,3 +36,20 @@ def test_what_a_killed_build_left_is_listed_and_removed(tmp_path: Path, capsys: 
     assert len(recordmill.open(built.out)) == 3
     live.close()
     assert main(["clean", str(tmp_path / "nothing")]) == 2
+
+
+def test_what_a_killed_build_had_placed_is_listed_and_removed_with_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    recordmill.build({"a": [1, 2, 3]}, out)
+    before = sorted(out.rglob("*"))
+    dead = RunFolder.create(out)
+    (dead.data / "shard").write_bytes(b"x")
+    (dead.rejects / "0.jsonl").write_bytes(b"{}")
+    place_files(dead, [str(dead.rejects / "0.jsonl")])
+    dead.release()
+    left = [dead.data / "shard", dead.path / "lock", out / "rejects" / f"{dead.id}.00000.jsonl"]
+    assert recordmill.clean(out) == {dead.path.name: sorted(map(str, left))}
+    assert [*recordmill.clean(out, remove=True)] == [dead.path.name]
+    (out / "rejects").rmdir()
+    assert sorted(out.rglob("*")) == before
+    assert recordmill.verify(out) == []
