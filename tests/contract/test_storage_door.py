@@ -30,7 +30,7 @@ NO_STORAGE = {
     "engines/tied.py": "the program that its process becomes, and the end of it",
     "base/people/installed.py": "how the package itself was installed",
     "src/recordmill/cli_main.py": "the standard streams of the process",
-    "reader/torch/turns.py": "a file without a name, which is memory that processes share",
+    "reader/torch/workers.py": "a file without a name, which is memory that processes share",
     "records/writers/npy.py": "np.load maps the arrays that a read wrote, for the user",
     "transforms/worker.py": "the program that its process becomes",
 }
