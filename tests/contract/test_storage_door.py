@@ -29,7 +29,7 @@ NO_STORAGE = {
     "base/machine.py": "/sys/fs/cgroup, which says how many cores there are",
     "engines/tied.py": "the program that its process becomes, and the end of it",
     "src/recordmill/commands/main.py": "the standard streams of the process",
-    "reader/torch/turns.py": "a file without a name, which is memory that processes share",
+    "reader/torch/workers.py": "a file without a name, which is memory that processes share",
     "records/writers/npy.py": "np.load maps the arrays that a read wrote, for the user",
     "transforms/worker.py": "the program that its process becomes",
 }
