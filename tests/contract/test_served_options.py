@@ -19,7 +19,7 @@ from recordmill.pipelines.planning import plan_source
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import OUTPUT_NAMES, serving
 from recordmill.schemas.feature import Schema
-from recordmill.shards.run_folder import RunFolder
+from recordmill.shards.run import RunFolder
 from recordmill.sources.registry import KIND_NAMES, KINDS
 
 BUILD = [option for option in keywords_of("build") if option.name != "kind"]
