@@ -117,7 +117,7 @@ def about_out(out: Path | str, overwrite: bool = False) -> tuple[bool, str]:
     """What doctor says of OUT, where no worker can be asked."""
     flags = ("--flink_master=127.0.0.1:9", *PROCESS)
     found = doctor(out=out, runner="FlinkRunner", beam_args=flags, overwrite=overwrite)
-    (about,) = (finding for finding in found if finding.what == "--out")
+    (about,) = (finding for finding in found if finding.what == "OUT")
     return about.ok, str(about)
 
 
@@ -163,7 +163,7 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
 @pytest.mark.parametrize(
     ("runner", "flags", "says"),
     [
-        (None, (), "give runner="),
+        (None, (), "needs runner="),
         (
             "FlinkRunner",
             ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),
