@@ -127,15 +127,15 @@ def test_an_out_that_can_not_be_is_said_with_what_helps(tmp_path: Path, store: S
     for out in (data, far):
         assert about_out(out) == (
             False,
-            f"--out: {out} already holds a data set; --overwrite replaces it (the old one stays readable until the "
+            f"OUT: {out} already holds a data set; overwrite=True replaces it (the old one stays readable until the "
             "new one is complete)",
         )
         assert about_out(out, True) == (
             True,
-            f"--out: {out}: can be written to, holds a data set, which would be replaced",
+            f"OUT: {out}: can be written to, holds a data set, which would be replaced",
         )
     for out in (tmp_path / "new", f"{store.root}/new"):
-        assert about_out(out) == (True, f"--out: {out}: can be written to, holds no data set")
+        assert about_out(out) == (True, f"OUT: {out}: can be written to, holds no data set")
     before = store.keys()
     with settings(**of_s3(store.endpoint, ACCESS_KEY_ID=STRANGER)):
         assert about_out(f"{store.root}/new")[1].endswith("or allow this one to be written to")
