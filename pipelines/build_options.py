@@ -220,7 +220,9 @@ def parse_splits(value: str | Mapping[str, float] | None) -> tuple[tuple[str, fl
         except ValueError:
             equals = ""
         if not equals or not name.strip():
-            raise UsageError(f"--splits {value}: {item.strip()!r} is not NAME=FRACTION, as in train=0.9,validation=0.1")
+            raise UsageError(
+                f"{option('splits', value)}: {item.strip()!r} is not NAME=FRACTION, as in train=0.9,validation=0.1"
+            )
     return tuple(pairs)
 
 
@@ -234,6 +236,6 @@ def parse_dtypes(items: Iterable[str]) -> dict[str, str]:
     for item in items:
         name, equals, dtype = item.rpartition("=")
         if not equals or not name or not dtype:
-            raise UsageError(f"--dtype {item}: give FEATURE=DTYPE, as in price=float64")
+            raise UsageError(f"{option('dtypes', item)}: give FEATURE=DTYPE, as in price=float64")
         result[name] = dtype
     return result

@@ -320,7 +320,7 @@ def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
     if kind not in ("csv", "text"):
         source = str(tmp_path / "classes")
         in_classes(tmp_path.joinpath("classes"))
-        options["strays"] = "keep"
+        options |= {} if kind == "labels" else {"strays": "keep"}
     if kind == "labels":
         options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
     monkeypatch.setattr(tables, "ROWS", 4)

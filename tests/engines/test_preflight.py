@@ -117,7 +117,7 @@ def about_out(out: Path | str, overwrite: bool = False) -> tuple[bool, str]:
     """What doctor says of OUT, where no worker can be asked."""
     flags = ("--flink_master=127.0.0.1:9", *PROCESS)
     found = doctor(out=out, runner="FlinkRunner", beam_args=flags, overwrite=overwrite)
-    (about,) = (finding for finding in found if finding.what == "--out")
+    (about,) = (finding for finding in found if finding.what == "OUT")
     return about.ok, str(about)
 
 
@@ -127,15 +127,15 @@ def test_an_out_that_can_not_be_is_said_with_what_helps(tmp_path: Path, store: S
     for out in (data, far):
         assert about_out(out) == (
             False,
-            f"--out: {out} already holds a data set; --overwrite replaces it (the old one stays readable until the "
+            f"OUT: {out} already holds a data set; overwrite=True replaces it (the old one stays readable until the "
             "new one is complete)",
         )
         assert about_out(out, True) == (
             True,
-            f"--out: {out}: can be written to, holds a data set, which would be replaced",
+            f"OUT: {out}: can be written to, holds a data set, which would be replaced",
         )
     for out in (tmp_path / "new", f"{store.root}/new"):
-        assert about_out(out) == (True, f"--out: {out}: can be written to, holds no data set")
+        assert about_out(out) == (True, f"OUT: {out}: can be written to, holds no data set")
     before = store.keys()
     with settings(**of_s3(store.endpoint, ACCESS_KEY_ID=STRANGER)):
         assert about_out(f"{store.root}/new")[1].endswith("or allow this one to be written to")
@@ -163,7 +163,7 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
 @pytest.mark.parametrize(
     ("runner", "flags", "says"),
     [
-        (None, (), "give runner="),
+        (None, (), "needs runner="),
         (
             "FlinkRunner",
             ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),

@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from recordmill.commands.parser import add_command, given
-
 _BENCH_HELP = """\
 examples:
   recordmill bench shards                      batches of 256 for five seconds, mixed within windows
@@ -27,6 +25,8 @@ of all threads together; what is left of the threads' time they waited.
 
 def add_bench(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
+
     add_command(
         commands,
         "bench",
@@ -43,6 +43,7 @@ def add_bench(commands: Any, summary: str) -> None:
 def run_bench(args: argparse.Namespace) -> int:
     """Measure and print."""
     from recordmill.pipelines.convert_options import parse_size
+    from recordmill.pipelines.options.parser import given
     from recordmill.reader.bench import measure, prepare
     from recordmill.reader.dataset import open
 

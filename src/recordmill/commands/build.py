@@ -8,9 +8,6 @@ import json
 import sys
 from typing import Any
 
-from recordmill.commands.parser import add_command, given
-from recordmill.pipelines.options.commands import about_unknown
-
 _BUILD_HELP = """\
 examples:
   recordmill build images photos/ --out shards
@@ -30,6 +27,8 @@ Any flag that recordmill does not know is handed to Apache Beam, for example
 
 def add_build(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
+
     add_command(
         commands,
         "build",
@@ -58,6 +57,7 @@ def run_build(args: argparse.Namespace) -> int:
     """Build and say what was built; 0 if a data set was committed."""
     from recordmill.base.errors import UsageError
     from recordmill.pipelines.build import build
+    from recordmill.pipelines.options.parser import given
 
     if args.out is None:
         raise UsageError(f"--out OUT is needed: the folder of the data set{beside(args)}")
@@ -75,6 +75,7 @@ def run_build(args: argparse.Namespace) -> int:
 
 def beside(args: argparse.Namespace) -> str:
     """Where a flag is missing: what is known of those that were given and are none of recordmill's."""
+    from recordmill.pipelines.options.commands import about_unknown
 
     return about_unknown(args.beam_args, args.command) if args.beam_args else ""
 
@@ -82,6 +83,7 @@ def beside(args: argparse.Namespace) -> str:
 def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str]) -> int:
     """Hand the build to an engine, and say where it goes on."""
     from recordmill.pipelines.build import submit
+    from recordmill.pipelines.options.parser import given
 
     found = submit(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
     if args.json:
@@ -141,6 +143,8 @@ The new data has the columns of the old one, and is read with its types.
 
 def add_transform(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
+
     add_command(
         commands,
         "transform",

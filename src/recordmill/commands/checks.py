@@ -7,8 +7,6 @@ import json
 import sys
 from typing import Any
 
-from recordmill.commands.parser import add_command, given
-
 _VERIFY_HELP = """\
 examples:
   recordmill verify shards                 everything that the manifest promises, byte by byte
@@ -20,6 +18,8 @@ Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, wit
 
 def add_verify(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
+
     add_command(
         commands,
         "verify",
@@ -37,6 +37,7 @@ def run_verify(args: argparse.Namespace) -> int:
     """Verify and say what is wrong; 1 if anything is that was not mended."""
     from recordmill.base.progress import Progress
     from recordmill.pipelines.display import Display
+    from recordmill.pipelines.options.parser import given
     from recordmill.shards.verify import verify
 
     progress = Progress()
@@ -74,6 +75,8 @@ they submit. Any flag that recordmill does not know is handed to Apache Beam.
 
 def add_doctor(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
+
     add_command(
         commands,
         "doctor",
@@ -92,6 +95,7 @@ def add_doctor(commands: Any, summary: str) -> None:
 def run_doctor(args: argparse.Namespace) -> int:
     """Look; 1 if something has to change."""
     from recordmill.pipelines.beam_run import check_runner
+    from recordmill.pipelines.options.parser import given
     from recordmill.pipelines.remote.doctor import doctor
 
     keywords = given(args)
@@ -116,6 +120,8 @@ A run whose engine is Flink is asked about by its REST interface; of other engin
 
 def add_status(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
+
     add_command(
         commands,
         "status",
@@ -131,6 +137,7 @@ def add_status(commands: Any, summary: str) -> None:
 
 def run_status(args: argparse.Namespace) -> int:
     """Say it; 0."""
+    from recordmill.pipelines.options.parser import given
     from recordmill.pipelines.remote.status import status
 
     found = [status(out, **given(args)) for out in args.inputs]
@@ -156,6 +163,8 @@ Builds and reads clean up by themselves when they begin; this is for an OUT that
 
 def add_clean(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
+
     add_command(
         commands,
         "clean",
@@ -171,6 +180,7 @@ def add_clean(commands: Any, summary: str) -> None:
 
 def run_clean(args: argparse.Namespace) -> int:
     """List, and remove where it is wanted; 0."""
+    from recordmill.pipelines.options.parser import given
     from recordmill.shards.store_run import clean
 
     keywords = given(args)

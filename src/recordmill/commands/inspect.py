@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import Any
 
-from recordmill.commands.parser import add_command, given
-
 _SHOWN = 20  # findings; the others are in the JSON
 
 _INSPECT_HELP = """\
@@ -43,6 +41,8 @@ Every record is read, so ranges and presence are exact; --infer-from looks at fe
 
 def add_inspect(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
+
     add_command(
         commands,
         "inspect",
@@ -60,6 +60,7 @@ def run_inspect(args: argparse.Namespace) -> int:
     """Inspect and print."""
     from recordmill.base.progress import Progress
     from recordmill.pipelines.display import Display
+    from recordmill.pipelines.options.parser import given
     from recordmill.reader.inspect.summary import inspect
 
     if args.emit is not None:
@@ -79,6 +80,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 def _emit(args: argparse.Namespace) -> int:
     """Print a schema, a specification or a reader."""
     from recordmill.base.errors import UsageError
+    from recordmill.pipelines.options.parser import given
     from recordmill.reader.dataset import open
     from recordmill.reader.inspect.emit import emit
 
@@ -219,6 +221,8 @@ examples:
 
 def add_head(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
+
     add_command(
         commands,
         "head",
@@ -234,6 +238,7 @@ def add_head(commands: Any, summary: str) -> None:
 def run_head(args: argparse.Namespace) -> int:
     """Print the records."""
     from recordmill.base.errors import UsageError
+    from recordmill.pipelines.options.parser import given
     from recordmill.reader.dataset import open
     from recordmill.reader.display import show_value
 

@@ -8,9 +8,6 @@ import json
 import sys
 from typing import Any
 
-from recordmill.commands.parser import add_command, given
-from recordmill.pipelines.options.commands import about_unknown
-
 _READ_HELP = """\
 examples:
   recordmill read shards --out table
@@ -67,6 +64,7 @@ With --runner the same runs as an Apache Beam pipeline; any flag that recordmill
 
 def add_read(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
+    from recordmill.pipelines.options.parser import add_command
     from recordmill.records.writers.outputs import OUTPUTS
 
     add_command(
@@ -93,6 +91,8 @@ def _about(output: Any) -> str:
 def run_read(args: argparse.Namespace) -> int:
     """Read and say what was written, or would be; 0 if it was committed."""
     from recordmill.base.errors import UsageError
+    from recordmill.pipelines.options.commands import about_unknown
+    from recordmill.pipelines.options.parser import given
 
     options = given(args)
     if args.beam_args and "runner" not in options:
