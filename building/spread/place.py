@@ -215,7 +215,7 @@ def _read(shared: Shared[Any]) -> Any:
         raise NotSharedError(path, shared.place.out) from None
     if hashlib.sha256(data).hexdigest() != shared.sha256:
         raise DataError("is not what this build has written there", source=path)
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+    with np.lib.npyio.NpzFile(io.BytesIO(data), allow_pickle=False) as arrays:
         return shared.kind.from_arrays(arrays, shared.place)
 
 
