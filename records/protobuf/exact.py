@@ -233,10 +233,10 @@ def _put_list(data: Bytes, at: int, end: int, kind: int, into: Bytes, to: int, g
             else:
                 while start < at:
                     value, start = varint(data, start, at, fault)
-                    to = put_varint(address(into) + to, np.int64(value)) - address(into)
+                    to = put_varint(address(into) + to, int(np.int64(value))) - address(into)
         elif kind == INT64_LIST and field == 1 and wire == VARINT:
             value, at = varint(data, body, end, fault)
-            to = put_varint(address(into) + to, np.int64(value)) - address(into)
+            to = put_varint(address(into) + to, int(np.int64(value))) - address(into)
         elif kind == FLOAT_LIST and field == 1 and wire == I32:
             copy(address(into) + to, address(data) + body, 4)
             to += 4
