@@ -342,7 +342,7 @@ def test_an_out_that_cannot_be_made_or_locked_is_told_and_leaves_nothing(
     with pytest.raises(UsageError, match="File name too long"):
         RunFolder.create(tmp_path / ("x" * 300))
     monkeypatch.setattr(fcntl, "flock", _full_disk)
-    with pytest.raises(UsageError, match=r"out.: can.t be written to: No space left"):
+    with pytest.raises(UsageError, match=r"out\W: can't be written to: No space left"):
         RunFolder.create(tmp_path / "out")
     assert os.listdir(tmp_path) == ["nowhere"]
 
