@@ -78,8 +78,8 @@ def tuned(ds: recordmill.Dataset, scaled: bool, dct_method: str = "") -> Way:
             deterministic=False,
         )
         mixed = records.shuffle(BUFFER, seed)
-        decoded = mixed.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
-        return decoded.batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        decode_image = mixed.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
+        return decode_image.batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     return batches
 
@@ -100,12 +100,15 @@ def collations_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
 
 def floors(ds: recordmill.Dataset, scaled: bool) -> None:
     """CPU time of one image by one thread: decoded, and decoded and resized, with nothing around it."""
-    from recordmill.reader.images.columns import decoded
+    from recordmill.reader.images.columns import decode_image
     from recordmill.reader.images.decode import Encoded
 
     wanted = Images(SIDE, SIDE, scale=1 / 255 if scaled else None)
     images = [np.frombuffer(data, np.uint8) for data in ds[:DISTINCT:8].column("image").to_pylist()]
-    jobs = {"decoded": lambda data: Encoded(data, wanted).pixels(), "and resized": lambda data: decoded(data, wanted)}
+    jobs = {
+        "decoded": lambda data: Encoded(data, wanted).pixels(),
+        "and resized": lambda data: decode_image(data, wanted),
+    }
     for name, job in jobs.items():
         begun = time.process_time()
         for data in images:

@@ -20,7 +20,7 @@ import numpy as np
 
 import recordmill
 from recordmill.reader import Images
-from recordmill.reader.images.columns import decoded
+from recordmill.reader.images.columns import decode_image
 
 BATCH, MOST_RECORDS = 256, 50_000
 Way = Callable[[int], Iterable[object]]
@@ -72,7 +72,7 @@ class Decoded:
     wanted: Images
 
     def __call__(self, record: Record) -> Record:
-        return {**record, "image": decoded(np.frombuffer(record["image"], np.uint8), self.wanted)}
+        return {**record, "image": decode_image(np.frombuffer(record["image"], np.uint8), self.wanted)}
 
 
 def as_it_is(record: Record) -> Record:

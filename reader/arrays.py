@@ -21,7 +21,7 @@ from recordmill.storage.files import hand_over, input_path, is_remote, local_pat
 from recordmill.storage.folders import exists, has_name, make_folder, make_scratch, remove_file, remove_tree
 
 
-def rebatched(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
+def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of batch_rows, the last one shorter."""
     if batch_rows < 1:
         raise UsageError(f"batch_rows must be at least 1, not {batch_rows}")

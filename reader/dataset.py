@@ -22,20 +22,21 @@ import pyarrow.compute as pc
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
-from recordmill.reader.arrays import rebatched
+from recordmill.reader.arrays import rebatch
 from recordmill.reader.display import DatasetDisplay, headline, show_tables
 from recordmill.reader.options.images import Spec, wanted_images
 from recordmill.reader.rows import Plan, make_record_plan, read_row, rows_of
-from recordmill.reader.scanner import Scanner, guess_of
+from recordmill.reader.scanner import Scanner
 from recordmill.reader.take import record_numbers, take_rows
 from recordmill.reader.training import Trainable
-from recordmill.reader.view import View, steps_of
+from recordmill.reader.view import View, decode_steps
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.columns.where import Where
 from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs, find, on_terms
+from recordmill.shards.loads.guess import guess_schema
 from recordmill.shards.loads.hints import load_schema
 from recordmill.shards.loads.sample import Sample
 from recordmill.storage.files import bound_requests, local_path
@@ -115,7 +116,7 @@ def open(
         threads or 0,
         of_files,
         None if where is None else Where(where),
-        View(steps=steps_of(decode_raw, reshape), images=wanted_images(decode_images)),
+        View(steps=decode_steps(decode_raw, reshape), images=wanted_images(decode_images)),
     )
 
 
@@ -188,7 +189,7 @@ class Dataset(Scanner, Trainable):
         None: as they come, about 8 MiB each.
         """
         batches = self.record_batches()
-        return batches if batch_rows is None else rebatched(batches, batch_rows)
+        return batches if batch_rows is None else rebatch(batches, batch_rows)
 
     def to_numpy(self, memmap_dir: str | os.PathLike[str] | None = None) -> Columns:
         """Every column as an array; see `recordmill.records.columns.parts` for what each feature becomes.
@@ -226,9 +227,9 @@ class Dataset(Scanner, Trainable):
     def _in_one_pass(self, work: Callable[[Dataset], Result]) -> Result:
         """work(self), which reads all records: by a guess where the schema is not known, if they all confirm it."""
         unknown = self._given_schema is None and not self.__dict__.keys() & {"_known", "inference"}
-        guess = (
-            guess_of(self.catalog, self.threads) if unknown and self.sample is None and not self.view.filters else None
-        )
+        guess = None
+        if unknown and self.sample is None and not self.view.filters:
+            guess = guess_schema(self.catalog.files, threads=self.threads)
         if guess is not None:
             with contextlib.suppress(Unconfirmed, DataError, UsageError):  # of what may not be so
                 other = Dataset(self.catalog, guess.schema, self._columns, self.threads, view=self.view)

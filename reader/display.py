@@ -35,13 +35,14 @@ class DatasetDisplay:
         """What `repr` gives."""
         if self.schema is None:
             return f"<{self.headline}; {_LATER}>"
-        return "\n".join([f"<{self.headline}", *(f"  {name}: {about}" for name, about in described(self.schema))]) + ">"
+        lines = [f"  {name}: {about}" for name, about in feature_lines(self.schema)]
+        return "\n".join([f"<{self.headline}", *lines]) + ">"
 
     def html(self) -> str:
         """What notebooks show: the same, with the features as a table."""
         if self.schema is None:
             return html.section(self.headline, lines=[_LATER])
-        return html.section(self.headline, html.table(["feature", "holds"], described(self.schema)))
+        return html.section(self.headline, html.table(["feature", "holds"], feature_lines(self.schema)))
 
 
 def headline(catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]) -> str:
@@ -53,7 +54,7 @@ def headline(catalog: Catalog, records: int | None, subset: int | None, conditio
     return f"Dataset {name}: {rows}, {', '.join(catalog.splits) or 'no split'}"
 
 
-def described(schema: Schema) -> list[tuple[str, str]]:
+def feature_lines(schema: Schema) -> list[tuple[str, str]]:
     """(name, what it holds) of each feature."""
     label = schema.label
     return [

@@ -23,7 +23,15 @@ from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.bitmap import RecordBitmap
 from recordmill.reader.take import head_loads, range_loads, spans_of
-from recordmill.reader.view import Condition, Selection, View, batch_named, check_read, numbers_of, until
+from recordmill.reader.view import (
+    Condition,
+    Selection,
+    View,
+    check_features,
+    filter_numbers,
+    first_rows,
+    rename_columns,
+)
 from recordmill.records.columns.convert import output_schema
 from recordmill.records.columns.decoding import Decoding
 from recordmill.records.columns.where import Where
@@ -35,18 +43,13 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog
 from recordmill.shards.loads.batches import Load, decode_load
-from recordmill.shards.loads.guess import confirm_load, guess_schema, selected
+from recordmill.shards.loads.guess import confirm_load, selected
 from recordmill.shards.loads.sample import Sample
 from recordmill.shards.loads.schema_of import infer_files, schema_of
 from recordmill.shards.pieces import PIECE_BYTES
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-def guess_of(catalog: Catalog, threads: int) -> Guess | None:
-    """The schema that the first records of the catalog's files tell; None where they can't."""
-    return guess_schema(catalog.files, threads=threads)
 
 
 def confirm_batches(load: Load, guess: Guess, decoding: Decoding) -> list[pa.RecordBatch]:
@@ -236,7 +239,7 @@ class Scanner:
         Raises:
             UsageError: no such feature is read.
         """
-        check_read(columns, self.schema)
+        check_features(columns, self.schema)
         return self._with_view(self.view, [self.view.names.get(name, name) for name in columns])
 
     def drop(self, columns: Sequence[str]) -> Self:
@@ -245,7 +248,7 @@ class Scanner:
         Raises:
             UsageError: no such feature is read.
         """
-        check_read(columns, self.schema)
+        check_features(columns, self.schema)
         return self.select([name for name in self.schema.names if name not in columns])
 
     def rename(self, names: Mapping[str, str]) -> Self:
@@ -268,7 +271,7 @@ class Scanner:
         if isinstance(what, str | pc.Expression):
             condition = Condition(Where(what, "filter: "), self.view.names)
             return self._with_view(replace(self.view, conditions=(*self.view.conditions, condition)), self._columns)
-        numbers = numbers_of(what, len(self))
+        numbers = filter_numbers(what, len(self))
         subset = self.matching.within(numbers) if self.matching else RecordBitmap.of_numbers(numbers, self._total)
         return self._with_view(replace(self.view, conditions=(), subset=subset), self._columns)
 
@@ -288,8 +291,8 @@ class Scanner:
         """The first records as a pyarrow.Table."""
         records = max(records, 0)
         if not self.view.filters:
-            return self._table(until(records, head_loads(self.files, records), self.decode, self.threads))
-        return self._table(until(records, head_loads(self.files, 2**62), self.decode, self.threads))
+            return self._table(first_rows(records, head_loads(self.files, records), self.decode, self.threads))
+        return self._table(first_rows(records, head_loads(self.files, 2**62), self.decode, self.threads))
 
     def loads(
         self,
@@ -313,7 +316,7 @@ class Scanner:
                 if self._guess is None
                 else confirm_batches(load, self._guess, self._decoding)
             )
-            return [batch_named(batch, self.schema) for batch in batches]
+            return [rename_columns(batch, self.schema) for batch in batches]
         return self._selection.decode(load, 0 if self.view.subset is None else self._number_of(load))
 
     def _number_of(self, load: Load) -> int:

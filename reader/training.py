@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.errors import MissingExtraError
-from recordmill.reader.options.training import BATCH_SIZE, FORM, TENSORFLOW, TRAINING, Training, shows
+from recordmill.reader.options.training import BATCH_SIZE, FORM, TENSORFLOW, TRAINING, Training, with_options
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Trainable:
     """Batches in an exact order, which is the same by every output. To be mixed into what is `Fetchable`."""
 
-    @shows(*TRAINING)
+    @with_options(*TRAINING)
     def batches(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
@@ -37,7 +37,7 @@ class Trainable:
 
         return Batches(self, Training.of(batch_size, options))
 
-    @shows(*TENSORFLOW)
+    @with_options(*TENSORFLOW)
     def to_tf(
         self: Fetchable, batch_size: int | None = BATCH_SIZE, **options: Unpack[TensorFlowKeywords]
     ) -> tf.data.Dataset:
@@ -55,7 +55,7 @@ class Trainable:
         )
         return made
 
-    @shows(*TRAINING)
+    @with_options(*TRAINING)
     def to_torch(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> TorchBatches:
         """An IterableDataset of batches of tensors, in the order and with the values of `batches`; what becomes of each
         feature: `recordmill.reader.torch.tensors`.
@@ -80,10 +80,10 @@ class Trainable:
             ranked, rank = datasets.ranks()
             made = replace(made, order=replace(made.order, num_hosts=ranked, host_index=rank))
         source = BatchSource.of(self, made)
-        batches: TorchBatches = datasets.TorchBatches(source, source.plan(batch_size).at_a_step(), ranked)
+        batches: TorchBatches = datasets.TorchBatches(source, source.plan(batch_size).at_open_step(), ranked)
         return batches
 
-    @shows(*FORM)
+    @with_options(*FORM)
     def to_torch_map(self: Fetchable, **options: Unpack[FormKeywords]) -> TorchRecords:
         """A map-style Dataset, whose records a loader's own sampler chooses by number: `DataLoader(records, batch_size,
         shuffle=True)`. Records with lists need `collate={name: Padded(length)}`, or a `collate_fn` of one's own.

@@ -61,11 +61,11 @@ class View:
 
     def shown(self, stored: Schema) -> Schema:
         """The features under the names that are shown."""
-        return named(stored, {name: shown for shown, name in self.names.items()})
+        return rename_features(stored, {name: shown for shown, name in self.names.items()})
 
     def stored(self, shown: Schema) -> Schema:
         """The features under the names that they have in the records."""
-        return named(shown, self.names)
+        return rename_features(shown, self.names)
 
     def decoding(self, stored: Schema, images: Mapping[str, Images]) -> Decoding:
         """How these features of the records become what is shown. images: by their names in the records."""
@@ -82,7 +82,7 @@ class View:
         Raises:
             UsageError: no such feature is read, or two would have one name.
         """
-        check_read(names, schema)
+        check_features(names, schema)
         new = [names.get(name, name) for name in schema.names]
         if twice := [name for name in new if new.count(name) > 1]:
             raise UsageError(f"rename: two features would be called {twice[0]!r}")
@@ -104,7 +104,7 @@ class View:
         return f"{identity}\x00as {self.steps!r}" if self.steps else identity
 
 
-def steps_of(
+def decode_steps(
     decode_raw: Specs | Mapping[str, str] = None, reshape: Specs | Mapping[str, str | Sequence[int]] = None
 ) -> tuple[Step, ...]:
     """What `decode_raw=` and `reshape=` say, as `read` spells them or by feature.
@@ -119,7 +119,7 @@ def steps_of(
     return (*raw, *shaped)
 
 
-def named(schema: Schema, names: Mapping[str, str]) -> Schema:
+def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
     """The same features, some of them under another name."""
     if not names:
         return schema
@@ -127,14 +127,14 @@ def named(schema: Schema, names: Mapping[str, str]) -> Schema:
     return Schema(tuple(replace(f, name=names.get(f.name, f.name)) for f in schema), label, schema.message)
 
 
-def batch_named(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+def rename_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     """The columns under the schema's names."""
     if batch.schema.names == list(schema.names):
         return batch
     return pa.RecordBatch.from_arrays(batch.columns, schema=to_arrow(schema))
 
 
-def check_read(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None:
+def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None:
     """Raises:
     UsageError: a feature is not read, or a number is taken for one.
     """
@@ -147,7 +147,7 @@ def check_read(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None
             raise UsageError(f"no feature {name!r} is read; {there_are(name, schema.names)}")
 
 
-def numbers_of(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
+def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
     """The records that a filter names, by a bool for each or by number, as numbers in [0, total).
 
     Raises:
@@ -176,10 +176,10 @@ class _Needed:
 
     where: Where
     stored: Schema
-    named: Schema
+    rename_features: Schema
 
     def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        return self.where.keep(batch_named(batch.select(self.stored.names), self.named))
+        return self.where.keep(rename_columns(batch.select(self.stored.names), self.rename_features))
 
 
 @dataclass(frozen=True)
@@ -205,10 +205,10 @@ class Selection:
         """
         conditions = []
         for condition in view.conditions:
-            seen = named(full, {name: shown for shown, name in condition.names.items()})
+            seen = rename_features(full, {name: shown for shown, name in condition.names.items()})
             # Without a column a batch would not know how many rows it has.
             there = seen.select(_looked_at(condition.where, seen, decoding) or seen.names[:1])
-            conditions.append(_Needed(condition.where, named(there, condition.names), there))
+            conditions.append(_Needed(condition.where, rename_features(there, condition.names), there))
         needed = tuple(dict.fromkeys(name for one in conditions for name in one.stored.names))
         return cls(
             tuple(conditions),
@@ -230,7 +230,7 @@ class Selection:
             chosen = pa.RecordBatch.from_arrays(subset.columns[: len(stored)], schema=to_arrow(stored))
             numbers = record + np.flatnonzero(keep)
             place = partial(_place, numbers)
-            found.append(batch_named(self.decoding.converted(chosen, load.file.path, place), self.selected))
+            found.append(rename_columns(self.decoding.converted(chosen, load.file.path, place), self.selected))
             first += batch.num_rows
             record += batch.num_rows
         return found
@@ -279,7 +279,7 @@ def _place(numbers: npt.NDArray[np.int64], row: int) -> str:
     return f"record {numbers[row]}"
 
 
-def until(
+def first_rows(
     records: int, loads: Iterable[Load], decode: Callable[[Load], list[pa.RecordBatch]], threads: int
 ) -> list[pa.RecordBatch]:
     """The first records of what these loads give;

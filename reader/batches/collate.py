@@ -33,7 +33,7 @@ Batch = dict[str, Any]
 Int64s = npt.NDArray[np.int64]
 
 
-def made_names(name: str, collation: Collation) -> tuple[str, ...]:
+def extra_names(name: str, collation: Collation) -> tuple[str, ...]:
     """What a way gives beside the feature itself."""
     if isinstance(collation, Packed):
         return (name + SEGMENT, name + POSITION)
@@ -220,7 +220,7 @@ class Collator:
             if wanted is not None and wanted not in schema:
                 raise UsageError(f"{option} {wanted!r} is no feature that is read; there are {', '.join(schema.names)}")
         for name, how in collations.items():
-            for made in made_names(name, how):
+            for made in extra_names(name, how):
                 if made in schema:
                     raise UsageError(f"collate: {name!r} as {how} gives {made!r}, and a feature is called so")
         extras = ExtraColumns(mask, form.ids)

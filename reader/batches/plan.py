@@ -96,7 +96,7 @@ class StepPlan:
             return self
         return replace(self, schedule=self.schedule.iteration(number, epochs), done=0 if number else self.done)
 
-    def at_a_step(self) -> StepPlan:
+    def at_open_step(self) -> StepPlan:
         """The plan from the next epoch on, where nothing of this one is left."""
         at = self.schedule
         if not at.position or at.steps.count(at.position):

@@ -147,7 +147,7 @@ class _Work:
         for row in rows:
             data = self._encoded(row)
             if data is None:
-                self.out[row] = black(self.wanted)
+                self.out[row] = black_image(self.wanted)
                 continue
             try:
                 _decode_into(data, self.wanted, self.key, int(self.numbers[row]), self.budget, self.out[row])
@@ -174,7 +174,7 @@ def _kept(image: Encoded, wanted: Images, key: int, number: int) -> tuple[Box, i
     return _divided(box, by), by
 
 
-def decoded_part(data: Pixels, wanted: Images) -> Pixels:
+def decode_part(data: Pixels, wanted: Images) -> Pixels:
     """One encoded image [bytes] as uint8 [height, width, channels], as much of it as is kept, which is no random part.
 
     Raises:
@@ -185,7 +185,7 @@ def decoded_part(data: Pixels, wanted: Images) -> Pixels:
     return image.pixels(by)[part.top : part.top + part.height, part.left : part.left + part.width]
 
 
-def decoded(data: Pixels, wanted: Images) -> Array:
+def decode_image(data: Pixels, wanted: Images) -> Array:
     """One encoded image [bytes] as what is wanted of it, which is no random crop.
 
     Raises:
@@ -196,7 +196,7 @@ def decoded(data: Pixels, wanted: Images) -> Array:
     return out
 
 
-def black(wanted: Images) -> Array:
+def black_image(wanted: Images) -> Array:
     """A black image as what is wanted, which stands for a missing one."""
     out: Array = np.empty(wanted.shape, wanted.numpy_dtype)
     resize_into(np.zeros(wanted.shape, np.uint8), Box(0, 0, *wanted.shape[:2]), wanted, out)
@@ -240,7 +240,7 @@ class ResizedImages:
         done = 0
         for row in np.flatnonzero(present).tolist():
             try:
-                pixels[done] = decoded(parts.values[splits[row] : splits[row + 1]], self.wanted)
+                pixels[done] = decode_image(parts.values[splits[row] : splits[row + 1]], self.wanted)
                 done += 1
             except BadImage as error:
                 faults.append((row, error.message))

@@ -44,7 +44,7 @@ class Finding:
         return f"{self.feature}: {self.text}" if self.feature else self.text
 
 
-def where(place: Place) -> str:
+def place_text(place: Place) -> str:
     """`a.tfrecord record 3`."""
     return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
 
@@ -56,16 +56,16 @@ def findings(inference: Inference) -> list[Finding]:
     return [*_others(inference), *_conflicts(inference), *_lengths(inference)]
 
 
-def conflicting(inference: Inference) -> frozenset[str]:
+def conflicting_features(inference: Inference) -> frozenset[str]:
     """The features that no schema fits in all records."""
     return (
         frozenset(finding.feature for finding in _conflicts(inference)) if inference.message != PAYLOAD else frozenset()
     )
 
 
-def usable(inference: Inference) -> Inference:
+def without_conflicts(inference: Inference) -> Inference:
     """The counts without the features that conflict."""
-    bad = conflicting(inference)
+    bad = conflicting_features(inference)
     return replace(inference, features={key: counts for key, counts in inference.features.items() if key[0] not in bad})
 
 
@@ -73,7 +73,7 @@ def _others(inference: Inference) -> Iterator[Finding]:
     if inference.others and inference.first_other is not None:
         text = (
             f"{inference.others:,} of {inference.records:,} records are neither Example nor SequenceExample, "
-            f"first {where(inference.first_other)}"
+            f"first {place_text(inference.first_other)}"
         )
         yield Finding("", MESSAGE, text, (inference.first_other,), conflict=True)
 
@@ -82,7 +82,7 @@ def _conflicts(inference: Inference) -> Iterator[Finding]:
     for (name, per_step), counts in sorted(inference.features.items()):
         if len(counts.kinds) > 1:
             parts = (
-                f"{kind} in {count:,} {_unit(counts, count)}, first {where(counts.first[kind])}"
+                f"{kind} in {count:,} {_unit(counts, count)}, first {place_text(counts.first[kind])}"
                 for kind, count in counts.kinds.items()
             )
             yield Finding(
@@ -99,8 +99,8 @@ def _lengths(inference: Inference) -> Iterator[Finding]:
     for (name, _), counts in sorted(inference.features.items()):
         if counts.length is None and counts.fewest_at is not None and counts.most_at is not None:
             text = (
-                f"{_values(counts.least_values)} in {where(counts.fewest_at)}, {_values(counts.most_values)} in "
-                f"{where(counts.most_at)}"
+                f"{_values(counts.least_values)} in {place_text(counts.fewest_at)}, {_values(counts.most_values)} in "
+                f"{place_text(counts.most_at)}"
             )
             yield Finding(name, LENGTHS, text, (counts.fewest_at, counts.most_at))
 

@@ -22,7 +22,14 @@ from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.display import show_value
 from recordmill.reader.inspect.contents import Contents, content_suggestions
-from recordmill.reader.inspect.findings import PRESENCE, Finding, conflicting, findings, usable, where
+from recordmill.reader.inspect.findings import (
+    PRESENCE,
+    Finding,
+    conflicting_features,
+    findings,
+    place_text,
+    without_conflicts,
+)
 from recordmill.records.columns.parts import is_bytes
 from recordmill.records.inference.infer import Place
 from recordmill.schemas.feature import EXAMPLE, Feature, Schema
@@ -253,19 +260,18 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
 def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
     """The features that can be read, and the kinds of those that can't."""
     inference = dataset.inference
-    bad = frozenset() if inference is None else conflicting(inference)
+    bad = frozenset() if inference is None else conflicting_features(inference)
     if inference is None or not bad:
         return dataset.schema, {}
     seen = {name: counts.kinds for (name, _), counts in sorted(inference.features.items()) if name in bad}
-    return usable(inference).schema(), seen
+    return without_conflicts(inference).schema(), seen
 
 
 def _missing(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
     for name, stats in features.items():
         if stats.missing_at is not None:
-            text = (
-                f"missing in {stats.rows - stats.present:,} of {stats.rows:,} records, first {where(stats.missing_at)}"
-            )
+            first = place_text(stats.missing_at)
+            text = f"missing in {stats.rows - stats.present:,} of {stats.rows:,} records, first {first}"
             yield Finding(name, PRESENCE, text, (stats.missing_at,))
 
 

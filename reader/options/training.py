@@ -365,7 +365,7 @@ def _called(value: Any) -> Any:
     return value() if callable(value) else value
 
 
-def shows(*groups: type) -> Callable[[_F], _F]:
+def with_options(*groups: type) -> Callable[[_F], _F]:
     """A decorator: a method's `**options` are shown by `help` and editors as the options of these groups, with their
     defaults and what they mean.
     """

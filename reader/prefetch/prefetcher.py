@@ -208,7 +208,7 @@ class Fetcher:
         return self.dataset.stored(self.schema)
 
     def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
-        return decoded(self.dataset, numbers, held, self._stored)
+        return decode_records(self.dataset, numbers, held, self._stored)
 
 
 def records_of(dataset: Fetchable, numbers: Int64s, schema: Schema) -> Rows:
@@ -223,11 +223,11 @@ def records_of(dataset: Fetchable, numbers: Int64s, schema: Schema) -> Rows:
     numbers = numbers % max(total, 1)
     numbers = numbers if dataset.matching is None else dataset.matching.at(numbers)
     held = Streams(dataset.files, dataset.ends).hold(numbers)
-    batch = decoded(dataset, numbers, held, dataset.stored(schema))
+    batch = decode_records(dataset, numbers, held, dataset.stored(schema))
     return Rows(StepRange(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
 
 
-def decoded(dataset: Fetchable, numbers: Int64s, held: Held, stored: Decoding) -> pa.RecordBatch:
+def decode_records(dataset: Fetchable, numbers: Int64s, held: Held, stored: Decoding) -> pa.RecordBatch:
     """The columns of the records with these numbers among all, in this order. stored: as the records name them.
 
     Raises:
@@ -239,11 +239,11 @@ def decoded(dataset: Fetchable, numbers: Int64s, held: Held, stored: Decoding) -
         with timed("decode"):
             return decode_block(block, stored, "")
     except DataError as error:
-        blame(files, ends, numbers, held, stored)
+        raise_bad_record(files, ends, numbers, held, stored)
         raise error
 
 
-def blame(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, stored: Decoding) -> None:
+def raise_bad_record(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, stored: Decoding) -> None:
     """Read again what could not be read together, record by record, for the error that names the place.
 
     Raises:

@@ -76,7 +76,7 @@ def _portable(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Datas
 def _fed(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
     """Batches from this process."""
     rows, order = source.options.batch_size, source.options.order
-    begin = source.plan(rows or BATCH_SIZE).at_a_step()
+    begin = source.plan(rows or BATCH_SIZE).at_open_step()
     schema = source.collator.extras.schema(decoded_schema(source.schema, source.images, defaults))
     columns, iterations = block_columns(schema, source.collator.collations), count()
 

@@ -21,7 +21,7 @@ from PIL import Image
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.images.header import BadImage
-from recordmill.reader.images.columns import black, decoded_part
+from recordmill.reader.images.columns import black_image, decode_part
 from recordmill.reader.images.decode import SHRINKS
 from recordmill.reader.options.images import Floats, Images, RandomCrop
 
@@ -45,7 +45,7 @@ def image_decoder(wanted: Images) -> Callable[[Any, Any], Any]:
             "portable=True knows no record numbers, which decide a random crop: leave portable out, or crop in the "
             "model (keras.layers.RandomCrop)"
         )
-    missing = black(wanted)
+    missing = black_image(wanted)
 
     def decode(data: Any) -> Any:
         return tf.ensure_shape(_resized(_part(data, wanted), wanted), wanted.shape)
@@ -148,7 +148,7 @@ def _center(height: Any, width: Any, wanted: Images) -> tuple[Any, Any, Any, Any
 
 def _own_part(encoded: bytes, wanted: Images) -> npt.NDArray[np.uint8]:
     try:
-        return decoded_part(np.frombuffer(encoded, np.uint8), wanted)
+        return decode_part(np.frombuffer(encoded, np.uint8), wanted)
     except BadImage as error:
         raise DataError(error.message) from None
 

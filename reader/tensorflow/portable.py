@@ -34,7 +34,7 @@ from recordmill.storage.files import check_unchanged, is_remote
 _Step = Callable[[Any, Any], Any]
 
 
-def steps_in_graph(decoding: Decoding) -> Callable[[Tensors, Mapping[str, Any]], Tensors]:
+def graph_steps(decoding: Decoding) -> Callable[[Tensors, Mapping[str, Any]], Tensors]:
     """A function of the parsed tensors of a batch, and of the values that stand for missing features, to the same
     behind the steps.
 
@@ -178,12 +178,12 @@ def _tf_feature(how: Parse) -> Any:
     return kinds(tf.as_dtype(how.dtype), how.value_key, partitions, row_splits_dtype=tf.int64)
 
 
-def parser_of(dataset: Fetchable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
+def view_parser(dataset: Fetchable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
     """`tf_parse.parser` for features that may have other names than in the records."""
     decoding = dataset.stored(schema)
     stored = decoding.stored
     shown = dict(zip(stored.names, schema.names, strict=True))
-    steps = steps_in_graph(decoding)
+    steps = graph_steps(decoding)
     own = {name: defaults[new] for name, new in shown.items() if new in defaults}
     converted = {step.feature for step in decoding.steps}
     parse = parser(stored, {name: value for name, value in own.items() if name not in converted})
@@ -191,7 +191,7 @@ def parser_of(dataset: Fetchable, schema: Schema, defaults: Mapping[str, Any]) -
     return lambda records: {both[name]: tensor for name, tensor in steps(parse(records), own).items()}
 
 
-def collater(schema: Schema, collations: Mapping[str, Collation]) -> Callable[[Tensors], Tensors]:
+def graph_collater(schema: Schema, collations: Mapping[str, Collation]) -> Callable[[Tensors], Tensors]:
     """A function of a parsed batch to the same, collated.
 
     Raises:
@@ -256,8 +256,8 @@ class RecordGraph:
         """
         images, collator = source.images, source.collator
         others = tuple(feature for feature in schema if feature.name not in images)
-        parse = parser_of(source.dataset, replace(schema, features=others, label=None), defaults) if others else None
-        collate = collater(schema, collator.collations)
+        parse = view_parser(source.dataset, replace(schema, features=others, label=None), defaults) if others else None
+        collate = graph_collater(schema, collator.collations)
 
         def finish(records: Any, decoded: Tensors) -> Any:
             return collator.assemble(collate({**(parse(records) if parse is not None else {}), **decoded}))
@@ -301,7 +301,7 @@ def _decoder(
 ) -> Callable[[Any], Tensors]:
     features = tuple(feature for feature in schema if feature.name in images)
     own = {name: value for name, value in defaults.items() if name in images}
-    parse = parser_of(dataset, replace(schema, features=features, label=None), own)
+    parse = view_parser(dataset, replace(schema, features=features, label=None), own)
     decoders = {name: image_decoder(wanted) for name, wanted in images.items()}
 
     def decode(record: Any) -> Tensors:

@@ -48,23 +48,23 @@ class RaggedRows(NamedTuple):
         return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
 
 
-def filled(columns: Batch, schema: Schema, collations: Mapping[str, Collation]) -> Batch:
+def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collation]) -> Batch:
     """The columns without gaps, and which rows have a value, where the schema lets them lack it."""
     features = {feature.name: feature for feature in schema}
     there: Batch = {}
     for name, column in columns.items():
         known = isinstance(collations.get(name), OneHot)  # a missing number is no class
-        there |= {name: column} if known else _filled(name, column, features.get(name))
+        there |= {name: column} if known else _fill_missing(name, column, features.get(name))
     return there
 
 
-def tensors_of(step: Batch, source: BatchSource) -> Any:
+def to_tensors(step: Batch, source: BatchSource) -> Any:
     """A step's columns as they are given: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
     wide = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
     return source.collator.assemble({name: _converted(value, name in wide) for name, value in step.items()})
 
 
-def _filled(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
+def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
     if isinstance(column, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(column)
         return {name: column.data, name + VALID: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0]}
@@ -103,7 +103,7 @@ def tensor_batches(
     for steps, ends, more in chunks:
         count_cut(more, cut)
         for step, end in zip(steps, ends or repeat(None), strict=False):
-            yield tensors_of(step, source), end
+            yield to_tensors(step, source), end
 
 
 def _refilled(
@@ -113,7 +113,7 @@ def _refilled(
         assert chunk.rows.positions is not None
         ends = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
         for step, end in zip(_steps(source, chunk), ends.tolist(), strict=True):
-            yield tensors_of(step, source), (chunk.rows.step_range.epoch, end)
+            yield to_tensors(step, source), (chunk.rows.step_range.epoch, end)
 
 
 def tensor_records(source: BatchSource, numbers: list[int]) -> Any:
@@ -127,11 +127,11 @@ def tensor_records(source: BatchSource, numbers: list[int]) -> Any:
     decoded = image_step(source.dataset, source.schema, decoder, "error")
     rows = records_of(source.dataset, np.asarray(numbers, np.int64), source.schema)
     (step,) = _steps(source, decoded(StepChunk(rows)))
-    return tensors_of(step, source)
+    return to_tensors(step, source)
 
 
 def _steps(source: BatchSource, chunk: StepChunk) -> list[Batch]:
     """Columns by name of each step, collated and without gaps."""
     with timed("collate"):
-        columns = filled(source.columns(chunk), source.schema, source.collator.collations)
+        columns = fill_missing(source.columns(chunk), source.schema, source.collator.collations)
         return source.collator.steps(columns, chunk)

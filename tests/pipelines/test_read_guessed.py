@@ -19,7 +19,7 @@ import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.exporting import plan as planning
-from recordmill.reader import one_pass
+from recordmill.reader import dataset as reader
 from recordmill.records.example.by_hand import example
 from recordmill.records.tfrecord import frames
 from recordmill.schemas import tfmd
@@ -197,7 +197,7 @@ def test_arrays_in_memory_are_the_same(
         guessed = columns(source, **options)
         passes = len(full_passes)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(one_pass, "guess_schema", lambda *args, **kws: None)
+            patch.setattr(reader, "guess_schema", lambda *args, **kws: None)
             assert columns(source, **options) == guessed
         unfit = what == "beyond a hint's bytes" and bool(options)
         assert passes == (unfit or what not in ("nothing new", "beyond a hint's range", "beyond a hint's bytes"))

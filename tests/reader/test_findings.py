@@ -16,7 +16,7 @@ from made_data_set import mixed_rows, write_data_set
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
-from recordmill.reader.inspect.findings import conflicting, findings
+from recordmill.reader.inspect.findings import conflicting_features, findings
 from recordmill.reader.inspect.summary import summarise
 from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 def test_conflicts_are_named_with_their_places(folder: Path) -> None:
     ds = open(folder)
     assert ds.inference is not None
-    assert conflicting(ds.inference) == {"x"}
+    assert conflicting_features(ds.inference) == {"x"}
     kinds, lengths = findings(ds.inference)
     assert (
         str(kinds) == "x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 records, first b.tfrecord record 0"
